@@ -1,0 +1,58 @@
+"""Everything that fedatlas raises on purpose.
+
+    FedatlasError
+    ├── ConfigError       the experiment asks for something unknown, impossible or unsound
+    ├── DataError         the data cannot be used as they are
+    ├── ProtocolError     a party, or a worker that plays one, broke the rules of a round
+    ├── PrivacyError      a privacy mechanism would not keep its promise
+    ├── TransportError    a message did not arrive, or not whole
+    ├── CheckpointError   a checkpoint is missing, cut short or altered
+    └── DivergedError     training produced a loss that is not a number
+
+The command line prints the message of each as one sentence and ends with exit code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedatlasError(Exception):
+    """Base of the tree; catch this to catch everything fedatlas raises on purpose."""
+
+
+class ConfigError(FedatlasError):
+    """The experiment asks for something unknown, impossible or unsound."""
+
+
+class DataError(FedatlasError):
+    """The data cannot be used as they are."""
+
+
+class ProtocolError(FedatlasError):
+    """A party, or a worker that plays one, broke the rules of a round."""
+
+
+class PrivacyError(FedatlasError):
+    """A privacy mechanism would not keep its promise."""
+
+
+class TransportError(FedatlasError):
+    """A message did not arrive, or not whole."""
+
+
+class CheckpointError(FedatlasError):
+    """A checkpoint is missing, cut short or altered."""
+
+
+class DivergedError(FedatlasError):
+    """Training produced a loss that is not a number."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that nobody registered: says the nearest valid one, else all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}."
+    return ConfigError(f"unknown {kind} '{name}': {hint}")
