@@ -1,0 +1,248 @@
+"""The records a federated algorithm is made of. An algorithm states what differs from FedAvg, and nothing else.
+
+Every function here is pure: state goes in and comes out. They are written for ONE client and see trees of
+*trainable* tensors; buffers (batch-norm statistics) travel beside them and are handled by the round (ALGORITHMS.md C9).
+
+============  ===================================================================================================
+message       what a party is told: a dict of trees, tensors and plain values; ``message["model"]`` is the model
+client        private state of a client between its participations, the same kind of dict; ``{}`` if there is none
+update        what a client returns, the same kind of dict
+server        state of the server between rounds; ``server["model"]`` is the global model
+facts         what a client knows of itself and the federation (`Facts`)
+============  ===================================================================================================
+
+Numbers in a message, a state or in `Facts` are *inputs* of the compiled local step, never constants of it: the same
+step serves every round. Code of an algorithm may compute with them but not branch on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedatlas.tree import Tree
+
+Message = Mapping[str, Any]
+State = Mapping[str, Any]
+Update = Mapping[str, Any]
+
+
+class Batch(NamedTuple):
+    """Rows of one local step. ``extra`` holds buffers and dropout masks by name: what the module needs besides parameters."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None  # survey weights, (rows,)
+    extra: Mapping[str, Tensor] = {}
+
+
+class Model(Protocol):
+    """What an algorithm may ask of a network. All calls are pure in ``params``."""
+
+    projection: int
+
+    def loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
+    def logits(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
+    def features(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
+
+
+class Data(Protocol):
+    """A client's rows, as a survey sees them: whole, in evaluation order, in pieces that fit in memory."""
+
+    n: int
+    classes: int
+
+    def pieces(self) -> Sequence[Batch]: ...
+
+
+class Facts(NamedTuple):
+    """What a client knows during its local work."""
+
+    n_k: float  # its examples
+    n: float  # examples of the whole federation
+    K: int  # clients of the whole federation
+    classes: int  # 0 where the target is a number
+    round: float  # number of the round, from 1
+    lr: float  # this round's local learning rate
+    survey: Mapping[str, Any] = {}  # what the task's survey found
+
+
+class Work(NamedTuple):
+    """What a client really did in one task."""
+
+    n_k: int
+    steps: int
+    examples: int  # examples that went through forward and backward
+    lr_sum: float  # sum of the learning rates of its steps
+    loss: float  # mean training loss over its examples; nan without steps
+
+
+class Budget(NamedTuple):
+    """How much local work: so many epochs, or steps, or examples (whichever is not None; epochs by default)."""
+
+    epochs: int | None = None
+    steps: int | None = None
+    examples: int | None = None
+
+
+class Local(NamedTuple):
+    """Options of a task that differ from the experiment's ``[local]`` table; None = as there."""
+
+    epochs: int | None = None
+    steps: int | None = None
+    lr_scale: float = 1.0
+    weight_decay: float | None = None
+    balanced: bool = False  # a class-balanced subset of the rows, redrawn each round
+
+
+def start_from_model(message: Message, client: State, facts: Facts) -> Tree:
+    """Local work begins at the model of the message."""
+    return Tree(message["model"])
+
+
+def plain_loss(
+    model: Model, params: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+) -> Tensor:
+    """The model's own loss."""
+    return model.loss(params, batch)
+
+
+def return_model(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """The local model goes up; the client keeps what it had."""
+    return {"model": params}, client
+
+
+class Task(NamedTuple):
+    """One thing a party can be asked to do; most algorithms have one, ``train``."""
+
+    start: Callable[[Message, State, Facts], Tree] = start_from_model
+    survey: Callable[[Model, Data, Message, State], Mapping[str, Any]] | None = None
+    objective: Callable[..., Tensor] = plain_loss
+    direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
+    finish: Callable[[Tree, Work, Message, State, Facts], tuple[Update, State]] = return_model
+    options: Local = Local()
+    step_passes: float = 3.0  # cost of a step's example in forward passes: forward 1, backward 2
+    survey_passes: float = 0.0  # the same of the survey
+
+
+class Round(NamedTuple):
+    """One round as the server sees it."""
+
+    number: int  # from 1
+    cohort: tuple[int, ...]  # selected clients that will take part, ascending
+    K: int  # clients in all
+    n: int  # examples in all
+    sizes: Mapping[int, int]  # examples of each client of the cohort
+    examples: int = 0  # examples the cohort goes through in this round's local work
+    budgets: Mapping[int, Budget] = {}  # clients whose amount of work differs (stragglers)
+    facts: Mapping[int, Mapping[str, float]] = {}  # further plain numbers the server learnt of a client
+    loss: float = float("nan")  # mean training loss of the clients that returned, by examples
+
+    @property
+    def m(self) -> int:
+        """Number of clients taking part."""
+        return len(self.cohort)
+
+
+Coefficients = Mapping[int, float]
+"""client -> coefficient of its update in the reduction."""
+
+Weights = Coefficients | Mapping[str, Coefficients]
+"""One set of coefficients, or one per part of the update where parts differ."""
+
+
+class Ask(NamedTuple):
+    """What a round yields: ask these parties to do this with these messages, and combine the replies so.
+
+    With ``reduce="mean"`` the reply is the sum of the updates times ``weights(those who answered)``, with ``"sum"`` their plain
+    sum: in both cases the round never sees one client's update, so that it can be masked or encrypted. ``"each"`` hands over every update.
+    """
+
+    to: tuple[int, ...]
+    what: str
+    messages: Mapping[int, Message]
+    reduce: Literal["mean", "sum", "each"] = "mean"
+    weights: Callable[[tuple[int, ...]], Weights] | None = None
+    budgets: Mapping[int, Budget] = {}
+    via: Literal["server", "peer"] = "server"
+
+
+class Replies(NamedTuple):
+    """What a round is sent back for an `Ask`."""
+
+    clients: tuple[int, ...]  # who answered
+    value: Update | None  # the mean or the sum, tensors in float64; None for "each" or if nobody answered
+    each: Mapping[int, Update]  # empty unless reduce="each"
+    work: Mapping[int, Work]
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss over the examples of those who answered."""
+        total = sum(w.examples for w in self.work.values() if w.steps)
+        return sum(w.loss * w.examples for w in self.work.values() if w.steps) / total if total else float("nan")
+
+
+RoundGenerator = Generator[Ask, Replies, State]
+
+
+UNION = -1
+"""The party that holds all clients' rows at once: only the centralised baseline may ask it."""
+
+
+def keep_model(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
+    """The server's state is the model alone."""
+    return {"model": models["global"]}
+
+
+def send_model(server: State, client_id: int) -> Message:
+    """Every party is told the model."""
+    return {"model": server["model"]}
+
+
+def take_mean(server: State, mean: Update, round: Round) -> State:
+    """The mean of the local models becomes the global one."""
+    return {**server, "model": mean["model"]}
+
+
+def global_model(server: State) -> Mapping[str, Tree]:
+    """What is evaluated and saved."""
+    return {"global": server["model"]}
+
+
+def by_samples(round: Round) -> Weights:
+    """p_k = n_k / sum of n_j over those who returned (ALGORITHMS.md C3)."""
+    total = sum(round.sizes[k] for k in round.cohort)
+    return {k: round.sizes[k] / total for k in round.cohort}
+
+
+class Algorithm(NamedTuple):
+    """A federated algorithm. Every field has FedAvg's default; an algorithm states only what differs."""
+
+    name: str = "fedavg"
+    rounds: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # None: rounds.federated
+    tasks: Mapping[str, Task] = {"train": Task()}
+    server_init: Callable[[Mapping[str, Tree], Mapping[str, float]], State] = keep_model
+    client_init: Callable[[Tree, Facts], State] | None = None
+    broadcast: Callable[[State, int], Message] = send_model
+    weigh: Callable[[Round], Weights] = by_samples
+    server_update: Callable[[State, Update, Round], State] = take_mean
+    models: Callable[[State], Mapping[str, Tree]] = global_model
+    personal: Callable[[Message, State], Tree] | None = None
+    needs: Literal["mean", "each"] = "mean"
+    fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
+    leaves: str = "the local model"  # what leaves a client, for the record
+    excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
+
+
+def full_gradient(model: Model, data: Data, params: Mapping[str, Tensor]) -> Tree:
+    """Mean gradient of the model's loss over all of a client's rows, piece by piece."""
+    leaves = {name: x.detach().requires_grad_() for name, x in params.items()}
+    total = Tree({name: torch.zeros_like(x) for name, x in params.items()})
+    for piece in data.pieces():
+        share = len(piece.x) / data.n
+        grads = torch.autograd.grad(model.loss(leaves, piece), list(leaves.values()))
+        total = Tree({name: total[name] + share * g for name, g in zip(leaves, grads, strict=True)})
+    return total

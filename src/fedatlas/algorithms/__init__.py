@@ -1,0 +1,26 @@
+"""The algorithms by name: one short file per paper, one line here. `fedatlas list algorithms` prints this table."""
+
+from collections.abc import Callable, Mapping
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms.baselines import centralised, local_only
+from fedatlas.algorithms.fedavg import fedavg, fedavgm, fedsgd
+from fedatlas.algorithms.fedopt import fedadagrad, fedadam, fedyogi
+from fedatlas.algorithms.fedprox import fedprox
+from fedatlas.algorithms.hwfedavg import hwfedavg, nwfedavg
+from fedatlas.algorithms.scaffold import scaffold
+
+ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
+    "fedsgd": fedsgd,
+    "fedavg": fedavg,
+    "fedavgm": fedavgm,
+    "hwfedavg": hwfedavg,
+    "nwfedavg": nwfedavg,
+    "fedadagrad": fedadagrad,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fedprox": fedprox,
+    "scaffold": scaffold,
+    "centralised": centralised,
+    "local_only": local_only,
+}

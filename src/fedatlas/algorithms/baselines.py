@@ -1,0 +1,68 @@
+"""The two ends every federation lies between: all rows in one place, and everybody alone.
+
+``centralised`` trains on the union of the clients' rows with the batches of client 0. Source: ALGORITHMS.md H0 (the thesis' theta_C).
+``local_only`` never averages: each client keeps its own model; the server's stays the initial one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fedatlas.algorithm import (
+    UNION,
+    Algorithm,
+    Ask,
+    Budget,
+    Facts,
+    Message,
+    Round,
+    RoundGenerator,
+    State,
+    Task,
+    Update,
+    Work,
+    send_model,
+)
+from fedatlas.rounds import federated, messages
+from fedatlas.tree import Tree
+
+
+def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Algorithm:
+    """theta <- SGD on the union of all rows, from the same initial model.
+
+    ``epochs``: E epochs a round; ``samples``: as many examples a round as the federation's cohort would have drawn;
+    ``auto``: epochs if all clients take part, else samples.
+    """
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        whole = budget == "epochs" or (budget == "auto" and round.m == round.K)
+        share = {} if whole else {UNION: Budget(examples=round.examples)}
+        union = round._replace(cohort=(UNION,), sizes={UNION: round.n}, budgets=share)
+        return (yield from federated(algorithm, server, union))
+
+    return Algorithm("centralised", rounds=rounds, leaves="all rows, once: this is the baseline without privacy")
+
+
+def local_only() -> Algorithm:
+    """w_k <- local SGD from client k's own last model; nothing is shared."""
+
+    def start(message: Message, client: State, facts: Facts) -> Tree:
+        return Tree(client["model"])
+
+    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        return {}, {"model": params}
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        yield Ask(round.cohort, "train", messages(algorithm, server, round.cohort), "each", budgets=round.budgets)
+        return server
+
+    return Algorithm(
+        "local_only",
+        rounds=rounds,
+        tasks={"train": Task(start=start, finish=finish)},
+        client_init=lambda params, facts: {"model": params},
+        broadcast=send_model,
+        personal=lambda message, client: Tree(client["model"]),
+        needs="each",
+        leaves="nothing",
+    )

@@ -1,0 +1,42 @@
+"""FedSGD, FedAvg and FedAvgM: the mean of the local models, with or without server momentum.
+
+====  ==================================  ====  ==============================
+w     global model ``server["model"]``    w_k   model returned by client k
+p_k   weight of client k, sum 1           v     server momentum ``server["v"]``
+eta   ``local.lr``                        eta_g ``server_lr``;  beta ``beta``
+====  ==================================  ====  ==============================
+
+Sources: McMahan et al., AISTATS 2017 (FedSGD, FedAvg); Hsu, Qi, Brown 2019 (FedAvgM). ALGORITHMS.md H1, H2, H5.
+Weights are normalised over the clients that returned, where both seeds divide by all clients (C3).
+"""
+
+from __future__ import annotations
+
+from fedatlas.algorithm import Algorithm, Round, State, Update, keep_model
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting, weighting
+
+
+def fedavg(*, weights: Weighting = "samples") -> Algorithm:
+    """w <- sum p_k w_k after E local epochs."""
+    return Algorithm("fedavg", weigh=weighting(weights))
+
+
+def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
+    """w <- w - eta sum p_k grad F_k(w): one exact gradient a client and round."""
+    fixes = {"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd"}
+    return Algorithm("fedsgd", weigh=weighting(weights), fixes=fixes)
+
+
+def fedavgm(*, server_lr: float = 1.0, beta: float = 0.9, weights: Weighting = "samples") -> Algorithm:
+    """Delta = sum p_k w_k - w;  v <- beta v + Delta;  w <- w + eta_g v."""
+
+    def server_init(models: dict[str, Tree], facts: dict[str, float]) -> State:
+        return {**keep_model(models, facts), "v": models["global"].zeros()}
+
+    def server_update(server: State, mean: Update, round: Round) -> State:
+        w, v = server["model"], server["v"]
+        v = beta * v + (mean["model"] - w)
+        return {**server, "model": w + server_lr * v, "v": v}
+
+    return Algorithm("fedavgm", server_init=server_init, server_update=server_update, weigh=weighting(weights))

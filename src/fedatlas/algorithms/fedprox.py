@@ -1,0 +1,54 @@
+"""FedProx: a proximal term keeps local work near the model it started from.
+
+===  =====================================  ====  =====================================================
+w    local model                            w_t   model received this round (the anchor), in the message
+mu   weight of (mu/2) ||w - w_t||^2         eta   ``local.lr``; eta mu < 2, else the step diverges
+===  =====================================  ====  =====================================================
+
+Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020. ALGORITHMS.md H9. Clients are drawn uniformly and averaged by samples,
+as in the authors' code (the paper draws by n_k/n and takes the plain mean). Stragglers' partial work counts (``failures.straggler_policy``).
+Adaptive mu: raised by 0.1 when the cohort's training loss rises, lowered by 0.1 after five falls in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, keep_model, take_mean
+from fedatlas.errors import ConfigError
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting, weighting
+
+
+def fedprox(*, mu: float = 0.01, adaptive: bool = False, weights: Weighting = "samples") -> Algorithm:
+    """w <- w - eta (g + lambda w + mu (w - w_t))."""
+    if mu < 0:
+        raise ConfigError(f"algorithm.mu = {mu}: a proximal weight is 0 or more.")
+    if mu == 0 and not adaptive:  # the term is skipped, so that the run equals FedAvg's bit for bit
+        return Algorithm("fedprox", weigh=weighting(weights))
+
+    def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:
+        return g + message["mu"] * (w - message["model"])
+
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
+        return {**keep_model(models, facts), "mu": mu, "loss": float("inf"), "falls": 0}
+
+    def server_update(server: State, mean: Update, round: Round) -> State:
+        after = take_mean(server, mean, round)
+        if not adaptive:
+            return after
+        fell = round.loss < server["loss"]
+        falls = server["falls"] + 1 if fell else 0
+        now = server["mu"] if fell else server["mu"] + 0.1
+        if falls == 5:
+            now, falls = max(now - 0.1, 0.0), 0
+        return {**after, "mu": now, "loss": round.loss, "falls": falls}
+
+    return Algorithm(
+        "fedprox",
+        tasks={"train": Task(direction=direction)},
+        server_init=server_init,
+        broadcast=lambda server, client_id: {"model": server["model"], "mu": server["mu"]},
+        server_update=server_update,
+        weigh=weighting(weights),
+    )

@@ -1,0 +1,149 @@
+"""HWFedAvg and NWFedAvg: weights that favour clients with evenly, or with unevenly, spread labels.
+
+=======  ==========================================  ======  ===================================================
+p_kj     share of class j among client k's labels    P_j     share of class j among the labels of the cohort
+s_k      sum_j P_j p_kj^2                            omega   raw weight: 1/s_k for HW, s_k for NW (up to a factor)
+alpha_k  N_k / N                                     W_k     alpha_k omega_k / sum_i alpha_i omega_i
+=======  ==========================================  ======  ===================================================
+
+A round asks three times: the class counts, as a SUM, so that the server sees no client's histogram (summed, not yet masked);
+the score s_k, one number a client, from the broadcast P; then training. Source: Santos, Templeton, Chemli, Cerasti, Pugliese,
+Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023. ALGORITHMS.md H3, H4. The paper's normalisations of s_k and omega_k cancel in W_k.
+Scores ``entropy``, ``gini`` and ``chi2``, exclusion and local balancing are this project's options (H3), not the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Data,
+    Facts,
+    Local,
+    Message,
+    Model,
+    Round,
+    RoundGenerator,
+    State,
+    Task,
+    Update,
+    Weights,
+    Work,
+)
+from fedatlas.rounds import federated
+from fedatlas.tree import Tree
+
+Score = Literal["homogeneity", "entropy", "gini", "chi2"]
+
+
+def raw_weight(p: Tensor, P: Tensor, score: Score) -> Tensor:
+    """omega_k (up to a common factor) of label shares ``p`` (k,) under the cohort's ``P`` (k,)."""
+    k = len(p)
+    if score == "entropy":
+        entropy = -torch.special.xlogy(p, p).sum()
+        return (entropy / torch.log(torch.tensor(float(k), dtype=p.dtype))).clamp(min=1e-3)
+    if score == "gini":
+        return ((1 - (p * p).sum()) * k / (k - 1)).clamp(min=1e-3)
+    if score == "chi2":
+        held = P > 0
+        return 1 / (1 + (((p - P)[held] ** 2) / P[held]).sum())
+    return 1 / (P * p * p).sum()
+
+
+def count_labels(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+    """Label counts of the rows the client would train on, float64 (classes,)."""
+    counts = torch.zeros(data.classes, dtype=torch.float64)
+    for piece in data.pieces():
+        counts += torch.bincount(piece.y.reshape(-1), minlength=data.classes).double()
+    return {"counts": counts}
+
+
+def label_spread(score: Score, inverse: str, scaled: bool, balanced: bool) -> tuple[Mapping[str, Task], Callable[[Round], Weights]]:
+    """The two tasks before training, and the weights that come of them."""
+
+    def send_counts(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        return {"counts": facts.survey["counts"]}, client
+
+    def send_score(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        n_k = facts.survey["counts"].sum()
+        return {"omega": raw_weight(facts.survey["counts"] / n_k, message["P"], score), "n_k": n_k}, client
+
+    tasks = {
+        "counts": Task(survey=count_labels, finish=send_counts, options=Local(steps=0, balanced=balanced)),
+        "score": Task(survey=count_labels, finish=send_score, options=Local(steps=0, balanced=balanced)),
+        "train": Task(options=Local(balanced=balanced)),
+    }
+
+    def weigh(round: Round) -> Weights:
+        omega = {k: round.facts[k]["omega"] for k in round.cohort}
+        size = {k: round.facts[k]["n_k"] if scaled else 1.0 for k in round.cohort}
+        if inverse == "none":
+            W = {k: size[k] * omega[k] for k in round.cohort}
+        elif inverse == "omega":
+            W = {k: size[k] / omega[k] for k in round.cohort}
+        else:
+            W = {k: 1 / (size[k] * omega[k]) for k in round.cohort}
+        total = sum(W.values())
+        return {k: W_k / total for k, W_k in W.items()}
+
+    return tasks, weigh
+
+
+def spread_rounds(exclude_above: float | None) -> Callable[[Algorithm, State, Round], RoundGenerator]:
+    """Ask for the summed counts, then the scores, then train with the weights that follow."""
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        nothing: Message = {}
+        counts = yield Ask(round.cohort, "counts", dict.fromkeys(round.cohort, nothing), "sum")
+        if counts.value is None:
+            return server
+        total = counts.value["counts"]
+        told: Message = {"P": total / total.sum()}
+        scores = yield Ask(counts.clients, "score", dict.fromkeys(counts.clients, told), "each")
+        omega = {k: float(update["omega"]) for k, update in scores.each.items()}
+        kept = [k for k in omega if exclude_above is None or 1 / omega[k] <= exclude_above] or list(omega)
+        facts = {k: {"omega": omega[k], "n_k": float(scores.each[k]["n_k"])} for k in kept}
+        return (yield from federated(algorithm, server, round._replace(cohort=tuple(kept), facts=facts)))
+
+    return rounds
+
+
+def spread(name: str, score: Score, inverse: str, scaled: bool, balanced: bool, exclude_above: float | None) -> Algorithm:
+    """HWFedAvg and NWFedAvg differ in ``inverse`` alone."""
+    tasks, weigh = label_spread(score, inverse, scaled, balanced)
+    leaves = "the local model, the label counts in a sum (summed, not yet masked) and one score"
+    return Algorithm(name, rounds=spread_rounds(exclude_above), tasks=tasks, weigh=weigh, needs="mean", leaves=leaves)
+
+
+def hwfedavg(
+    *,
+    score: Score = "homogeneity",
+    size_scaling: bool = True,
+    exclude_above: float | None = None,
+    balance_local: bool = False,
+) -> Algorithm:
+    """W_k ~ alpha_k / s_k: clients with evenly spread labels weigh more.
+
+    ``size_scaling=False`` leaves alpha_k out (the slides' WFedAvg). ``exclude_above``: clients whose s_k (for other scores
+    1/omega_k) is larger sit the round out; if all are, none does. ``balance_local``: a client trains on as many rows of each
+    class it holds as of its rarest, redrawn every round; then N_k and the counts are those of these rows.
+    """
+    return spread("hwfedavg", score, "none", size_scaling, balance_local, exclude_above)
+
+
+def nwfedavg(
+    *,
+    score: Score = "homogeneity",
+    size_scaling: bool = True,
+    inverse: Literal["omega", "literal"] = "omega",
+    exclude_above: float | None = None,
+    balance_local: bool = False,
+) -> Algorithm:
+    """W_k ~ alpha_k s_k: clients with concentrated labels weigh more. ``inverse="literal"``: W_k ~ 1 / W_k of HWFedAvg."""
+    return spread("nwfedavg", score, inverse, size_scaling, balance_local, exclude_above)

@@ -1,0 +1,80 @@
+"""SCAFFOLD: control variates take each client's drift out of its local steps.
+
+===  ==============================  ====  ==============================================  =====  ========================
+y    local model                     c     server control variate, 0 at first              eta    ``local.lr``
+w_t  model received this round       c_k   client control variate, 0 at first, kept        eta_g  ``server_lr``
+===  ==============================  ====  ==============================================  =====  ========================
+
+    y <- y - eta (g_k(y) + c - c_k)                              every local step
+    I:  c_k+ = grad F_k(w_t)        II: c_k+ = c_k - c + (w_t - y) / (sum of eta over the steps taken)
+    w <- w + eta_g mean(y - w_t);   c <- c + (1/K) sum over the cohort of (c_k+ - c_k)
+
+Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020. ALGORITHMS.md H11 (the thesis' signs are wrong, errata 10-13). The paper's mean is
+uniform. ``weights="samples"`` weighs the models by n_k over the cohort and c by n_k/n, which solves the sample-weighted objective.
+Momentum and adaptive local optimisers are refused with option II: (w_t - y) / (tau eta) would not be a gradient then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fedatlas.algorithm import (
+    Algorithm,
+    Data,
+    Facts,
+    Message,
+    Model,
+    Round,
+    State,
+    Task,
+    Update,
+    Weights,
+    Work,
+    full_gradient,
+)
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting, weighting
+
+
+def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0, weights: Weighting = "uniform") -> Algorithm:
+    """y <- y - eta (g + c - c_k); the server averages models by 1/m and controls by 1/K."""
+
+    def gradient_at_anchor(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+        return {"gradient": full_gradient(model, data, message["model"])}
+
+    def direction(g: Tree, y: Tree, message: Message, client: State, facts: Facts) -> Tree:
+        return g + (message["c"] - client["c_k"])
+
+    def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        c_k = client["c_k"]
+        if option == "I":
+            new = facts.survey["gradient"]
+        else:
+            new = c_k - message["c"] + (message["model"] - y) / work.lr_sum
+        return {"model": y, "c": new - c_k}, {"c_k": new}
+
+    def weigh(round: Round) -> Weights:
+        K, n = round.K, round.n
+        share = {k: round.sizes[k] / n if weights == "samples" else 1 / K for k in round.cohort}
+        return {"model": weighting(weights)(round), "c": share}  # type: ignore[dict-item]
+
+    def server_update(server: State, mean: Update, round: Round) -> State:
+        w = server["model"]
+        return {**server, "model": w + server_lr * (mean["model"] - w), "c": server["c"] + mean["c"]}
+
+    return Algorithm(
+        "scaffold",
+        tasks={
+            "train": Task(direction=direction, finish=finish)
+            if option == "II"
+            else Task(direction=direction, finish=finish, survey=gradient_at_anchor, survey_passes=3.0)
+        },
+        server_init=lambda models, facts: {"model": models["global"], "c": models["global"].zeros()},
+        client_init=lambda params, facts: {"c_k": params.zeros()},
+        broadcast=lambda server, client_id: {"model": server["model"], "c": server["c"]},
+        weigh=weigh,
+        server_update=server_update,
+        fixes={"local.optimizer": "sgd", "local.momentum": 0.0} if option == "II" else {},
+        leaves="the local model and the change of its control variate",
+    )

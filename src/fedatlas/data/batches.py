@@ -1,0 +1,116 @@
+"""The one place that decides which rows a client sees in which order.
+
+Every draw depends on (seed, purpose, round, client, epoch) alone, so that engines, chunk sizes and worker counts
+give the same run (ALGORITHMS.md C7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Batch, Budget
+from fedatlas.rng import torch_stream
+
+
+class Rows(NamedTuple):
+    """The rows one client holds, as the model sees them (images scaled, tokens as ids)."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.x)
+
+    def take(self, index: Tensor) -> Rows:
+        """Some of the rows, in the order of ``index``."""
+        return Rows(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
+
+
+class Draw(NamedTuple):
+    """How the batches of one piece of local work are drawn."""
+
+    seed: int
+    round: int
+    client: int  # whose streams; the centralised baseline uses those of client 0
+    batch_size: int  # 0 = all rows
+    augment: str = "none"
+    masks: Mapping[str, tuple[tuple[int, ...], float]] = {}  # dropout: buffer name -> (shape of a row, probability)
+    fill: tuple[float, ...] = ()  # what a cropped picture is padded with, per channel: black after scaling
+    first_epoch: int = 0
+
+
+def examples_of(budget: Budget, n: int, batch_size: int) -> int:
+    """Examples that a budget stands for on ``n`` rows: whole epochs, whole batches, or as given."""
+    if budget.examples is not None:
+        return budget.examples
+    if budget.steps is not None:
+        size = batch_size or n
+        per_epoch = math.ceil(n / size) if n else 1
+        whole, rest = divmod(budget.steps, per_epoch)
+        return whole * n + min(rest * size, n)
+    return n * (budget.epochs or 0)
+
+
+def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
+    """The batches of a budget: epochs of shuffled rows, the last short batch of an epoch kept."""
+    left = examples_of(budget, rows.n, draw.batch_size) if rows.n else 0
+    epoch = draw.first_epoch
+    while left > 0:
+        take = min(left, rows.n)
+        key = (draw.round, draw.client, epoch)
+        order = torch.randperm(rows.n, generator=torch_stream(draw.seed, "shuffle", *key))[:take]
+        shuffled = rows.take(order) if draw.batch_size else rows.take(order.sort().values)
+        if draw.augment == "crop_flip":
+            shuffled = shuffled._replace(x=crop_flip(shuffled.x, torch_stream(draw.seed, "augment", *key), draw.fill))
+        for number, at in enumerate(range(0, take, draw.batch_size or take)):
+            piece = slice(at, min(at + (draw.batch_size or take), take))
+            weight = None if shuffled.weight is None else shuffled.weight[piece]
+            x = shuffled.x[piece]
+            yield Batch(x, shuffled.y[piece], weight, masks(draw, epoch, number, x))
+        left -= take
+        epoch += 1
+
+
+def masks(draw: Draw, epoch: int, number: int, x: Tensor) -> dict[str, Tensor]:
+    """Dropout masks of batch ``number`` of an epoch, already scaled by 1 / (1 - p)."""
+    if not draw.masks:
+        return {}
+    stream = torch_stream(draw.seed, "dropout", draw.round, draw.client, epoch, number)
+    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    out = {}
+    for name, (shape, p) in draw.masks.items():
+        kept = torch.rand((len(x), *shape), generator=stream) >= p
+        out[name] = kept.to(dtype) / (1 - p) if p < 1 else kept.to(dtype) * 0
+    return out
+
+
+def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), pad: int = 4) -> Tensor:
+    """Random crop after padding by ``pad`` and random horizontal flip of images (n, c, h, w), as for CIFAR (ALGORITHMS.md M7)."""
+    n, _, h, w = x.shape
+    top, left = torch.randint(0, 2 * pad + 1, (2, n), generator=stream)
+    flip = torch.rand(n, generator=stream) < 0.5
+    black = torch.tensor(fill or (0.0,), dtype=x.dtype).view(1, -1, 1, 1)
+    padded = torch.nn.functional.pad(x - black, (pad, pad, pad, pad)) + black
+    rows = (top[:, None] + torch.arange(h))[:, None, :, None]
+    columns = left[:, None] + torch.arange(w)
+    columns = torch.where(flip[:, None], columns.flip(1), columns)[:, None, None, :]
+    item = torch.arange(n)[:, None, None, None]
+    channel = torch.arange(x.shape[1])[None, :, None, None]
+    return padded[item, channel, rows, columns]
+
+
+def balanced_rows(y: Tensor, seed: int, round: int, client: int) -> Tensor:
+    """Indices of a class-balanced subset: as many rows of each class present as of the rarest, ascending (ALGORITHMS.md H3)."""
+    order = torch.randperm(len(y), generator=torch_stream(seed, "balance", round, client))
+    classes, counts = y.unique(return_counts=True)
+    quota = int(counts.min())
+    kept = [order[y[order] == c][:quota] for c in classes]
+    return torch.cat(kept).sort().values

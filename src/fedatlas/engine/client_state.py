@@ -1,0 +1,72 @@
+"""The clients' private states: in memory up to a budget, the rest in files of the codec's bytes, without changing a bit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+
+from fedatlas.algorithm import State
+from fedatlas.deploy import codec
+
+
+class ClientStates:
+    """client -> state. The least recently used states move to ``folder`` when ``budget`` bytes are exceeded."""
+
+    def __init__(self, budget: int = 2 << 30, folder: Path | None = None) -> None:
+        self.budget = budget
+        self._folder = folder
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._memory: OrderedDict[int, State] = OrderedDict()
+        self._sizes: dict[int, int] = {}
+        self._spilled: set[int] = set()
+        self._held = 0
+        self.changed: set[int] = set()  # since the last `take_changed`
+
+    def get(self, client: int) -> State | None:
+        """The state of a client, None before its first use."""
+        if client in self._memory:
+            self._memory.move_to_end(client)
+            return self._memory[client]
+        if client not in self._spilled:
+            return None
+        state: State = codec.decode(self._path(client).read_bytes())
+        self._keep(client, state)
+        return state
+
+    def put(self, client: int, state: State) -> None:
+        """Replaces the state of a client."""
+        self.changed.add(client)
+        self._keep(client, state)
+
+    def restore(self, client: int, state: State) -> None:
+        """Puts back a state from a checkpoint; it does not count as changed."""
+        self._keep(client, state)
+
+    def clients(self) -> list[int]:
+        """Clients that have a state, ascending."""
+        return sorted(self._memory.keys() | self._spilled)
+
+    def take_changed(self) -> list[int]:
+        """Clients whose state changed since the last call, ascending."""
+        out, self.changed = sorted(self.changed), set()
+        return out
+
+    def _keep(self, client: int, state: State) -> None:
+        size = codec.size(state)
+        self._held += size - (self._sizes[client] if client in self._memory else 0)
+        self._memory[client] = state
+        self._memory.move_to_end(client)
+        self._spilled.discard(client)
+        self._sizes[client] = size
+        while self._held > self.budget and len(self._memory) > 1:
+            oldest, old = self._memory.popitem(last=False)
+            self._path(oldest).write_bytes(codec.encode(old))
+            self._spilled.add(oldest)
+            self._held -= self._sizes[oldest]
+
+    def _path(self, client: int) -> Path:
+        if self._folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="fedatlas-states-")
+            self._folder = Path(self._temporary.name)
+        return self._folder / f"client-{client}.state"

@@ -1,0 +1,130 @@
+"""Plays all parties of a simulated federation: turns what a round asks into jobs, and their results into replies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.algorithm import Ask, Facts, Replies, RoundGenerator, State, Weights, Work
+from fedatlas.deploy import codec
+from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.job import Bench, Job, Result
+
+
+class Executor(Protocol):
+    """Runs jobs; results come in the order of the jobs, and no later result is awaited before an earlier one is taken."""
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Result]: ...
+    def close(self) -> None: ...
+
+
+class Cost(NamedTuple):
+    """What a round cost so far; bytes are the codec's."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    bytes_peer: int = 0
+    seconds: Mapping[str, float] = {}
+    examples: int = 0  # that went through local steps
+    passes: float = 0.0  # forward passes of one example, a backward one counted as two (ALGORITHMS.md C13)
+    weights: Mapping[int, float] = {}  # coefficients of the last mean
+
+
+class Host:
+    """Answers asks. Keeps the clients' states; everything else comes in and goes out."""
+
+    def __init__(
+        self, bench: Bench, executor: Executor, states: ClientStates, sizes: Mapping[int, int], seed: int
+    ) -> None:
+        self.bench, self.executor, self.states, self.seed = bench, executor, states, seed
+        self.sizes = sizes
+        self.n, self.K = sum(sizes.values()), len(sizes)
+        self.cost = Cost()
+
+    def drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
+        """Runs one round to its end: sends the generator the replies to each ask."""
+        self.cost = Cost()
+        replies: Replies | None = None
+        while True:
+            try:
+                ask = next(generator) if replies is None else generator.send(replies)
+            except StopIteration as end:
+                state: State = end.value
+                return state
+            replies = self.answer(ask, number, lr)
+
+    def answer(self, ask: Ask, number: int, lr: float) -> Replies:
+        """The replies to one ask, its updates reduced as they come."""
+        started = time.perf_counter()
+        clients = tuple(sorted(ask.to))
+        coefficients = self._coefficients(ask, clients)
+        total, each, work, up = WeightedSum(), {}, {}, 0
+        jobs = self._jobs(ask, clients, number, lr)
+        for result in self.executor.run(jobs):
+            up += codec.size(result.update)
+            work[result.client] = result.work
+            if self.bench.algorithm.client_init is not None:
+                self.states.put(result.client, result.state)
+            if ask.reduce == "each":
+                each[result.client] = result.update
+            else:
+                total.add(result.update, coefficients[result.client])
+        if ask.reduce == "mean":
+            weights = {k: c["model"] if isinstance(c, Mapping) else c for k, c in coefficients.items()}
+            self.cost = self.cost._replace(weights=weights)
+        self._count(ask, clients, up, work, time.perf_counter() - started)
+        return Replies(clients, total.total, each, work)
+
+    def _coefficients(self, ask: Ask, clients: tuple[int, ...]) -> dict[int, Any]:
+        """client -> coefficient, or part -> coefficient."""
+        if ask.weights is None or not clients:
+            return dict.fromkeys(clients, 1.0)
+        return by_client(ask.weights(clients), clients)
+
+    def _jobs(self, ask: Ask, clients: tuple[int, ...], number: int, lr: float) -> Iterator[Job]:
+        for k in clients:
+            message = ask.messages[k]
+            n_k = self.sizes.get(k, self.n)
+            facts = Facts(float(n_k), float(self.n), self.K, self.bench.classes, float(number), lr)
+            budget = ask.budgets.get(k, self.bench.local.budget)
+            yield Job(k, ask.what, message, self.state_of(k, message, facts), facts, budget, self.seed)
+
+    def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
+        """A client's state, made at its first use."""
+        init = self.bench.algorithm.client_init
+        if init is None:
+            return {}
+        state = self.states.get(client)
+        return init(message["model"], facts) if state is None else state
+
+    def _count(
+        self, ask: Ask, clients: tuple[int, ...], up: int, work: Mapping[int, Work], seconds: float
+    ) -> None:
+        sizes: dict[tuple[int, ...], int] = {}
+        down = 0
+        for k in clients:
+            key = tuple(id(value) for value in ask.messages[k].values())
+            if key not in sizes:
+                sizes[key] = codec.size(dict(ask.messages[k]))
+            down += sizes[key]
+        c, task = self.cost, self.bench.algorithm.tasks[ask.what]
+        peer = up if ask.via == "peer" else 0
+        examples = sum(w.examples for w in work.values())
+        surveyed = sum(w.n_k for w in work.values())
+        self.cost = c._replace(
+            bytes_up=c.bytes_up + up - peer,
+            bytes_down=c.bytes_down + down,
+            bytes_peer=c.bytes_peer + peer,
+            seconds={**c.seconds, ask.what: c.seconds.get(ask.what, 0.0) + seconds},
+            examples=c.examples + examples,
+            passes=c.passes + task.step_passes * examples + task.survey_passes * surveyed,
+        )
+
+
+def by_client(weights: Weights, clients: tuple[int, ...]) -> dict[int, Any]:
+    """The algorithm's weights turned to client -> coefficient (or part -> coefficient where parts differ)."""
+    if weights and all(isinstance(value, Mapping) for value in weights.values()):
+        return {k: {part: value[k] for part, value in weights.items()} for k in clients}  # type: ignore[index]
+    return {k: weights[k] for k in clients}  # type: ignore[index, misc]

@@ -1,0 +1,134 @@
+"""One client's piece of work: the value that an executor is handed, and the value it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, State, Update, Work
+from fedatlas.data.batches import Draw, Rows, balanced_rows, batches
+from fedatlas.engine.model import Network
+from fedatlas.engine.optim import Optimizer
+from fedatlas.tree import Tree
+
+
+class LocalOptions(NamedTuple):
+    """The ``[local]`` table as the engine needs it; the learning rate is the round's and comes with the job."""
+
+    optimizer: Optimizer = Optimizer()
+    batch_size: int = 32
+    budget: Budget = Budget(epochs=1)
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    augment: str = "none"
+
+
+class Job(NamedTuple):
+    """Do task ``what`` as client ``client``."""
+
+    client: int
+    what: str
+    message: Message
+    state: State
+    facts: Facts
+    budget: Budget
+    seed: int
+
+
+class Result(NamedTuple):
+    """What came of a job. ``state`` is the client's new state."""
+
+    client: int
+    update: Update
+    state: State
+    work: Work
+    seconds: float = 0.0
+
+
+class Bench(NamedTuple):
+    """All that stays the same during a run and that every executor needs."""
+
+    algorithm: Algorithm
+    network: Network
+    rows: RowSource
+    local: LocalOptions
+    classes: int
+    masks: Mapping[str, tuple[tuple[int, ...], float]] = {}
+    fill: tuple[float, ...] = ()
+
+
+class RowSource(Protocol):
+    """Hands out a party's training rows as the model sees them."""
+
+    def __call__(self, party: int) -> Rows: ...
+
+
+class ClientData:
+    """A client's rows as a survey sees them."""
+
+    PIECE = 1024  # rows a piece, so that a survey of a large client fits in memory
+
+    def __init__(self, rows: Rows, classes: int, buffers: Mapping[str, Tensor]) -> None:
+        self.rows, self.classes, self.n, self.buffers = rows, classes, rows.n, buffers
+
+    def pieces(self) -> Sequence[Batch]:
+        """The rows in ascending order; dropout is off."""
+        out = []
+        for at in range(0, self.n, self.PIECE):
+            x, y, weight = self.rows.x[at:][: self.PIECE], self.rows.y[at:][: self.PIECE], self.rows.weight
+            out.append(Batch(x, y, None if weight is None else weight[at:][: self.PIECE], self.buffers))
+        return out
+
+
+class Prepared(NamedTuple):
+    """A job made ready: its rows, its facts (survey included), where it starts, its options."""
+
+    rows: Rows
+    facts: Facts
+    params: Tree
+    buffers: Tree
+    budget: Budget
+    draw: Draw
+    lr: float
+    weight_decay: float
+
+
+def prepare(bench: Bench, job: Job) -> Prepared:
+    """All of a job that comes before its first step; the same for every executor."""
+    task = bench.algorithm.tasks[job.what]
+    rows = bench.rows(job.client)
+    streams = max(job.client, 0)
+    if task.options.balanced and rows.n:
+        rows = rows.take(balanced_rows(rows.y, job.seed, int(job.facts.round), streams))
+    facts = job.facts._replace(n_k=float(rows.n))
+    buffers = Tree({name: x.clone() for name, x in job.message.get("buffers", {}).items()})
+    if task.survey is not None:
+        data = ClientData(rows, bench.classes, buffers)
+        bench.network.module.eval()
+        facts = facts._replace(survey=task.survey(bench.network, data, job.message, job.state))
+    options = task.options
+    budget = job.budget
+    if options.steps is not None or options.epochs is not None:
+        budget = Budget(options.epochs, options.steps)
+    params = task.start(job.message, job.state, facts) if budget.steps != 0 else Tree()
+    draw = Draw(
+        job.seed, int(facts.round), streams, bench.local.batch_size, bench.local.augment, bench.masks, bench.fill
+    )
+    decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
+    return Prepared(rows, facts, params, buffers, budget, draw, facts.lr * options.lr_scale, decay)
+
+
+def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tree, work: Work) -> Result:
+    """All of a job that comes after its last step; the same for every executor."""
+    task = bench.algorithm.tasks[job.what]
+    update, state = task.finish(params, work, job.message, job.state, prepared.facts)
+    if buffers and work.steps:
+        update = {**update, "buffers": buffers}
+    return Result(job.client, update, state, work)
+
+
+def job_batches(prepared: Prepared) -> Any:
+    """The batches of a prepared job."""
+    return batches(prepared.rows, prepared.budget, prepared.draw)

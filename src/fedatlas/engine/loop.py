@@ -1,0 +1,61 @@
+"""The oracle: one client after another, plain autograd, nothing clever. Every other engine is compared with this file."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+
+from fedatlas.algorithm import Work
+from fedatlas.engine import optim
+from fedatlas.engine.job import Bench, Job, Result, finish, job_batches, prepare
+from fedatlas.engine.model import detached, grad, with_grad
+from fedatlas.errors import DivergedError
+
+
+def run_job(bench: Bench, job: Job) -> Result:
+    """Local work of one client: every step is gradient + decay -> direction -> clip -> optimiser."""
+    started = time.perf_counter()
+    task = bench.algorithm.tasks[job.what]
+    ready = prepare(bench, job)
+    params, buffers = ready.params, ready.buffers
+    memory = optim.start(bench.local.optimizer, params)
+    bench.network.module.train()
+    steps, examples, loss_sum = 0, 0, 0.0
+    for batch in job_batches(ready):
+        batch = batch._replace(extra={**buffers, **batch.extra})
+        leaves = with_grad(params)
+        loss = task.objective(bench.network, leaves, batch, job.message, job.state, ready.facts)
+        grads = grad(loss, leaves)
+        if ready.weight_decay:
+            grads = grads + ready.weight_decay * params
+        if task.direction is not None:
+            grads = task.direction(grads, params, job.message, job.state, ready.facts)
+        grads = optim.clip(grads, bench.local.clip)
+        params, memory = optim.step(bench.local.optimizer, params, grads, memory, ready.lr)
+        steps, examples, loss_sum = steps + 1, examples + len(batch.x), loss_sum + float(loss.detach()) * len(batch.x)
+    work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
+    result = finish(bench, job, ready, detached(params), buffers, work)
+    check_finite(result)
+    return result._replace(seconds=time.perf_counter() - started)
+
+
+def check_finite(result: Result) -> None:
+    """A loss that is not a number ends the run, with the name of the client."""
+    if result.work.steps and not math.isfinite(result.work.loss):
+        raise DivergedError(f"the training loss of client {result.client} is {result.work.loss}")
+
+
+class LoopExecutor:
+    """Runs jobs one after another in this process."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
+        """Results in the order of the jobs."""
+        for job in jobs:
+            yield run_job(self.bench, job)
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,60 @@
+"""The local optimisers as pure functions, made afresh every round (ALGORITHMS.md C5).
+
+Order within a step (docs/experiment.md): gradient + decay * w -> direction -> clip -> optimiser.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from fedatlas.tree import Tree
+
+
+class Optimizer(NamedTuple):
+    """A local optimiser and its constants. ``eps`` and ``betas`` are Adam's (Kingma and Ba 2015, bias-corrected)."""
+
+    name: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+class Memory(NamedTuple):
+    """What an optimiser carries from step to step of one client's local work."""
+
+    first: Tree
+    second: Tree
+    steps: int
+
+
+def start(optimizer: Optimizer, params: Tree) -> Memory:
+    """An empty memory."""
+    nothing = Tree()
+    if optimizer.name == "adam":
+        return Memory(params.zeros(), params.zeros(), 0)
+    return Memory(params.zeros() if optimizer.momentum else nothing, nothing, 0)
+
+
+def step(optimizer: Optimizer, params: Tree, grads: Tree, memory: Memory, lr: float) -> tuple[Tree, Memory]:
+    """One update. SGD: u <- momentum u + g, w <- w - lr u (Nesterov: lr (g + momentum u)); Adam: bias-corrected moments."""
+    if optimizer.name == "adam":
+        b1, b2 = optimizer.betas
+        t = memory.steps + 1
+        m = b1 * memory.first + (1 - b1) * grads
+        v = b2 * memory.second + (1 - b2) * (grads * grads)
+        moved = m.map(lambda m_i, v_i: (m_i / (1 - b1**t)) / ((v_i / (1 - b2**t)).sqrt() + optimizer.eps), v)
+        return params - lr * moved, Memory(m, v, t)
+    if not optimizer.momentum:
+        return params - lr * grads, memory
+    u = optimizer.momentum * memory.first + grads
+    moved = grads + optimizer.momentum * u if optimizer.nesterov else u
+    return params - lr * moved, Memory(u, memory.second, memory.steps + 1)
+
+
+def clip(grads: Tree, limit: float) -> Tree:
+    """grads * min(1, limit / ||grads||), the Euclidean norm over all tensors; 0 = off."""
+    if not limit:
+        return grads
+    square = sum((g * g).sum() for g in grads.values())
+    return grads * (limit / square.sqrt().clamp(min=1e-12)).clamp(max=1.0)  # type: ignore[union-attr]

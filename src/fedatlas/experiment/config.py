@@ -1,0 +1,275 @@
+"""The experiment file: TOML in, frozen typed values out. Parsed once, here; `docs/experiment.md` is the contract.
+
+A component is a table with ``name`` and that builder's keyword arguments; the builder's typed signature is the schema, so a
+third party's algorithm brings its own keys. Unknown keys are refused with the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedatlas.data.config import DataConfig, PublicConfig
+from fedatlas.errors import ConfigError
+from fedatlas.models import ModelConfig
+from fedatlas.registry import config_error
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Table(BaseModel):
+    """A table with exactly the keys below."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Component(BaseModel):
+    """A table with ``name`` and the keyword arguments of that builder."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str
+
+    def parameters(self) -> dict[str, Any]:
+        """The builder's keyword arguments as written."""
+        return dict(self.model_extra or {})
+
+
+class PartitionConfig(Component):
+    """``[partition]``: who holds what."""
+
+    name: str = "majority_even"
+    clients: Annotated[int, Field(ge=1)] = 12
+    min_size: Count = 1
+
+
+class CohortConfig(Table):
+    """``[cohort]``: who takes part in a round."""
+
+    fraction: Share = 1.0
+    size: Annotated[int, Field(ge=1)] | None = None
+    sampling: Literal["uniform", "poisson"] = "uniform"
+
+    @model_validator(mode="after")
+    def _poisson_has_a_rate(self) -> CohortConfig:
+        if self.sampling == "poisson" and self.size is not None:
+            raise ValueError("poisson sampling has a rate: give cohort.fraction, not cohort.size")
+        return self
+
+
+class FailuresConfig(Table):
+    """``[failures]``: who does not return, who works less."""
+
+    dropout: Share = 0.0
+    stragglers: Share = 0.0
+    straggler_policy: Literal["keep", "drop"] = "keep"
+
+
+class AlgorithmConfig(Component):
+    """``[algorithm]``: the scheme and its letters."""
+
+    name: str = "fedavg"
+
+
+class ScheduleConfig(Table):
+    """``[local.schedule]``: the learning rate as a function of the global round."""
+
+    name: Literal["constant", "exponential", "step", "cosine"] = "constant"
+    gamma: Positive | None = None
+    every: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _has_its_keys(self) -> ScheduleConfig:
+        needs = {"exponential": {"gamma"}, "step": {"every", "gamma"}}.get(self.name, set())
+        for key in ("gamma", "every"):
+            given = getattr(self, key) is not None
+            if given and key not in needs:
+                raise ValueError(f"the schedule '{self.name}' has no key '{key}'")
+            if not given and key in needs:
+                raise ValueError(f"the schedule '{self.name}' needs the key '{key}'")
+        return self
+
+
+class LocalConfig(Table):
+    """``[local]``: a client's work in a round."""
+
+    epochs: Count | None = 1
+    steps: Count | None = None
+    batch_size: Count = 32
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    nesterov: bool = False
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    lr: Positive = 0.05
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    schedule: ScheduleConfig = ScheduleConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_instead_of_epochs(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("steps") is not None and "epochs" not in values:
+            return {**values, "epochs": None}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LocalConfig:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("give local.epochs or local.steps, not both")
+        if self.optimizer == "adam" and (self.momentum or self.nesterov):
+            raise ValueError("adam has betas, not momentum or nesterov: remove them or take optimizer = 'sgd'")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
+
+
+class EvaluationConfig(Table):
+    """``[evaluation]``."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    on: Literal["test", "validation"] = "test"
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class StopConfig(Table):
+    """``[stop]``: end before the last round."""
+
+    accuracy: Share | None = None
+    patience: Annotated[int, Field(ge=1)] | None = None
+
+
+class CheckpointConfig(Table):
+    """``[checkpoint]``: every so many rounds, keep the last so many."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    keep: Annotated[int, Field(ge=1)] = 2
+
+
+class EngineConfig(Table):
+    """``[engine]``: how fast, never what."""
+
+    name: Literal["fast", "loop"] = "fast"
+    plan: Literal["auto", "program", "stacked", "tuned", "calibrate"] = "auto"
+    workers: Count = 0
+    chunk: Count = 0
+    precision: Literal["float32", "float64", "bfloat16"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    memory: str = "4GiB"
+    state_memory: str = "2GiB"
+
+    @model_validator(mode="after")
+    def _sizes(self) -> EngineConfig:
+        for text in (self.memory, self.state_memory):
+            bytes_of(text)
+        return self
+
+
+class ExperimentConfig(Table):
+    """A whole experiment."""
+
+    seed: int = 1
+    seeds: tuple[int, ...] | None = None
+    rounds: Count = 20
+    profile: Literal["silo", "device"] = "silo"
+    data: DataConfig = DataConfig()
+    public: PublicConfig | None = None
+    partition: PartitionConfig = PartitionConfig()
+    cohort: CohortConfig = CohortConfig()
+    failures: FailuresConfig = FailuresConfig()
+    model: ModelConfig = ModelConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    local: LocalConfig = LocalConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    stop: StopConfig | None = None
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _seeds(self) -> ExperimentConfig:
+        if self.seeds is not None and (len(self.seeds) == 0 or len(set(self.seeds)) != len(self.seeds)):
+            raise ValueError("seeds: a list of different whole numbers")
+        if self.seeds is not None and "seed" in self.model_fields_set:
+            raise ValueError("give seed or seeds, not both")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """The whole configuration as plain values, defaults included, None left out: what TOML can hold."""
+        out: dict[str, Any] = _drop_none(json.loads(self.model_dump_json()))
+        if "seeds" in out:
+            out.pop("seed", None)
+        return out
+
+    def hash(self) -> str:
+        """SHA-256 of what decides the result: everything but how fast, how often saved and how long."""
+        plain = self.plain()
+        for key in ("rounds", "checkpoint"):
+            plain.pop(key)
+        text = json.dumps(plain, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _drop_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _drop_none(v) for k, v in value.items() if v is not None}
+    return value
+
+
+def bytes_of(text: str) -> int:
+    """'4GiB' -> bytes. ConfigError for anything else."""
+    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+    for unit in sorted(units, key=len, reverse=True):
+        number = text.removesuffix(unit).strip()
+        if text.endswith(unit) and number.replace(".", "", 1).isdigit():
+            return int(float(number) * units[unit])
+    raise ValueError(f"'{text}' is not a size: write a number and B, KiB, MiB or GiB, such as '4GiB'")
+
+
+def parse(values: Mapping[str, Any]) -> ExperimentConfig:
+    """Plain nested values -> a checked configuration."""
+    try:
+        return ExperimentConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise config_error(error, model=ExperimentConfig) from None
+
+
+def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """The experiment file with ``table.key=value`` overrides; None = the embedded default experiment."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"there is no experiment file '{path}': 'fedatlas new {path}' writes a template.") from None
+        except IsADirectoryError:
+            raise ConfigError(f"'{path}' is a folder: name an experiment file (.toml) in it.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None
+    for text in overrides:
+        override(values, text)
+    return parse(values)
+
+
+def override(values: dict[str, Any], text: str) -> None:
+    """Applies ``table.key=value``; a value that parses as TOML is taken as such, else as text."""
+    key, equals, raw = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"'{text}' is not an override: write table.key=value, such as local.lr=0.01.")
+    at = values
+    for part in parts[:-1]:
+        at = at.setdefault(part, {})
+        if not isinstance(at, dict):
+            raise ConfigError(f"'{key}': '{part}' is a value, not a table.")
+    try:
+        at[parts[-1]] = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        at[parts[-1]] = raw

@@ -1,0 +1,92 @@
+"""Tree: named tensors that behave like one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+
+class Tree(dict[str, Tensor]):
+    """A dict of tensors that adds, subtracts, scales and dots, name by name.
+
+    Arithmetic returns a new Tree and never changes an operand. Two trees in one expression must have the same names.
+    """
+
+    def map(self, f: Callable[..., Tensor], *others: Mapping[str, Tensor]) -> Tree:
+        """``f`` on every tensor, together with those of the same name in ``others``."""
+        for other in others:
+            if other.keys() != self.keys():
+                odd = sorted(self.keys() ^ other.keys())
+                raise ValueError(f"trees differ in their names: {', '.join(odd[:5])}")
+        return Tree({name: f(x, *(other[name] for other in others)) for name, x in self.items()})
+
+    def __add__(self, other: Mapping[str, Tensor]) -> Tree:
+        return self.map(torch.add, other)
+
+    def __sub__(self, other: Mapping[str, Tensor]) -> Tree:
+        return self.map(torch.sub, other)
+
+    def __mul__(self, by: float | Tensor | Mapping[str, Tensor]) -> Tree:
+        if isinstance(by, Mapping):
+            return self.map(torch.mul, by)
+        return self.map(lambda x: x * by)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, by: float | Tensor | Mapping[str, Tensor]) -> Tree:
+        if isinstance(by, Mapping):
+            return self.map(torch.div, by)
+        return self.map(lambda x: x / by)
+
+    def __neg__(self) -> Tree:
+        return self.map(torch.neg)
+
+    def to(self, dtype: torch.dtype) -> Tree:
+        """Floating tensors in another precision; integers stay as they are."""
+        return self.map(lambda x: x.to(dtype) if x.is_floating_point() else x)
+
+    def clone(self) -> Tree:
+        """A copy that shares no memory."""
+        return self.map(torch.clone)
+
+    def zeros(self) -> Tree:
+        """Zeros of the same shapes."""
+        return self.map(torch.zeros_like)
+
+    def dot(self, other: Mapping[str, Tensor]) -> float:
+        """Inner product over all tensors, summed in float64."""
+        return sum(float((x.double() * other[name].double()).sum()) for name, x in self.items())
+
+    def norm(self) -> float:
+        """Euclidean length of the flattened tree, in float64."""
+        return float(self.dot(self) ** 0.5)
+
+    def flatten(self) -> Tensor:
+        """All tensors, one after another, as one vector (the widest dtype wins)."""
+        return torch.cat([x.reshape(-1) for x in self.values()]) if self else torch.empty(0)
+
+    def unflatten(self, vector: Tensor) -> Tree:
+        """The inverse of `flatten`, with this tree's names, shapes and dtypes."""
+        out, at = Tree(), 0
+        for name, x in self.items():
+            out[name] = vector[at : at + x.numel()].reshape(x.shape).to(x.dtype)
+            at += x.numel()
+        return out
+
+    def size(self) -> int:
+        """Number of numbers held."""
+        return sum(x.numel() for x in self.values())
+
+
+def stack(trees: Iterable[Mapping[str, Tensor]]) -> Tree:
+    """Trees of the same shapes -> one tree with a leading axis."""
+    trees = list(trees)
+    return Tree({name: torch.stack([tree[name] for tree in trees]) for name in trees[0]})
+
+
+def unstack(tree: Mapping[str, Tensor]) -> list[Tree]:
+    """The inverse of `stack`."""
+    count = len(next(iter(tree.values())))
+    return [Tree({name: x[i] for name, x in tree.items()}) for i in range(count)]

@@ -1,0 +1,20 @@
+"""Client weights p_k of the server's mean, as functions of what the server knows of a round (ALGORITHMS.md C3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from fedatlas.algorithm import Round, Weights, by_samples
+
+Weighting = Literal["samples", "uniform"]
+
+
+def uniform(round: Round) -> Weights:
+    """p_k = 1 / m over those who returned."""
+    return {k: 1 / round.m for k in round.cohort}
+
+
+def weighting(name: Weighting) -> Callable[[Round], Weights]:
+    """The rule behind ``algorithm.weights``."""
+    return {"samples": by_samples, "uniform": uniform}[name]
