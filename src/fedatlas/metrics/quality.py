@@ -1,0 +1,284 @@
+"""How good predictions are (ALGORITHMS.md C12): figures of sums that add up over batches, clients and machines.
+
+`class_sums` and `number_sums` turn a batch into sums; ``+`` joins them in any order; `class_figures` and
+`number_figures` turn the sums into figures, None where a figure is not defined. Every row may carry a weight (survey
+weights); all sums are float64. What needs all rows at once stands apart: `confusion_matrix`, and for two classes
+`auc`, `log_loss` and `calibration`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Values = Tensor | NDArray[Any]
+Floats = NDArray[np.float64]
+
+_TINY = 1e-12  # ALGORITHMS.md C15; log-loss clips probabilities to [1e-12, 1 - 1e-12]
+
+
+def _array(x: Values) -> NDArray[Any]:
+    if isinstance(x, Tensor):
+        x = x.detach().cpu()
+        return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+    return np.asarray(x)
+
+
+def _float(x: Values) -> Floats:
+    return _array(x).astype(np.float64)
+
+
+def _weights(weights: Values | None, like: NDArray[Any]) -> Floats:
+    """Row weights (n,) spread over a row's steps: the shape of ``like``, (n,) or (n, length)."""
+    if weights is None:
+        return np.ones(like.shape)
+    w = _float(weights)
+    return np.broadcast_to(w.reshape(w.shape + (1,) * (like.ndim - w.ndim)), like.shape)
+
+
+def _count(index: NDArray[Any], weights: Floats, length: int) -> Floats:
+    """(length,): the weight that falls on each index."""
+    counted: Floats = np.bincount(index, weights, length).astype(np.float64, copy=False)
+    return counted
+
+
+def _quotient(a: Floats, b: Floats) -> Floats:
+    """a / b, nan where b is 0."""
+    out: Floats = np.divide(a, b, out=np.full(len(b), np.nan), where=b > 0)
+    return out
+
+
+def predictions(outputs: Tensor) -> Tensor:
+    """Class numbers from raw outputs (..., classes): the largest; from one raw score (n, 1) or (n,): is it above 0."""
+    if outputs.dim() == 1 or outputs.shape[-1] == 1:
+        return (outputs.reshape(len(outputs)) > 0).long()
+    return outputs.argmax(-1)
+
+
+def margins(outputs: Tensor) -> Tensor:
+    """Two classes: (n, 2) logits or (n, 1) raw scores -> (n,) log-odds of class 1, float64; a sigmoid makes them p."""
+    scores = outputs.detach().double()
+    return scores[:, 1] - scores[:, 0] if scores.dim() == 2 and scores.shape[1] == 2 else scores.reshape(len(scores))
+
+
+@dataclass(frozen=True)
+class ClassSums:
+    """Sums over rows (or tokens): weight that is truly c, predicted c, and both, for each class c; and of the loss."""
+
+    true: Floats  # (C,)
+    predicted: Floats  # (C,)
+    hits: Floats  # (C,)
+    loss: float
+
+    def __add__(self, other: ClassSums) -> ClassSums:
+        return ClassSums(
+            self.true + other.true,
+            self.predicted + other.predicted,
+            self.hits + other.hits,
+            self.loss + other.loss,
+        )
+
+    @property
+    def weight(self) -> float:
+        """Total weight: the number of rows where rows have no weights."""
+        return float(self.true.sum())
+
+
+def class_sums(
+    predicted: Values,
+    targets: Values,
+    losses: Values,
+    classes: int,
+    weights: Values | None = None,
+    ignore: int | None = None,
+) -> ClassSums:
+    """Sums of a batch. ``predicted``, ``targets``, ``losses`` are (n,), or (n, length) for tokens; ``weights`` (n,).
+
+    Targets equal to ``ignore`` count nowhere.
+    """
+    y, p, losses = _array(targets), _array(predicted), _float(losses)
+    w = _weights(weights, y)
+    if ignore is not None:
+        kept = y != ignore
+        y, p, losses, w = y[kept], p[kept], losses[kept], w[kept]
+    y, p, w = y.ravel(), p.ravel(), w.ravel()
+    right = y == p
+    hits = _count(y[right], w[right], classes)
+    return ClassSums(_count(y, w, classes), _count(p, w, classes), hits, float(w @ losses.ravel()))
+
+
+def accuracy(sums: ClassSums, exclude: tuple[int, ...] = ()) -> float | None:
+    """Share of the weight predicted rightly (top-1), over rows whose true class is not in ``exclude``."""
+    kept = np.ones(len(sums.true), bool)
+    kept[list(exclude)] = False
+    return _ratio(float(sums.hits[kept].sum()), float(sums.true[kept].sum()))
+
+
+def per_class_f1(sums: ClassSums) -> Floats:
+    """(C,): 2 hits / (true + predicted); nan for a class that is neither true nor predicted anywhere."""
+    both = sums.true + sums.predicted
+    return _quotient(2 * sums.hits, both)
+
+
+def per_class_accuracy(sums: ClassSums) -> Floats:
+    """(C,): hits / true (recall); nan for a class without rows."""
+    return _quotient(sums.hits, sums.true)
+
+
+def macro_f1(sums: ClassSums) -> float | None:
+    """Plain mean of F1 over the classes that are true or predicted somewhere, as scikit-learn takes it."""
+    f1 = per_class_f1(sums)
+    return None if np.isnan(f1).all() else float(np.nanmean(f1))
+
+
+def weighted_f1(sums: ClassSums) -> float | None:
+    """Mean of F1 weighted by each class's true rows."""
+    f1 = np.nan_to_num(per_class_f1(sums))
+    return _ratio(float(f1 @ sums.true), sums.weight)
+
+
+def class_figures(sums: ClassSums) -> dict[str, Any]:
+    """The figures of classification as plain values, ready for JSON; None where one is not defined."""
+    return {
+        "accuracy": accuracy(sums),
+        "macro_f1": macro_f1(sums),
+        "weighted_f1": weighted_f1(sums),
+        "per_class_f1": _plain(per_class_f1(sums)),
+        "per_class_accuracy": _plain(per_class_accuracy(sums)),
+        "loss": _ratio(sums.loss, sums.weight),
+    }
+
+
+@dataclass(frozen=True)
+class NumberSums:
+    """Sums over rows for numbers: weight, the targets' mean and spread sum w (y - mean)^2, errors, loss."""
+
+    weight: float
+    mean: float
+    spread: float
+    squared: float  # sum w (y - prediction)^2
+    absolute: float  # sum w |y - prediction|
+    loss: float
+
+    def __add__(self, other: NumberSums) -> NumberSums:
+        total = self.weight + other.weight
+        if total == 0:
+            return self
+        gap = other.mean - self.mean
+        return NumberSums(
+            total,
+            self.mean + gap * other.weight / total,
+            # Chan, Golub, LeVeque 1983: no difference of large squares, so R^2 survives targets far from 0.
+            self.spread + other.spread + gap * gap * self.weight * other.weight / total,
+            self.squared + other.squared,
+            self.absolute + other.absolute,
+            self.loss + other.loss,
+        )
+
+
+def number_sums(predicted: Values, targets: Values, losses: Values, weights: Values | None = None) -> NumberSums:
+    """Sums of a batch of numbers; ``predicted`` (n,) or (n, 1), the others (n,)."""
+    y = _float(targets).ravel()
+    error = y - _float(predicted).reshape(y.shape)
+    w = _weights(weights, y)
+    total = float(w.sum())
+    mean = float(w @ y) / total if total else 0.0
+    spread, squared, absolute, loss = (
+        float(w @ x) for x in ((y - mean) ** 2, error**2, np.abs(error), _float(losses).ravel())
+    )
+    return NumberSums(total, mean, spread, squared, absolute, loss)
+
+
+def number_figures(sums: NumberSums) -> dict[str, float | None]:
+    """Root mean squared error and mean absolute error in the target's unit, R^2 = 1 - squared / spread, mean loss."""
+    mse = _ratio(sums.squared, sums.weight)
+    return {
+        "rmse": None if mse is None else math.sqrt(mse),
+        "mae": _ratio(sums.absolute, sums.weight),
+        "r2": None if sums.spread <= 0 else 1 - sums.squared / sums.spread,
+        "loss": _ratio(sums.loss, sums.weight),
+    }
+
+
+def confusion_matrix(
+    predicted: Values, targets: Values, classes: int, weights: Values | None = None, ignore: int | None = None
+) -> Floats:
+    """(C, C): weight of rows of true class i (row) predicted as j (column). Matrices of batches add up."""
+    y, p = _array(targets), _array(predicted)
+    w = _weights(weights, y)
+    if ignore is not None:
+        kept = y != ignore
+        y, p, w = y[kept], p[kept], w[kept]
+    return _count(y.ravel() * classes + p.ravel(), w.ravel(), classes * classes).reshape(classes, classes)
+
+
+def auc(scores: Values, targets: Values, weights: Values | None = None) -> float | None:
+    """Area under the ROC curve: the chance that a row of class 1 scores above a row of class 0, ties counting half.
+
+    The Mann-Whitney form; None where one class has no weight.
+    """
+    y = _array(targets) > 0
+    w = _weights(weights, y)
+    _, group = np.unique(_float(scores), return_inverse=True)
+    groups = int(group.max(initial=-1)) + 1
+    positive, negative = _count(group[y], w[y], groups), _count(group[~y], w[~y], groups)
+    below = np.cumsum(negative) - negative
+    return _ratio(float(positive @ (below + negative / 2)), float(positive.sum() * negative.sum()))
+
+
+def log_loss(probabilities: Values, targets: Values, weights: Values | None = None) -> float | None:
+    """Mean of -log p(true class) for two classes; ``probabilities`` (n,) of class 1."""
+    p = np.clip(_float(probabilities), _TINY, 1 - _TINY)
+    y = _array(targets) > 0
+    w = _weights(weights, y)
+    return _ratio(-float(w @ np.log(np.where(y, p, 1 - p))), float(w.sum()))
+
+
+class Bin(NamedTuple):
+    """One bin of a reliability diagram."""
+
+    low: float
+    high: float
+    weight: float
+    predicted: float  # mean probability of class 1 in the bin
+    observed: float  # share of class 1 in the bin
+
+
+class Calibration(NamedTuple):
+    """Whether probabilities mean what they say. ``bins`` holds those that are not empty."""
+
+    error: float | None  # expected calibration error: mean |observed - predicted| weighted by the bins' rows
+    bins: tuple[Bin, ...]
+
+
+def calibration(probabilities: Values, targets: Values, weights: Values | None = None, bins: int = 10) -> Calibration:
+    """Expected calibration error and reliability bins of equal width for the probability of class 1 (two classes).
+
+    Naeini, Cooper, Hauskrecht 2015, with the probability of class 1 in place of the larger one.
+    """
+    p = _float(probabilities)
+    y = (_array(targets) > 0).astype(np.float64)
+    w = _weights(weights, y)
+    edges = np.linspace(0, 1, bins + 1)
+    at = np.searchsorted(edges[1:-1], p)  # p on an inner edge belongs to the bin below
+    weight, predicted, observed = (_count(at, w * x, bins) for x in (np.ones_like(p), p, y))
+    total = weight.sum()
+    rows = tuple(
+        Bin(*(float(x) for x in (edges[b], edges[b + 1], weight[b], predicted[b] / weight[b], observed[b] / weight[b])))
+        for b in np.flatnonzero(weight)
+    )
+    return Calibration(_ratio(float(np.abs(observed - predicted).sum()), float(total)), rows)
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return a / b if b > 0 else None
+
+
+def _plain(values: Floats) -> list[float | None]:
+    return [None if math.isnan(v) else v for v in values.tolist()]

@@ -1,0 +1,33 @@
+"""The papers' networks as plain modules, their initialisation, losses and dropout (ALGORITHMS.md section 10)."""
+
+from fedatlas.models.config import LossConfig, ModelConfig
+from fedatlas.models.dropout import Dropout, adopt_dropout, dropout_shapes, evaluating
+from fedatlas.models.inspection import Role, flops, has_batch_norm, parameter_count, roles
+from fedatlas.models.losses import LOSSES, Loss, make_loss
+from fedatlas.models.make import init_model, load_initial, make_model
+from fedatlas.models.network import Network
+from fedatlas.models.registry import MODELS, describe_models, find_model
+
+__all__ = [
+    "LOSSES",
+    "MODELS",
+    "Dropout",
+    "Loss",
+    "LossConfig",
+    "ModelConfig",
+    "Network",
+    "Role",
+    "adopt_dropout",
+    "describe_models",
+    "dropout_shapes",
+    "evaluating",
+    "find_model",
+    "flops",
+    "has_batch_norm",
+    "init_model",
+    "load_initial",
+    "make_loss",
+    "make_model",
+    "parameter_count",
+    "roles",
+]

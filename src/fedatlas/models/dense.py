@@ -1,0 +1,42 @@
+"""Dense networks: the blog's MLPs, the HAR networks, and ``mlp`` and ``logistic`` for any table (ALGORITHMS.md 10)."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from fedatlas.models.network import Network, Norm, Projection, Shape, Width, dense_layers
+
+
+def mlp(
+    shape: Shape, outputs: int, *, hidden: tuple[Width, ...] = (64,), norm: Norm = "none", projection: Projection = 0
+) -> nn.Module:
+    """Dense network with the hidden widths you name, ReLU between; rows of any shape are flattened."""
+    body = nn.Sequential(nn.Flatten(), *dense_layers(math.prod(shape), hidden, norm))
+    return Network(body, hidden[-1] if hidden else math.prod(shape), outputs, projection)
+
+
+def logistic(shape: Shape, outputs: int) -> nn.Module:
+    """One linear layer: logistic regression for classes, linear regression for numbers."""
+    return mlp(shape, outputs, hidden=())
+
+
+def mlp1(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
+    """M1 MLP1: inputs-200-outputs (MNIST, S4)."""
+    return mlp(shape, outputs, hidden=(200,), norm=norm, projection=projection)
+
+
+def mlp2(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
+    """M2 MLP2, the 2NN of McMahan et al. 2017: inputs-200-200-outputs (MNIST, S4)."""
+    return mlp(shape, outputs, hidden=(200, 200), norm=norm, projection=projection)
+
+
+def har4(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
+    """M11 HAR-4: inputs-437-312-outputs (human activity recognition, S0)."""
+    return mlp(shape, outputs, hidden=(437, 312), norm=norm, projection=projection)
+
+
+def har3(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
+    """M12 HAR-3, the shallow one: inputs-432-outputs (human activity recognition, S0)."""
+    return mlp(shape, outputs, hidden=(432,), norm=norm, projection=projection)

@@ -1,0 +1,124 @@
+"""Dropout whose masks are inputs, so that a run depends on its seed alone and a traced step bakes none in.
+
+The masks are drawn where batches are made, from the stream (seed, ``dropout``, round, client, epoch, batch); the
+module multiplies and nothing else. A user's own ``nn.Dropout`` layers are replaced by these (`adopt_dropout`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedatlas.errors import ConfigError
+
+_CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+class Dropout(nn.Module):
+    """y = x * mask in training, y = x in evaluation; E[mask] = 1 (Srivastava et al. 2014, scaled in training).
+
+    ``mask`` is a buffer outside the state dict: pass it with ``functional_call(module, {"NAME.mask": mask}, x)``.
+    It starts empty, so that training without one fails at once instead of training without dropout.
+    """
+
+    mask: Tensor
+
+    def __init__(self, p: float, channelwise: bool = False) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ConfigError(f"dropout is a probability between 0 and 1, not {p}.")
+        self.p, self.channelwise = p, channelwise
+        self.register_buffer("mask", torch.empty(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, ...) -> (n, ...)."""
+        return x * self.mask if self.training else x
+
+    def extra_repr(self) -> str:
+        """What ``print(module)`` shows."""
+        return f"p={self.p}"
+
+
+def adopt_dropout(module: nn.Module) -> nn.Module:
+    """Replaces every ``nn.Dropout`` (1d, 2d, 3d too) inside ``module``, in place, by `Dropout`; returns the module."""
+    for path, layer in list(module.named_modules(remove_duplicate=False)):
+        if isinstance(layer, (nn.Dropout, *_CHANNELWISE)):
+            ours = Dropout(layer.p, channelwise=isinstance(layer, _CHANNELWISE)).train(layer.training)
+            if not path:
+                return ours
+            module.set_submodule(path, ours)
+    return module
+
+
+def dropout_shapes(module: nn.Module, sample_x: Tensor) -> dict[str, tuple[tuple[int, ...], float]]:
+    """Buffer name -> (shape of one row's mask, probability), in the order of use, by one pass of ``sample_x`` (n, ...).
+
+    This is what `fedatlas.data.batches.Draw` takes as ``masks``.
+    """
+    shapes: dict[str, tuple[tuple[int, ...], float]] = {}
+
+    def note(name: str, layer: Dropout, x: Tensor) -> None:
+        if name in shapes:
+            where = name.removesuffix(".mask")
+            raise ConfigError(f"the dropout layer '{where}' is used more than once in a pass: give each place its own.")
+        shapes[name] = (x.shape[1], *(1,) * (x.dim() - 2)) if layer.channelwise else tuple(x.shape[1:]), layer.p
+
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, args, name=name: note(f"{name}.mask".lstrip("."), layer, args[0]))
+        for name, layer in module.named_modules()
+        if isinstance(layer, Dropout)
+    ]
+    if not hooks:
+        return {}
+    try:
+        with evaluating(module), torch.no_grad():
+            module(sample_x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return shapes
+
+
+def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
+    """ConfigError where a training pass draws random numbers by itself (``F.dropout``, an LSTM's ``dropout=`` ...).
+
+    Such draws come from torch's global generator: the run would not depend on its seed alone (ALGORITHMS.md C7).
+    """
+    training = {name: m.training for name, m in module.named_modules()}
+    state = {name: x.detach().clone() for name, x in module.named_buffers()}  # BatchNorm writes into its buffers
+    for name, (shape, _) in dropout_shapes(module, sample_x).items():
+        state[name] = torch.ones((len(sample_x), *shape), dtype=state[name].dtype)
+    try:
+        with torch.no_grad(), _NoDraws():  # type: ignore[no-untyped-call]
+            functional_call(module.train(), state, (sample_x,))
+    finally:
+        for name, m in module.named_modules():
+            m.training = training[name]
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every part's own mode again behind it."""
+    modes = [(m, m.training) for m in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for m, mode in modes:
+            m.training = mode
+
+
+class _NoDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise ConfigError(
+                f"the model draws random numbers inside its forward pass ({func}): "
+                "use nn.Dropout layers, whose masks fedatlas supplies from the run's seed."
+            )
+        return func(*args, **(kwargs or {}))

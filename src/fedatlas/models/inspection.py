@@ -1,0 +1,64 @@
+"""What can be read off any module: the role of each tensor, the number of parameters, the cost of a forward pass."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedatlas.models.dropout import evaluating
+
+Role = Literal["weight", "norm", "float buffer", "int buffer"]
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_NORMS = (*_BATCH_NORMS, *_INSTANCE_NORMS, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+def roles(module: nn.Module) -> dict[str, Role]:
+    """Name -> role, in the order of the state dict (ALGORITHMS.md C9).
+
+    ``weight`` and ``norm`` are trainable (``norm``: scale and shift of a normalisation layer); a ``float buffer`` is
+    averaged and skips the server step, as does a parameter that is not trained; an ``int buffer`` takes the maximum.
+    """
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    normed = {
+        f"{path}.{name}".lstrip(".")
+        for path, layer in module.named_modules(remove_duplicate=False)
+        if isinstance(layer, _NORMS)
+        for name, _ in layer.named_parameters(recurse=False)
+    }
+    found: dict[str, Role] = {}
+    for name, value in module.state_dict().items():
+        if not (value.is_floating_point() or value.is_complex()):
+            found[name] = "int buffer"
+        elif name not in parameters or not parameters[name].requires_grad:
+            found[name] = "float buffer"
+        else:
+            found[name] = "norm" if name in normed else "weight"
+    return found
+
+
+def parameter_count(module: nn.Module) -> int:
+    """Trainable numbers; a tensor that two layers share counts once."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether any layer keeps running statistics of its batches."""
+    return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
+
+
+def flops(module: nn.Module, x: Tensor) -> int:
+    """Floating-point operations of a forward pass for one row of ``x`` (n, ...), in evaluation mode.
+
+    Matrix products and convolutions, two operations for a multiplication and an addition; biases, activations,
+    pools and norms are not counted. A training step is about three of these (ALGORITHMS.md C13).
+    """
+    counter = FlopCounterMode(display=False)
+    # oneDNN's fused LSTM kernel is opaque to the counter; without it the same sums are plain matrix products.
+    with evaluating(module), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), counter:
+        module(x)
+    return int(counter.get_total_flops()) // len(x)

@@ -1,0 +1,248 @@
+"""Losses by name (ALGORITHMS.md 10, L1-L9), each computed from the model's raw outputs (logits, scores or numbers).
+
+The formulas branch on shapes and types only, never on values, so that they can be traced; what values labels may
+have is checked once, before training (`Loss.check`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedatlas.errors import ConfigError, DataError, unknown_name
+
+Task = Literal["classes", "numbers", "tokens"]
+Form = Literal["crammer_singer", "ova"]
+Rows = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss for each row
+
+_TINY = 1e-12  # ALGORITHMS.md C15
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss for each row, and its mean; `make_loss` binds it to a task, a number of classes and the ignored label.
+
+    ``outputs`` are (n, classes) for a multiclass loss, (n, 1) or (n,) raw scores for a binary one, (n,) or (n, k) for
+    numbers, and (n, length, classes) for tokens; ``targets`` are (n,), (n, length) or, for L7 and L9, probability
+    vectors of the outputs' shape.
+    """
+
+    name: str
+    rows: Rows
+    tasks: tuple[Task, ...]
+    fused: Rows | None = None  # the unweighted mean in one call, where torch has one
+    binary: bool = False
+    lowest: float = -math.inf  # numbers must lie above it
+    labels: tuple[tuple[int, ...], ...] = ()  # sets of labels a binary loss reads
+    soft: bool = False  # whether targets may be probability vectors
+    task: Task = "classes"
+    classes: int = 0
+    ignore: int = -100  # token label that counts nowhere
+
+    def width(self) -> int:
+        """Outputs the model needs: one for numbers and for a binary loss, else one for each class."""
+        return 1 if self.binary or self.task == "numbers" else self.classes
+
+    def counted(self, targets: Tensor) -> Tensor:
+        """(n, length) bool: which token labels count."""
+        return targets != self.ignore
+
+    def elements(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """A loss for each row (n,), or for each token (n, length), 0 where the label is ignored."""
+        if self.task != "tokens":
+            return self.rows(outputs, targets)
+        counted = self.counted(targets)
+        losses = self.rows(outputs.flatten(0, 1), torch.where(counted, targets, 0).flatten())
+        return losses.view_as(targets) * counted
+
+    def per_sample(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(n,): a loss for each row; for tokens the mean over the row's counted tokens, 0 where it has none."""
+        losses = self.elements(outputs, targets)
+        if self.task != "tokens":
+            return losses
+        return losses.sum(1) / self.counted(targets).sum(1).clamp_min(1)
+
+    def mean(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """sum_i w_i l_i / sum_i w_i over rows, over counted tokens where there are tokens; ``weights`` (n,), default 1.
+
+        0 where every weight is 0 and where no token counts.
+        """
+        if self.task == "tokens":
+            share = self.counted(targets).to(outputs.dtype)
+            share = share if weights is None else share * weights.unsqueeze(1)
+        elif weights is None:
+            return self.rows(outputs, targets).mean() if self.fused is None else self.fused(outputs, targets)
+        else:
+            share = weights
+        return (self.elements(outputs, targets) * share).sum() / share.sum().clamp_min(_TINY)
+
+    def check(self, targets: Tensor, outputs: Tensor | None = None) -> None:
+        """DataError where labels, or numbers predicted, lie outside the loss's domain. Once, not in the hot path."""
+        if self.task == "numbers":
+            _check_numbers(self, "label", targets)
+            if outputs is not None:
+                _check_numbers(self, "prediction", outputs)
+        elif self.binary:
+            found = set(torch.unique(targets).tolist())
+            if not any(found <= set(labels) for labels in self.labels):
+                allowed = " or ".join(f"{low} and {high}" for low, high in self.labels)
+                odd = sorted(found)[:4]
+                raise DataError(f"loss '{self.name}' reads the labels {allowed}; these data hold {odd}.")
+        elif targets.is_floating_point():
+            _check_probabilities(self, targets)
+        else:
+            _check_classes(self, targets)
+
+
+def _check_numbers(loss: Loss, what: str, values: Tensor) -> None:
+    bad = ~(torch.isfinite(values) & (values > loss.lowest))
+    if bool(bad.any()):
+        need = "finite numbers" if math.isinf(loss.lowest) else f"numbers above {loss.lowest:g}"
+        where = tuple(bad.nonzero()[0].tolist())
+        raise DataError(f"loss '{loss.name}' needs {need}; the {what} of row {where[0]} is {float(values[where])}.")
+
+
+def _check_probabilities(loss: Loss, targets: Tensor) -> None:
+    if not loss.soft or targets.dim() != 2 or targets.shape[1] != loss.classes:
+        raise DataError(
+            f"loss '{loss.name}' reads class numbers{f' or (n, {loss.classes}) probabilities' if loss.soft else ''}; "
+            f"these labels are {str(targets.dtype).removeprefix('torch.')} of shape {tuple(targets.shape)}."
+        )
+    bad = ~((targets >= 0).all(1) & ((targets.double().sum(1) - 1).abs() <= 1e-4))
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise DataError(f"loss '{loss.name}': the label of row {row} is no probability vector (not negative, sum 1).")
+
+
+def _check_classes(loss: Loss, targets: Tensor) -> None:
+    bad = (targets < 0) | (targets >= loss.classes)
+    if loss.task == "tokens":
+        bad &= loss.counted(targets)
+    if bool(bad.any()):
+        where = tuple(bad.nonzero()[0].tolist())
+        raise DataError(
+            f"labels must be whole numbers from 0 to {loss.classes - 1}, the model's classes; "
+            f"row {where[0]} has {int(targets[where])}."
+        )
+
+
+def _numbers(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Targets in the outputs' shape and type, so that (n,) against (n, 1) does not spread into (n, n)."""
+    return targets.reshape(outputs.shape).to(outputs.dtype)
+
+
+def _each(losses: Tensor) -> Tensor:
+    """Mean over a row's outputs: (n, k) -> (n,)."""
+    return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+
+
+def _mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _each((outputs - _numbers(targets, outputs)).square())
+
+
+def _mean_mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.mse_loss(outputs, _numbers(targets, outputs))
+
+
+def _msle(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _each((torch.log1p(_numbers(targets, outputs)) - torch.log1p(outputs)).square())
+
+
+def _mae(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _each((outputs - _numbers(targets, outputs)).abs())  # abs has derivative 0 at 0, as L3 asks
+
+
+def _score(outputs: Tensor) -> Tensor:
+    """(n, 1) or (n,) -> (n,)."""
+    return outputs.squeeze(1) if outputs.dim() > 1 else outputs
+
+
+def _sign(targets: Tensor, like: Tensor) -> Tensor:
+    """Labels {0, 1} or {-1, +1} -> -1 and +1."""
+    return torch.where(targets > 0, 1.0, -1.0).to(like.dtype)
+
+
+def _bce(outputs: Tensor, targets: Tensor) -> Tensor:
+    score = _score(outputs)
+    return F.binary_cross_entropy_with_logits(score, targets.to(score.dtype), reduction="none")
+
+
+def _mean_bce(outputs: Tensor, targets: Tensor) -> Tensor:
+    score = _score(outputs)
+    return F.binary_cross_entropy_with_logits(score, targets.to(score.dtype))
+
+
+def _hinge(outputs: Tensor, targets: Tensor) -> Tensor:
+    score = _score(outputs)
+    return F.relu(1 - _sign(targets, score) * score)
+
+
+def _squared_hinge(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _hinge(outputs, targets).square()
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def _crammer_singer(outputs: Tensor, targets: Tensor) -> Tensor:
+    own = targets.unsqueeze(1)
+    margins = 1 + outputs - outputs.gather(1, own)
+    # The true class enters as 0, which is the 0 of max(0, ...).
+    return margins.scatter(1, own, 0.0).amax(1)
+
+
+def _one_against_all(outputs: Tensor, targets: Tensor) -> Tensor:
+    sign = 2 * F.one_hot(targets, outputs.shape[1]).to(outputs.dtype) - 1
+    return F.relu(1 - sign * outputs).sum(1)
+
+
+def _kl(outputs: Tensor, targets: Tensor) -> Tensor:
+    if not targets.is_floating_point():
+        return F.cross_entropy(outputs, targets, reduction="none")  # a sure label has entropy 0
+    return F.kl_div(F.log_softmax(outputs, 1), targets.to(outputs.dtype), reduction="none").sum(1)
+
+
+LOSSES: dict[str, Loss] = {
+    "mse": Loss("mse", _mse, ("numbers",), fused=_mean_mse, task="numbers"),
+    "msle": Loss("msle", _msle, ("numbers",), lowest=-1.0, task="numbers"),
+    "mae": Loss("mae", _mae, ("numbers",), task="numbers"),
+    "bce": Loss("bce", _bce, ("classes",), fused=_mean_bce, binary=True, labels=((0, 1),), classes=2),
+    "hinge": Loss("hinge", _hinge, ("classes",), binary=True, labels=((0, 1), (-1, 1)), classes=2),
+    "squared_hinge": Loss(
+        "squared_hinge", _squared_hinge, ("classes",), binary=True, labels=((0, 1), (-1, 1)), classes=2
+    ),
+    "cross_entropy": Loss("cross_entropy", _cross_entropy, ("classes", "tokens"), fused=F.cross_entropy, soft=True),
+    "multiclass_hinge": Loss("multiclass_hinge", _crammer_singer, ("classes", "tokens")),
+    "kl": Loss("kl", _kl, ("classes",), soft=True),
+}
+
+
+def make_loss(
+    name: str = "auto", task: Task = "classes", classes: int = 0, ignore: int = -100, form: Form | None = None
+) -> Loss:
+    """The loss for these data; ``auto`` is cross entropy for classes and tokens, mean squared error for numbers.
+
+    ``form = "ova"`` is S3's binary hinge summed over classes instead of Crammer-Singer's (L8). ConfigError where the
+    loss cannot read such a target.
+    """
+    if name == "auto":
+        name = "mse" if task == "numbers" else "cross_entropy"
+    if name not in LOSSES:
+        raise unknown_name("loss", name, [*LOSSES, "auto"])
+    loss = LOSSES[name]
+    if form is not None and name != "multiclass_hinge":
+        raise ConfigError(f"loss '{name}' has no form: form belongs to 'multiclass_hinge'.")
+    if task not in loss.tasks:
+        fitting = ", ".join(sorted(other.name for other in LOSSES.values() if task in other.tasks))
+        raise ConfigError(f"loss '{name}' cannot train on {task}: use one of {fitting}.")
+    if loss.binary and classes != 2:
+        raise ConfigError(f"loss '{name}' needs two classes, these data have {classes}: use 'cross_entropy'.")
+    rows = _one_against_all if form == "ova" else loss.rows
+    return replace(loss, rows=rows, task=task, classes=0 if task == "numbers" else classes, ignore=ignore)

@@ -1,0 +1,90 @@
+"""Recurrent networks over token ids (ALGORITHMS.md 10: M9, M10)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedatlas.errors import ConfigError
+from fedatlas.models.network import Network, Projection, Shape, Width
+
+Vocabulary = Annotated[int, Field(ge=0)]  # 0 = as many as there are outputs
+
+
+class RecurrentBody(nn.Module):
+    """Embedding, LSTM, optionally a dense layer without activation; at every step, or at the last real token.
+
+    Steps behind the last token that is not ``pad`` change nothing before them (an LSTM looks back only), and the
+    last step is read at that token, so the answer does not depend on how far a row was padded. Token ids below
+    zero are possible only as ``pad``; they are embedded as 0, where no answer is read.
+    """
+
+    def __init__(
+        self, vocabulary: int, embedding: int, hidden: int, layers: int, dense: int, pad: int, every_step: bool
+    ) -> None:
+        super().__init__()
+        self.pad, self.every_step = pad, every_step
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, num_layers=layers, batch_first=True)
+        self.dense = nn.Linear(hidden, dense) if dense else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, length) int64 -> (n, length, h) at every step, or (n, h) at the last real token."""
+        states, _ = self.lstm(self.embedding(x.clamp_min(0)))
+        if not self.every_step:
+            steps = torch.arange(1, x.shape[1] + 1, device=x.device)
+            last = ((x != self.pad) * steps).amax(1).sub(1).clamp_min(0)
+            states = states[torch.arange(len(x), device=x.device), last]
+        y: Tensor = self.dense(states)
+        return y
+
+
+def _sequence(model: str, shape: Shape) -> None:
+    if len(shape) != 1:
+        raise ConfigError(
+            f"model '{model}' needs rows of token ids (length,), but a row here has shape {tuple(shape)}: "
+            "use 'cnn2' or 'resnet1' for pictures, 'mlp' for tables."
+        )
+
+
+def shakespeare_lstm(
+    shape: Shape,
+    outputs: int,
+    *,
+    vocabulary: Vocabulary = 0,
+    embedding: Width = 8,
+    hidden: Width = 100,
+    pad: int = -1,
+    projection: Projection = 0,
+) -> nn.Module:
+    """M9 Shakespeare LSTM: embed 8, two LSTM layers of 100, one answer from the last step (next character, S3).
+
+    LEAF and McMahan et al. use 256 hidden units, FedDyn and S3 use 100.
+    """
+    _sequence("shakespeare_lstm", shape)
+    body = RecurrentBody(vocabulary or outputs, embedding, hidden, 2, 0, pad, every_step=False)
+    return Network(body, hidden, outputs, projection)
+
+
+def stackoverflow_lstm(
+    shape: Shape,
+    outputs: int,
+    *,
+    targets: Literal["per_step", "last_step"] = "per_step",
+    vocabulary: Vocabulary = 0,
+    embedding: Width = 96,
+    hidden: Width = 670,
+    pad: int = 0,
+    projection: Projection = 0,
+) -> nn.Module:
+    """M10 StackOverflow LSTM: embed 96, LSTM of 670, fc96, outputs at every step (next word, S3, as in TFF).
+
+    No activation between the two dense layers; the last is not tied to the embedding. ``targets = "last_step"``
+    answers once, at the last real token, as S3's code does; the two accuracies differ, so results name the one used.
+    """
+    _sequence("stackoverflow_lstm", shape)
+    body = RecurrentBody(vocabulary or outputs, embedding, hidden, 1, embedding, pad, targets == "per_step")
+    return Network(body, embedding, outputs, projection)

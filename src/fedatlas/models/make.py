@@ -1,0 +1,130 @@
+"""From ``[model]`` of an experiment file, or from a user's own module, to the one initial model of a run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.errors import ConfigError
+from fedatlas.models.config import ModelConfig
+from fedatlas.models.dropout import adopt_dropout, evaluating, refuse_hidden_draws
+from fedatlas.models.inspection import has_batch_norm
+from fedatlas.models.network import Shape
+from fedatlas.models.registry import Builder, find_model
+from fedatlas.rng import derive
+
+
+def init_model(builder: Builder, shape: Shape, outputs: int, seed: int, **keys: Any) -> nn.Module:
+    """The builder's module with torch's default initialisation, drawn from the stream (seed, ``init``).
+
+    The global generator is as before afterwards. The draws are float32 whatever the run's precision, so that all
+    runs with one seed begin at the same model.
+    """
+    with _init_stream(seed):
+        return builder(tuple(shape), outputs, **keys)
+
+
+def make_model(
+    model: ModelConfig | nn.Module,
+    shape: Shape,
+    outputs: int,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    tokens: bool = False,
+) -> nn.Module:
+    """The initial model of a run for rows of ``shape`` (token ids where ``tokens``) and so many outputs.
+
+    A user's own module is copied and keeps the weights it came with. Dropout layers become ours, whose masks are
+    inputs. ConfigError, in one sentence, where the model cannot read such rows or answers with other outputs.
+    """
+    if isinstance(model, nn.Module):
+        name, module = type(model).__name__, copy.deepcopy(model)
+    else:
+        name, module = model.name, _build(model, shape, outputs, seed)
+    sample = torch.zeros((2, *shape), dtype=torch.int64 if tokens else dtype)
+    with _init_stream(seed):  # a lazy layer draws its weights at the first pass
+        module = adopt_dropout(module).to(dtype)
+        _try_out(name, module, sample, outputs)
+    if isinstance(model, ModelConfig):
+        if model.bn != "average" and not has_batch_norm(module):
+            raise ConfigError(f"bn = '{model.bn}' has nothing to act on in model '{name}': set norm = 'batch' as well.")
+        if model.init:
+            load_initial(module, model.init)
+    return module
+
+
+def load_initial(module: nn.Module, path: str | Path) -> None:
+    """Fills ``module`` from a ``.safetensors`` file of its state dict; ConfigError where names or shapes differ."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state = load_file(path)
+    except FileNotFoundError as error:
+        raise ConfigError(f"model.init: there is no file '{path}'.") from error
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"model.init: '{path}' cannot be read as safetensors ({error}).") from error
+    own = module.state_dict()
+    for what, names in (("lacks", own.keys() - state.keys()), ("also holds", state.keys() - own.keys())):
+        if names:
+            listed = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")
+            raise ConfigError(f"model.init: '{path}' belongs to another model: it {what} {listed}.")
+    for name, value in own.items():
+        if state[name].shape != value.shape:
+            there, here = tuple(state[name].shape), tuple(value.shape)
+            raise ConfigError(f"model.init: '{path}' belongs to another model: {name} is {there} there, {here} here.")
+    module.load_state_dict(state)
+
+
+def _build(model: ModelConfig, shape: Shape, outputs: int, seed: int) -> nn.Module:
+    """`init_model`, with a ConfigError for what a builder (a third party's, too) refuses in its own words."""
+    builder, keys = find_model(model.name), model.builder_arguments()
+    try:
+        return init_model(builder, shape, outputs, seed, **keys)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ConfigError(f"model '{model.name}' cannot be built: {_first_line(error)}.") from error
+
+
+@contextmanager
+def _init_stream(seed: int) -> Iterator[None]:
+    """Torch's CPU generator set to the stream (seed, ``init``) inside the block, and as it was behind it."""
+    state = torch.random.get_rng_state()
+    torch.default_generator.manual_seed(derive(seed, "init"))
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(state)
+
+
+def _try_out(name: str, module: nn.Module, sample: Tensor, outputs: int) -> None:
+    """One pass of two rows of zeros: the model must read them, give ``outputs`` numbers each, and draw none itself."""
+    rows, readers = _describe(sample)
+    try:
+        with evaluating(module), torch.no_grad():
+            answer = module(sample)
+        refuse_hidden_draws(module, sample)
+    except (ValueError, TypeError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
+        raise ConfigError(f"model '{name}' cannot read {rows} ({_first_line(error)}): {readers}.") from error
+    if not isinstance(answer, Tensor) or answer.dim() < 2 or len(answer) != 2 or answer.shape[-1] != outputs:
+        got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+        raise ConfigError(f"model '{name}' must answer two {rows} with a tensor (2, {outputs}), but gave {got}.")
+
+
+def _describe(sample: Tensor) -> tuple[str, str]:
+    """What the rows are, and which models read such rows."""
+    row = tuple(sample.shape[1:])
+    if sample.dtype == torch.int64:
+        return f"rows of {row[0]} token ids", "'shakespeare_lstm' and 'stackoverflow_lstm' read token ids"
+    if len(row) == 3:
+        return f"pictures of shape {row}", "'cnn2', 'resnet1' and 'mlp' read pictures"
+    return f"rows of shape {row}", "'mlp' and 'logistic' read tables"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -1,0 +1,64 @@
+"""The one shape every registered model has: a body, an optional projection head, and a last linear layer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+Shape = tuple[int, ...]
+Norm = Literal["none", "group", "batch"]
+Width = Annotated[int, Field(ge=1)]  # units of a layer
+Projection = Annotated[int, Field(ge=0)]  # width of z; 0 = no projection head
+
+_GROUP = 16  # channels in one group; Wu & He 2018, table 3: as good as their 32 groups, and it suits narrow layers
+
+
+class Network(nn.Module):
+    """``forward(x) = head(features(x))``; ``features`` is what enters the last linear layer.
+
+    With ``projection = p`` a two-layer head h -> h -> p with one ReLU stands between body and last layer, and
+    stays there at inference (MOON: Li, He, Song, CVPR 2021; ALGORITHMS.md H12). The body is drawn before the
+    heads, so two models that differ in ``projection`` alone start from the same body.
+    """
+
+    def __init__(self, body: nn.Module, width: int, outputs: int, projection: int = 0) -> None:
+        super().__init__()
+        self.body = body
+        self.projection = projection  # width of z, 0 where there is no projection head
+        self.project = projection_head(width, projection) if projection else nn.Identity()
+        self.head = nn.Linear(projection or width, outputs)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(n, ...) -> (n, h): the hidden representation, z where there is a projection head."""
+        z: Tensor = self.project(self.body(x))
+        return z
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, ...) -> (n, outputs) logits or numbers; (n, length, outputs) for a model that answers at every step."""
+        y: Tensor = self.head(self.features(x))
+        return y
+
+
+def projection_head(width: int, out: int) -> nn.Sequential:
+    """h -> h -> out with one ReLU between (ALGORITHMS.md H12)."""
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out))
+
+
+def norm_layers(norm: Norm, width: int, dims: Literal[1, 2]) -> list[nn.Module]:
+    """What stands between a layer and its ReLU: nothing, GroupNorm (16 channels a group, else one) or BatchNorm."""
+    if norm == "group":
+        return [nn.GroupNorm(width // _GROUP if width % _GROUP == 0 else 1, width)]
+    if norm == "batch":
+        return [nn.BatchNorm1d(width) if dims == 1 else nn.BatchNorm2d(width)]
+    return []
+
+
+def dense_layers(width: int, hidden: tuple[int, ...], norm: Norm = "none") -> list[nn.Module]:
+    """Linear, norm, ReLU for every width in ``hidden``."""
+    layers: list[nn.Module] = []
+    for units in hidden:
+        layers += [nn.Linear(width, units), *norm_layers(norm, units, 1), nn.ReLU()]
+        width = units
+    return layers
