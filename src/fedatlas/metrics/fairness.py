@@ -13,7 +13,7 @@ from scipy.stats import rankdata  # type: ignore[import-untyped]
 _COLUMNS = 1 << 16  # numbers of each model compared at once, so that 100 large models need no float64 copy
 
 
-def client_figures(values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:
+def client_summary(values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:
     """``{mean, p10, min}`` of one figure over clients: the mean weighted by test size, the 10th percentile, the worst.
 
     The percentile counts every client once (linear interpolation between clients). A client without test rows, or

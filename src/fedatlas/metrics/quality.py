@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -274,6 +274,29 @@ def calibration(probabilities: Values, targets: Values, weights: Values | None =
         for b in np.flatnonzero(weight)
     )
     return Calibration(_ratio(float(np.abs(observed - predicted).sum()), float(total)), rows)
+
+
+class ElementLoss(Protocol):
+    """What `figures` asks of a loss: `fedatlas.models.Loss` has it."""
+
+    def elements(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
+
+
+def figures(
+    task: Literal["classes", "numbers", "tokens"],
+    outputs: Tensor,
+    targets: Tensor,
+    classes: int,
+    loss: ElementLoss,
+    weights: Tensor | None = None,
+    ignore: int = -100,
+) -> dict[str, Any]:
+    """`class_figures` or `number_figures` of a model's raw outputs for all rows at once."""
+    losses = loss.elements(outputs, targets)
+    if task == "numbers":
+        return dict(number_figures(number_sums(outputs, targets, losses, weights)))
+    skip = ignore if task == "tokens" else None
+    return class_figures(class_sums(predictions(outputs), targets, losses, classes, weights, skip))
 
 
 def _ratio(a: float, b: float) -> float | None:

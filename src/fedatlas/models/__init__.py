@@ -1,9 +1,9 @@
 """The papers' networks as plain modules, their initialisation, losses and dropout (ALGORITHMS.md section 10)."""
 
-from fedatlas.models.config import LossConfig, ModelConfig
-from fedatlas.models.dropout import Dropout, adopt_dropout, dropout_shapes, evaluating
+from fedatlas.models.config import ModelConfig
+from fedatlas.models.dropout import Dropout, adopt_dropout, draw_masks, dropout_shapes, evaluating
 from fedatlas.models.inspection import Role, flops, has_batch_norm, parameter_count, roles
-from fedatlas.models.losses import LOSSES, Loss, make_loss
+from fedatlas.models.losses import LOSSES, Loss, LossConfig, make_loss
 from fedatlas.models.make import init_model, load_initial, make_model
 from fedatlas.models.network import Network
 from fedatlas.models.registry import MODELS, describe_models, find_model
@@ -19,6 +19,7 @@ __all__ = [
     "Role",
     "adopt_dropout",
     "describe_models",
+    "draw_masks",
     "dropout_shapes",
     "evaluating",
     "find_model",

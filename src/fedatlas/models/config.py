@@ -8,20 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedatlas import registry
 from fedatlas.errors import ConfigError
-from fedatlas.models.losses import Form
+from fedatlas.models.losses import LossConfig
 from fedatlas.models.network import Norm
 from fedatlas.models.registry import find_model
 
 _EVERYWHERE = {"norm": "none", "projection": 0}  # keys every [model] has; a builder may lack them at these values
-
-
-class LossConfig(BaseModel):
-    """``loss`` as a table: ``{name = "multiclass_hinge", form = "ova"}``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = "auto"
-    form: Form | None = None
 
 
 class ModelConfig(BaseModel):

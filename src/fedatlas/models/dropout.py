@@ -6,7 +6,7 @@ module multiplies and nothing else. A user's own ``nn.Dropout`` layers are repla
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedatlas.errors import ConfigError
 
+_TINY = 1e-12  # ALGORITHMS.md C15: at p = 1 every unit is dropped, and 0 / 0 must be 0
 _CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
@@ -56,18 +57,15 @@ def adopt_dropout(module: nn.Module) -> nn.Module:
     return module
 
 
-def dropout_shapes(module: nn.Module, sample_x: Tensor) -> dict[str, tuple[tuple[int, ...], float]]:
-    """Buffer name -> (shape of one row's mask, probability), in the order of use, by one pass of ``sample_x`` (n, ...).
-
-    This is what `fedatlas.data.batches.Draw` takes as ``masks``.
-    """
-    shapes: dict[str, tuple[tuple[int, ...], float]] = {}
+def dropout_shapes(module: nn.Module, sample_x: Tensor) -> dict[str, tuple[int, ...]]:
+    """Buffer name -> shape of one row's mask, in the order of use, found by one pass of ``sample_x`` (n, ...)."""
+    shapes: dict[str, tuple[int, ...]] = {}
 
     def note(name: str, layer: Dropout, x: Tensor) -> None:
         if name in shapes:
             where = name.removesuffix(".mask")
             raise ConfigError(f"the dropout layer '{where}' is used more than once in a pass: give each place its own.")
-        shapes[name] = (x.shape[1], *(1,) * (x.dim() - 2)) if layer.channelwise else tuple(x.shape[1:]), layer.p
+        shapes[name] = (x.shape[1], *(1,) * (x.dim() - 2)) if layer.channelwise else tuple(x.shape[1:])
 
     hooks = [
         layer.register_forward_pre_hook(lambda layer, args, name=name: note(f"{name}.mask".lstrip("."), layer, args[0]))
@@ -85,6 +83,24 @@ def dropout_shapes(module: nn.Module, sample_x: Tensor) -> dict[str, tuple[tuple
     return shapes
 
 
+def draw_masks(
+    module: nn.Module,
+    shapes: Mapping[str, tuple[int, ...]],
+    rows: int,
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Tensor]:
+    """One mask (rows, ...) for each name of `dropout_shapes`: 0 with probability p, else 1 / (1 - p)."""
+    masks = {}
+    for name, shape in shapes.items():
+        layer = module.get_submodule(name.rpartition(".")[0])
+        kept = 1.0 - float(layer.p)  # type: ignore[arg-type]  # a Dropout, as the names are those of `dropout_shapes`
+        # Drawn in float32 whatever the precision, so that the same units drop in every precision.
+        draw = torch.rand((rows, *shape), generator=generator, dtype=torch.float32)
+        masks[name] = (draw < kept).to(dtype) / max(kept, _TINY)
+    return masks
+
+
 def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
     """ConfigError where a training pass draws random numbers by itself (``F.dropout``, an LSTM's ``dropout=`` ...).
 
@@ -92,7 +108,7 @@ def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
     """
     training = {name: m.training for name, m in module.named_modules()}
     state = {name: x.detach().clone() for name, x in module.named_buffers()}  # BatchNorm writes into its buffers
-    for name, (shape, _) in dropout_shapes(module, sample_x).items():
+    for name, shape in dropout_shapes(module, sample_x).items():
         state[name] = torch.ones((len(sample_x), *shape), dtype=state[name].dtype)
     try:
         with torch.no_grad(), _NoDraws():  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from fedatlas.errors import ConfigError, DataError, unknown_name
@@ -22,6 +23,18 @@ Form = Literal["crammer_singer", "ova"]
 Rows = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss for each row
 
 _TINY = 1e-12  # ALGORITHMS.md C15
+
+
+class LossConfig(BaseModel):
+    """``model.loss`` as a table: ``{name = "multiclass_hinge", form = "ova"}`` sums S3's binary hinge over classes (L8).
+
+    Without ``form`` the multiclass hinge is Crammer and Singer's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "auto"
+    form: Form | None = None
 
 
 @dataclass(frozen=True)
@@ -224,25 +237,23 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def make_loss(
-    name: str = "auto", task: Task = "classes", classes: int = 0, ignore: int = -100, form: Form | None = None
-) -> Loss:
+def make_loss(loss: str | LossConfig = "auto", task: Task = "classes", classes: int = 0, ignore: int = -100) -> Loss:
     """The loss for these data; ``auto`` is cross entropy for classes and tokens, mean squared error for numbers.
 
-    ``form = "ova"`` is S3's binary hinge summed over classes instead of Crammer-Singer's (L8). ConfigError where the
-    loss cannot read such a target.
+    ConfigError for an unknown name, and where the loss cannot read such a target.
     """
+    name, form = (loss, None) if isinstance(loss, str) else (loss.name, loss.form)
     if name == "auto":
         name = "mse" if task == "numbers" else "cross_entropy"
     if name not in LOSSES:
         raise unknown_name("loss", name, [*LOSSES, "auto"])
-    loss = LOSSES[name]
+    found = LOSSES[name]
     if form is not None and name != "multiclass_hinge":
         raise ConfigError(f"loss '{name}' has no form: form belongs to 'multiclass_hinge'.")
-    if task not in loss.tasks:
+    if task not in found.tasks:
         fitting = ", ".join(sorted(other.name for other in LOSSES.values() if task in other.tasks))
         raise ConfigError(f"loss '{name}' cannot train on {task}: use one of {fitting}.")
-    if loss.binary and classes != 2:
+    if found.binary and classes != 2:
         raise ConfigError(f"loss '{name}' needs two classes, these data have {classes}: use 'cross_entropy'.")
-    rows = _one_against_all if form == "ova" else loss.rows
-    return replace(loss, rows=rows, task=task, classes=0 if task == "numbers" else classes, ignore=ignore)
+    rows = _one_against_all if form == "ova" else found.rows
+    return replace(found, rows=rows, task=task, classes=0 if task == "numbers" else classes, ignore=ignore)
