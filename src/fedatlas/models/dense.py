@@ -6,13 +6,16 @@ import math
 
 from torch import nn
 
-from fedatlas.models.network import Network, Norm, Projection, Shape, Width, dense_layers
+from fedatlas.errors import ConfigError
+from fedatlas.models.network import Network, Norm, Shape, dense_layers
 
 
 def mlp(
-    shape: Shape, outputs: int, *, hidden: tuple[Width, ...] = (64,), norm: Norm = "none", projection: Projection = 0
+    shape: Shape, outputs: int, *, hidden: tuple[int, ...] = (64,), norm: Norm = "none", projection: int = 0
 ) -> nn.Module:
     """Dense network with the hidden widths you name, ReLU between; rows of any shape are flattened."""
+    if min(hidden, default=1) < 1:
+        raise ConfigError(f"model.hidden: every width must be at least 1, not {min(hidden)}.")
     body = nn.Sequential(nn.Flatten(), *dense_layers(math.prod(shape), hidden, norm))
     return Network(body, hidden[-1] if hidden else math.prod(shape), outputs, projection)
 
@@ -22,21 +25,21 @@ def logistic(shape: Shape, outputs: int) -> nn.Module:
     return mlp(shape, outputs, hidden=())
 
 
-def mlp1(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
+def mlp1(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
     """M1 MLP1: inputs-200-outputs (MNIST, S4)."""
     return mlp(shape, outputs, hidden=(200,), norm=norm, projection=projection)
 
 
-def mlp2(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
+def mlp2(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
     """M2 MLP2, the 2NN of McMahan et al. 2017: inputs-200-200-outputs (MNIST, S4)."""
     return mlp(shape, outputs, hidden=(200, 200), norm=norm, projection=projection)
 
 
-def har4(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
+def har4(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
     """M11 HAR-4: inputs-437-312-outputs (human activity recognition, S0)."""
     return mlp(shape, outputs, hidden=(437, 312), norm=norm, projection=projection)
 
 
-def har3(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
+def har3(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
     """M12 HAR-3, the shallow one: inputs-432-outputs (human activity recognition, S0)."""
     return mlp(shape, outputs, hidden=(432,), norm=norm, projection=projection)

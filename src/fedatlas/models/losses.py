@@ -26,7 +26,7 @@ _TINY = 1e-12  # ALGORITHMS.md C15
 
 
 class LossConfig(BaseModel):
-    """``model.loss`` as a table: ``{name = "multiclass_hinge", form = "ova"}`` sums S3's binary hinge over classes (L8).
+    """``model.loss`` as a table: ``{name = "multiclass_hinge", form = "ova"}`` sums a binary hinge over classes (L8).
 
     Without ``form`` the multiclass hinge is Crammer and Singer's.
     """

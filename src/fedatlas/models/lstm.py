@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from fedatlas.errors import ConfigError
-from fedatlas.models.network import Network, Projection, Shape, Width
-
-Vocabulary = Annotated[int, Field(ge=0)]  # 0 = as many as there are outputs
+from fedatlas.models.network import Network, Shape
 
 
 class RecurrentBody(nn.Module):
@@ -54,15 +51,16 @@ def shakespeare_lstm(
     shape: Shape,
     outputs: int,
     *,
-    vocabulary: Vocabulary = 0,
-    embedding: Width = 8,
-    hidden: Width = 100,
+    vocabulary: int = 0,
+    embedding: int = 8,
+    hidden: int = 100,
     pad: int = -1,
-    projection: Projection = 0,
+    projection: int = 0,
 ) -> nn.Module:
     """M9 Shakespeare LSTM: embed 8, two LSTM layers of 100, one answer from the last step (next character, S3).
 
-    LEAF and McMahan et al. use 256 hidden units, FedDyn and S3 use 100.
+    ``vocabulary = 0`` is as many symbols as there are outputs. LEAF and McMahan et al. use 256 hidden
+    units, FedDyn and S3 use 100.
     """
     _sequence("shakespeare_lstm", shape)
     body = RecurrentBody(vocabulary or outputs, embedding, hidden, 2, 0, pad, every_step=False)
@@ -74,11 +72,11 @@ def stackoverflow_lstm(
     outputs: int,
     *,
     targets: Literal["per_step", "last_step"] = "per_step",
-    vocabulary: Vocabulary = 0,
-    embedding: Width = 96,
-    hidden: Width = 670,
+    vocabulary: int = 0,
+    embedding: int = 96,
+    hidden: int = 670,
     pad: int = 0,
-    projection: Projection = 0,
+    projection: int = 0,
 ) -> nn.Module:
     """M10 StackOverflow LSTM: embed 96, LSTM of 670, fc96, outputs at every step (next word, S3, as in TFF).
 

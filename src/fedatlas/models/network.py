@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
 from torch import Tensor, nn
 
 Shape = tuple[int, ...]
 Norm = Literal["none", "group", "batch"]
-Width = Annotated[int, Field(ge=1)]  # units of a layer
-Projection = Annotated[int, Field(ge=0)]  # width of z; 0 = no projection head
 
 _GROUP = 16  # channels in one group; Wu & He 2018, table 3: as good as their 32 groups, and it suits narrow layers
 
