@@ -1,0 +1,58 @@
+"""What all tests share: one thread, fixed hypothesis examples, the real data and the browser where there are any."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch, and for the processes that tests start
+
+import hypothesis
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+torch.set_num_threads(1)
+
+# The same examples on every machine; `pytest --hypothesis-profile explore` looks further.
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("explore", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile("fixed")
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Callable[[str], Path]:
+    """``shared_data("mnist.npz")`` is that file under FEDATLAS_DATA; the test skips where it is absent."""
+
+    def find(name: str) -> Path:
+        folder = os.environ.get("FEDATLAS_DATA")
+        if not folder:
+            pytest.skip("FEDATLAS_DATA is not set")
+        path = Path(folder) / name
+        if not path.exists():
+            pytest.skip(f"no {name} under FEDATLAS_DATA")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium. The test skips without one, and fails where FEDATLAS_REQUIRE_BROWSER=1 (CI)."""
+    executable = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if executable is None:
+        absent = pytest.fail if os.environ.get("FEDATLAS_REQUIRE_BROWSER") == "1" else pytest.skip
+        absent(f"no Chromium: none of {', '.join(CHROMIUM)} is on the PATH")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable)
+        yield chromium
+        chromium.close()
