@@ -1,0 +1,194 @@
+"""Partitioners that give clients classes of their own: majority even, majority, pick two, shards.
+
+Each has two halves: a table ``counts[client, class]``, computed from the class counts alone, and the dealing of a
+seeded permutation of each class by that table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedatlas.data.dataset import Partition
+from fedatlas.data.partition.common import (
+    TRIES,
+    Ints,
+    check_clients,
+    check_range,
+    class_pools,
+    classes_of,
+    deal,
+    finish,
+    largest_remainder,
+)
+from fedatlas.errors import ConfigError
+from fedatlas.rng import numpy_stream
+
+
+def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7) -> Partition:
+    """The first k clients (k classes) mostly hold one class each, the others an even mixture; equal sizes.
+
+    Quota q = floor(N/K); N mod K rows are left out. majority: share of the quota that is a client's own class.
+    Needs K >= k. ``info["majority"]`` holds the realised shares.
+
+    Source: ALGORITHMS.md D3 (S0, paper version).
+    """
+    check_clients(clients, len(labels))
+    classes = classes_of(labels)
+    pools = class_pools(classes, numpy_stream(seed, "partition"))
+    counts = majority_even_counts(classes.counts, clients, majority)
+    return finish(deal(pools, counts), len(labels), info=_realised(counts, len(classes.ids)))
+
+
+def majority(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7, sigma: float = 0.5) -> Partition:
+    """As `majority_even` with unequal sizes: quotas proportional to lognormal(0, sigma); every row is used.
+
+    majority: share of the quota that is a client's own class, less where the class is too small for it:
+    ``info["majority"]`` holds the realised shares.
+
+    Source: ALGORITHMS.md D4 (S0; quotas and the cap are decisions of the specification).
+    """
+    check_clients(clients, len(labels))
+    classes = classes_of(labels)
+    rng = numpy_stream(seed, "partition")
+    quota = _majority_quotas(classes.counts, clients, sigma, rng)
+    counts = majority_counts(classes.counts, quota, majority)
+    return finish(deal(class_pools(classes, rng), counts), len(labels), info=_realised(counts, len(classes.ids)))
+
+
+def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7) -> Partition:
+    """The first floor(k/2) clients mostly hold two classes each, the others share what remains; equal sizes.
+
+    Quota q = floor(N/K); N mod K rows are left out. majority: share of the quota in a client's two classes together.
+    The others are as even as the rest allows. Needs K >= floor(k/2).
+
+    Source: ALGORITHMS.md D5 (S0).
+    """
+    check_clients(clients, len(labels))
+    classes = classes_of(labels)
+    pools = class_pools(classes, numpy_stream(seed, "partition"))
+    return finish(deal(pools, pick_two_counts(classes.counts, clients, majority)), len(labels))
+
+
+def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> Partition:
+    """Rows sorted by label, cut into K x ``shards`` equal pieces, ``shards`` random pieces to each client.
+
+    With two shards a client sees few classes, usually two; a shard may straddle a class border.
+
+    Source: ALGORITHMS.md D6 (McMahan et al. 2017; S4: 200 shards of 300 MNIST rows, two to each of 100 clients).
+    """
+    if shards < 1:
+        raise ConfigError(f"shards = {shards}: every client needs at least one shard.")
+    check_clients(clients, len(labels))
+    if clients * shards > len(labels):
+        raise ConfigError(
+            f"{clients} clients with {shards} shards each need as many rows, but there are {len(labels)}."
+        )
+    rng = numpy_stream(seed, "partition")
+    pieces = np.array_split(np.concatenate(class_pools(classes_of(labels), rng)), clients * shards)
+    order = rng.permutation(clients * shards).reshape(clients, shards)
+    return finish([np.concatenate([pieces[p] for p in own]) for own in order], len(labels))
+
+
+def majority_even_counts(total: Ints, clients: int, majority: float) -> Ints:
+    """Table of D3 from the class counts ``total`` (k,); (K, k) with equal row sums floor(N/K)."""
+    k, quota = len(total), int(total.sum()) // clients
+    _check_majority(majority, clients, k)
+    counts, left = np.zeros((clients, k), dtype=np.int64), total.copy()
+    for i in range(k):
+        _take(counts, left, i, i, round(majority * quota))
+    for i in range(k, clients):
+        for c in range(k):
+            _take(counts, left, i, c, quota // k)
+    _fill(counts, left, [quota] * k, [[i] for i in range(k)])
+    for _ in range(quota % k):
+        for i in range(k, clients):
+            least = min(np.flatnonzero(left), key=lambda c: (counts[i, c], -left[c]))
+            _take(counts, left, i, int(least), 1)
+    return counts
+
+
+def majority_counts(total: Ints, quota: Ints, majority: float) -> Ints:
+    """Table of D4 from the class counts ``total`` (k,) and the clients' quotas (K,), which sum to N."""
+    k, clients = len(total), len(quota)
+    _check_majority(majority, clients, k)
+    counts, left = np.zeros((clients, k), dtype=np.int64), total.copy()
+    reserve = _reserve(quota, k)
+    for i in range(k):
+        _take(counts, left, i, i, min(round(majority * quota[i]), int(total[i]) - reserve))
+    for i in range(k, clients):
+        for c in range(k):
+            _take(counts, left, i, c, int(quota[i]) // k)
+        for most in np.argsort(-left, kind="stable")[: int(quota[i]) % k]:
+            _take(counts, left, i, int(most), 1)
+    _fill(counts, left, [int(q) for q in quota[:k]], [[i] for i in range(k)])
+    return counts
+
+
+def pick_two_counts(total: Ints, clients: int, majority: float) -> Ints:
+    """Table of D5 from the class counts ``total`` (k,); (K, k) with equal row sums floor(N/K)."""
+    k, quota = len(total), int(total.sum()) // clients
+    pairs = k // 2
+    _check_majority(majority, clients, pairs)
+    counts, left = np.zeros((clients, k), dtype=np.int64), total.copy()
+    for i in range(pairs):
+        for c in (2 * i, 2 * i + 1):
+            _take(counts, left, i, c, min(round(majority / 2 * quota), quota - int(counts[i].sum())))
+    _fill(counts, left, [quota] * pairs, [[2 * i, 2 * i + 1] for i in range(pairs)])
+    rest, others = np.repeat(np.arange(k), left), clients - pairs
+    for j in range(others):
+        counts[pairs + j] = np.bincount(rest[j::others][:quota], minlength=k)
+    return counts
+
+
+def _majority_quotas(total: Ints, clients: int, sigma: float, rng: np.random.Generator) -> Ints:
+    k, n = len(total), int(total.sum())
+    check_range("sigma", sigma, 0, 10)
+    for _ in range(TRIES):
+        quota = largest_remainder(rng.lognormal(0.0, sigma, clients), n)
+        if int(total.min()) >= _reserve(quota, k):
+            return quota
+    raise ConfigError(
+        f"class {int(total.argmin())} has only {total.min()} rows, too few for the {clients - k} balanced "
+        f"clients ({k} to {clients - 1}) in {TRIES} draws of their sizes: use fewer clients."
+    )
+
+
+def _reserve(quota: Ints, k: int) -> int:
+    """Rows of every class kept for the balanced clients: the sum of ceil(q_i / k)."""
+    return int((-(-quota[k:] // k)).sum())
+
+
+def _take(counts: Ints, left: Ints, client: int, c: int, rows: int) -> None:
+    if rows > left[c]:
+        raise ConfigError(
+            f"client {client} needs {rows} rows of class {c}, but only {left[c]} are left: use a smaller "
+            "majority or another number of clients."
+        )
+    counts[client, c] += rows
+    left[c] -= rows
+
+
+def _fill(counts: Ints, left: Ints, quota: Sequence[int], own: Sequence[Sequence[int]]) -> None:
+    """D3's fill: one row at a time, cycling over the clients, from the class not their own with most rows left."""
+    need = [q - int(row.sum()) for q, row in zip(quota, counts, strict=False)]
+    while any(need):
+        for i in range(len(need)):
+            if need[i]:
+                others = left.copy()
+                others[own[i]] = 0
+                c = int(others.argmax()) if others.any() else int(left.argmax())
+                _take(counts, left, i, c, 1)
+                need[i] -= 1
+
+
+def _check_majority(majority: float, clients: int, needed: int) -> None:
+    if not 0 < majority <= 1:
+        raise ConfigError(f"majority = {majority}: it must be above 0 and at most 1.")
+    if clients < needed:
+        raise ConfigError(f"clients = {clients}: this partition needs at least {needed}, one for each majority.")
+
+
+def _realised(counts: Ints, k: int) -> dict[str, list[float]]:
+    return {"majority": [float(counts[i, i] / counts[i].sum()) for i in range(k)]}

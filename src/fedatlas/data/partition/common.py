@@ -1,0 +1,103 @@
+"""What all partitioners share: class pools, quotas, the check that nobody stands empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedatlas.data.dataset import Partition
+from fedatlas.errors import ConfigError
+
+Ints = NDArray[np.int64]
+LABEL_FREE = "iid, random, quantity_skew, feature_skew or natural"  # partitioners that never look at a class
+TRIES = 1_000  # redraws before a random split is called infeasible (D4)
+TINY, HUGE = 1e-9, 1e9  # bounds of concentrations: beyond them the draws underflow or overflow
+
+
+class Classes(NamedTuple):
+    """The classes that occur: their ``ids`` ascending, the ``place`` in ``ids`` of each row's, their ``counts``."""
+
+    ids: Ints
+    place: Ints
+    counts: Ints
+
+
+def classes_of(labels: np.ndarray) -> Classes:
+    """Classes of the rows; ConfigError where rows carry no single class (regression targets, token sequences)."""
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        kind = "numbers" if labels.ndim == 1 else "sequences"
+        raise ConfigError(f"this partition splits by class, but the targets are {kind}: use {LABEL_FREE}.")
+    ids, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    return Classes(ids.astype(np.int64), index.astype(np.int64), counts.astype(np.int64))
+
+
+def check_clients(clients: int, rows: int) -> None:
+    """ConfigError unless every one of ``clients`` can hold at least one of ``rows``."""
+    if clients < 1:
+        raise ConfigError(f"clients = {clients}: a partition needs at least one client.")
+    if clients > rows:
+        raise ConfigError(
+            f"client {rows} would be empty: {clients} clients share {rows} rows; use fewer clients or more rows."
+        )
+
+
+def check_sizes(sizes: Sequence[int] | Ints, least: int) -> None:
+    """ConfigError that names the smallest client if it holds fewer than ``least`` rows."""
+    smallest = int(np.argmin(sizes))
+    if sizes[smallest] < least:
+        held = f"hold {sizes[smallest]} rows, fewer than the {least} asked for" if sizes[smallest] else "be empty"
+        raise ConfigError(
+            f"client {smallest} would {held}: use fewer clients, more rows, a milder split or a smaller minimum."
+        )
+
+
+def check_range(name: str, value: float, low: float, high: float, *, also: Sequence[float] = ()) -> None:
+    """ConfigError unless ``low <= value <= high`` or the value is one of ``also``."""
+    if not (low <= value <= high or value in also):
+        extra = "".join(f" or {v:g}" for v in also)
+        raise ConfigError(f"{name} = {value:g}: it must lie between {low:g} and {high:g}{extra}.")
+
+
+def class_pools(classes: Classes, rng: np.random.Generator) -> list[Ints]:
+    """Per class, a seeded permutation of its rows: a stack, dealt from the end."""
+    return [rng.permutation(np.flatnonzero(classes.place == c)) for c in range(len(classes.ids))]
+
+
+def deal(pools: Sequence[Ints], counts: Ints) -> list[Ints]:
+    """Rows of each client when client k takes ``counts[k, c]`` rows of class c, clients in ascending order."""
+    stacks = [pool[::-1] for pool in pools]
+    ends = np.cumsum(counts, axis=0)
+    starts = ends - counts
+    return [
+        np.concatenate([stack[a:b] for stack, a, b in zip(stacks, starts[k], ends[k], strict=True)])
+        for k in range(len(counts))
+    ]
+
+
+def largest_remainder(weights: np.ndarray, total: int) -> Ints:
+    """Whole numbers proportional to ``weights`` that sum to ``total``.
+
+    What flooring loses goes to the largest fractional parts, ties by index.
+    """
+    exact = weights / weights.sum() * total
+    whole: Ints = np.floor(exact).astype(np.int64)
+    whole[np.argsort(whole - exact, kind="stable")[: total - int(whole.sum())]] += 1
+    return whole
+
+
+def finish(
+    rows: Sequence[np.ndarray],
+    n: int,
+    *,
+    least: int = 1,
+    info: Mapping[str, Any] | None = None,
+    feature_skew: tuple[Mapping[str, float], ...] = (),
+) -> Partition:
+    """The partition of ``n`` rows: indices ascending, rows of nobody counted, nobody below ``least`` rows."""
+    sizes = [len(r) for r in rows]
+    check_sizes(sizes, least)
+    clients = tuple(np.sort(np.asarray(r, dtype=np.int64)) for r in rows)
+    return Partition(clients, n - sum(sizes), info or {}, feature_skew)

@@ -1,0 +1,134 @@
+"""The bridge to flwr-datasets, both ways: its partitioners here, ours there.
+
+Needs ``pip install "fedatlas[hub]"``; nothing is imported before it is asked for. Written against flwr-datasets 0.6.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedatlas.data.dataset import Partition
+from fedatlas.data.partition.common import check_clients, finish
+from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.rng import derive, numpy_stream
+
+
+def from_flower(
+    name: str,
+    params: Mapping[str, Any],
+    labels: np.ndarray,
+    owners: np.ndarray | None,
+    clients: int,
+    seed: int,
+) -> Partition:
+    """Who holds what according to ``flwr_datasets.partitioner.<name>(**params)``.
+
+    The partitioner sees a table with the columns ``row``, ``label`` (where a row has one) and ``client`` (its natural
+    owner, where it has one), in seeded random order, as ``FederatedDataset`` shuffles by default. What the user
+    does not set follows the experiment: ``num_partitions`` is the number of clients, ``partition_by`` is ``label``
+    (``client`` for natural ids), ``seed`` comes from the experiment's. clients = 0 takes as many as it makes.
+    """
+    kind = _partitioner(name)
+    keys = _keys(name, kind, params, clients, seed)
+    table = _table(labels, owners, seed)
+    if (column := keys.get("partition_by", "row")) not in table.column_names:
+        raise ConfigError(
+            f"flwr:{name} splits by '{column}', but these data have only: {', '.join(table.column_names)}."
+        )
+    try:
+        maker = kind(**keys)
+        maker.dataset = table
+        rows = [np.array(maker.load_partition(k)["row"], dtype=np.int64) for k in range(maker.num_partitions)]
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigError(f"flwr:{name} refuses these settings: {str(error).strip()}") from error
+    if clients and len(rows) != clients:
+        raise ConfigError(f"flwr:{name} makes {len(rows)} clients, not {clients}: write clients = {len(rows)}.")
+    check_clients(len(rows), len(labels))
+    return finish(rows, len(labels))
+
+
+def to_flower(
+    name: str, clients: int, seed: int, *, partition_by: str = "label", min_size: int = 1, **params: Any
+) -> Any:
+    """A flwr-datasets ``Partitioner`` that splits by the fedatlas partition ``name`` with its own keys.
+
+    partition_by: the column with the labels (for ``natural``: with the owners; any values that sort). Example::
+
+        FederatedDataset(dataset="mnist", partitioners={"train": to_flower("majority_even", 12, seed=1)})
+
+    ``feature_skew`` is refused: a flwr-datasets partitioner chooses rows and cannot change them.
+    """
+    from fedatlas.data.partition.build import FLOWER, split  # build imports this module on demand
+
+    if name == "feature_skew" or name.startswith(FLOWER):
+        raise ConfigError(f"'{name}' cannot be handed to flwr-datasets: its partitioners only choose rows.")
+    base = _partitioner("Partitioner")
+
+    class FedatlasPartitioner(base):  # type: ignore[misc, valid-type]
+        """Rows by a fedatlas partition, computed once, at the first use."""
+
+        _split: Partition | None = None
+
+        def _partition(self) -> Partition:
+            if self._split is None:
+                column = np.array(self.dataset[partition_by])
+                if not np.issubdtype(column.dtype, np.number):
+                    column = np.unique(column, return_inverse=True)[1]
+                self._split = split(name, params, column, column, clients, seed, min_size)
+            return self._split
+
+        def load_partition(self, partition_id: int) -> Any:
+            return self.dataset.select(self._partition().clients[partition_id])
+
+        @property
+        def num_partitions(self) -> int:
+            return len(self._partition().clients)
+
+    return FedatlasPartitioner()
+
+
+def _partitioner(name: str) -> Any:
+    try:
+        from flwr_datasets import partitioner
+    except ImportError:
+        raise ConfigError('partitioners of flwr-datasets need: pip install "fedatlas[hub]".') from None
+    known = [n for n in partitioner.__all__ if not n.startswith("Vertical") and n != "Partitioner"]
+    if name.startswith("Vertical"):
+        raise ConfigError(f"flwr:{name} deals out columns, and an experiment deals out rows: choose another partition.")
+    if name not in (*known, "Partitioner"):
+        raise unknown_name("partitioner of flwr-datasets", name, known)
+    return getattr(partitioner, name)
+
+
+def _keys(name: str, kind: Any, params: Mapping[str, Any], clients: int, seed: int) -> dict[str, Any]:
+    known = [k for k in inspect.signature(kind.__init__).parameters if k != "self"]
+    for key in params:
+        if key not in known:
+            raise unknown_name(f"key of flwr:{name}", key, known)
+    usual = {
+        "num_partitions": clients,
+        "partition_by": "client" if "NaturalId" in name else "label",
+        "seed": derive(seed, "partition") & 0xFFFFFFFF,
+    }
+    keys = {key: value for key, value in usual.items() if key in known} | dict(params)
+    if keys.get("num_partitions", clients) != clients:
+        raise ConfigError(f"num_partitions = {keys['num_partitions']} but clients = {clients}: write clients only.")
+    if "distribution_array" in keys:  # TOML has no arrays of numpy
+        keys["distribution_array"] = np.array(keys["distribution_array"])
+    return keys
+
+
+def _table(labels: np.ndarray, owners: np.ndarray | None, seed: int) -> Any:
+    from datasets import Dataset as Table
+
+    order = numpy_stream(seed, "partition").permutation(len(labels))
+    columns = {"row": order}
+    if labels.ndim == 1:
+        columns["label"] = labels[order]
+    if owners is not None:
+        columns["client"] = owners[order]
+    return Table.from_dict(columns)
