@@ -212,8 +212,9 @@ def _crammer_singer(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _one_against_all(outputs: Tensor, targets: Tensor) -> Tensor:
-    sign = 2 * F.one_hot(targets, outputs.shape[1]).to(outputs.dtype) - 1
-    return F.relu(1 - sign * outputs).sum(1)
+    # Not F.one_hot: it looks at the values, and cannot be traced.
+    own = targets.unsqueeze(1) == torch.arange(outputs.shape[1], device=outputs.device)
+    return F.relu(1 - torch.where(own, outputs, -outputs)).sum(1)
 
 
 def _kl(outputs: Tensor, targets: Tensor) -> Tensor:
