@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist  # type: ignore[import-untyped]
-from scipy.stats import rankdata  # type: ignore[import-untyped]
+from scipy.spatial.distance import pdist
+from scipy.stats import rankdata
 
 _COLUMNS = 1 << 16  # numbers of each model compared at once, so that 100 large models need no float64 copy
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedatlas.errors import ConfigError
 
@@ -110,12 +108,19 @@ def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
     state = {name: x.detach().clone() for name, x in module.named_buffers()}  # BatchNorm writes into its buffers
     for name, shape in dropout_shapes(module, sample_x).items():
         state[name] = torch.ones((len(sample_x), *shape), dtype=state[name].dtype)
+    before = torch.random.get_rng_state()
     try:
-        with torch.no_grad(), _NoDraws():  # type: ignore[no-untyped-call]
+        with torch.no_grad():
             functional_call(module.train(), state, (sample_x,))
     finally:
         for name, m in module.named_modules():
             m.training = training[name]
+    if not torch.equal(torch.random.get_rng_state(), before):
+        torch.random.set_rng_state(before)
+        raise ConfigError(
+            f"the model {type(module).__name__} draws random numbers inside its forward pass: "
+            "use nn.Dropout layers, whose masks fedatlas supplies from the run's seed."
+        )
 
 
 @contextmanager
@@ -128,13 +133,3 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for m, mode in modes:
             m.training = mode
-
-
-class _NoDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise ConfigError(
-                f"the model draws random numbers inside its forward pass ({func}): "
-                "use nn.Dropout layers, whose masks fedatlas supplies from the run's seed."
-            )
-        return func(*args, **(kwargs or {}))
