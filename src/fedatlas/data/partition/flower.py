@@ -44,7 +44,7 @@ def from_flower(
         maker.dataset = table
         rows = [np.array(maker.load_partition(k)["row"], dtype=np.int64) for k in range(maker.num_partitions)]
     except (TypeError, ValueError, KeyError) as error:
-        raise ConfigError(f"flwr:{name} refuses these settings: {str(error).strip()}") from error
+        raise ConfigError(f"flwr:{name} refuses these settings: {str(error).strip().splitlines()[0]}") from error
     if clients and len(rows) != clients:
         raise ConfigError(f"flwr:{name} makes {len(rows)} clients, not {clients}: write clients = {len(rows)}.")
     check_clients(len(rows), len(labels))
@@ -105,7 +105,7 @@ def _partitioner(name: str) -> Any:
 
 
 def _keys(name: str, kind: Any, params: Mapping[str, Any], clients: int, seed: int) -> dict[str, Any]:
-    known = [k for k in inspect.signature(kind.__init__).parameters if k != "self"]
+    known = {k: p for k, p in inspect.signature(kind.__init__).parameters.items() if k != "self"}
     for key in params:
         if key not in known:
             raise unknown_name(f"key of flwr:{name}", key, known)
@@ -115,6 +115,8 @@ def _keys(name: str, kind: Any, params: Mapping[str, Any], clients: int, seed: i
         "seed": derive(seed, "partition") & 0xFFFFFFFF,
     }
     keys = {key: value for key, value in usual.items() if key in known} | dict(params)
+    if missing := [key for key, p in known.items() if p.default is p.empty and key not in keys]:
+        raise ConfigError(f"flwr:{name} needs partition.{missing[0]}.")
     if keys.get("num_partitions", clients) != clients:
         raise ConfigError(f"num_partitions = {keys['num_partitions']} but clients = {clients}: write clients only.")
     if "distribution_array" in keys:  # TOML has no arrays of numpy
