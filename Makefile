@@ -39,7 +39,7 @@ bench: $(VENV)/.installed
 	@$(BIN)/python benchmarks/simulation_speed.py
 
 docs: $(VENV)/.installed-docs
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html"
 
 # A stamp per set of requirements: installs again only when pyproject.toml or constraints.txt changed.

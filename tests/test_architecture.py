@@ -72,12 +72,16 @@ PUBLIC = [
     "Experiment",
     "FedatlasError",
     "Local",
+    "Partition",
     "PrivacyError",
     "ProtocolError",
+    "Replies",
+    "Round",
     "Task",
     "TransportError",
     "Tree",
     "load",
+    "resume",
     "run",
 ]
 
