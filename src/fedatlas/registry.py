@@ -71,13 +71,17 @@ def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
 def config_error(error: ValidationError, table: str = "", model: type[BaseModel] | None = None) -> ConfigError:
     """The first problem that pydantic found, as one sentence with the key, what was expected and what was given."""
     first = error.errors(include_url=False)[0]
-    parts = [str(x) for x in first["loc"] if not (isinstance(x, str) and ("[" in x or x in {"str", "int", "float", "bool"}))]
+    parts = [
+        str(x) for x in first["loc"] if not (isinstance(x, str) and ("[" in x or x in {"str", "int", "float", "bool"}))
+    ]
     where = ".".join([*([table] if table else []), *parts])
     if first["type"] == "extra_forbidden" and model is not None:
         at: Any = model
         for part in parts[:-1]:
             at = field_model(at, part)
-        return unknown_key(".".join([*([table] if table else []), *parts[:-1]]), parts[-1], at.model_fields if at else ())
+        return unknown_key(
+            ".".join([*([table] if table else []), *parts[:-1]]), parts[-1], at.model_fields if at else ()
+        )
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     given = first.get("input")
     shown = "" if isinstance(given, (dict, BaseModel)) or first["type"] == "missing" else f" (got {given!r})"
@@ -96,7 +100,9 @@ def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
 def describe(kind: str, builders: Mapping[str, Builder]) -> list[dict[str, Any]]:
     """A row a builder, for ``fedatlas list``."""
     every = {**builders, **PLUGINS.get(kind, {})}
-    return [{"name": name, "summary": summary(builder), "parameters": defaults(builder)} for name, builder in every.items()]
+    return [
+        {"name": name, "summary": summary(builder), "parameters": defaults(builder)} for name, builder in every.items()
+    ]
 
 
 def summary(builder: Builder) -> str:

@@ -18,7 +18,12 @@ def federated(algorithm: Algorithm, server: State, round: Round) -> RoundGenerat
     by the weights of the models (integers: the maximum) and skip the server step (C9).
     """
     replies = yield Ask(
-        round.cohort, "train", messages(algorithm, server, round.cohort), "mean", weights_of(algorithm, round), round.budgets
+        round.cohort,
+        "train",
+        messages(algorithm, server, round.cohort),
+        "mean",
+        weights_of(algorithm, round),
+        round.budgets,
     )
     if replies.value is None:
         return server

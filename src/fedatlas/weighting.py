@@ -12,7 +12,7 @@ Weighting = Literal["samples", "uniform"]
 
 def uniform(round: Round) -> Weights:
     """p_k = 1 / m over those who returned."""
-    return {k: 1 / round.m for k in round.cohort}
+    return dict.fromkeys(round.cohort, 1 / round.m)
 
 
 def weighting(name: Weighting) -> Callable[[Round], Weights]:

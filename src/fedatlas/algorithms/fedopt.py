@@ -43,7 +43,12 @@ def fedopt(
 
     def server_init(models: dict[str, Tree], facts: dict[str, float]) -> State:
         w = models["global"]
-        return {**keep_model(models, facts), "m": w.zeros(), "v": w.zeros().map(lambda x: x + (v_init == "tau2") * tau**2), "t": 0}
+        return {
+            **keep_model(models, facts),
+            "m": w.zeros(),
+            "v": w.zeros().map(lambda x: x + (v_init == "tau2") * tau**2),
+            "t": 0,
+        }
 
     def server_update(server: State, mean: Update, round: Round) -> State:
         w, t = server["model"], server["t"] + 1
@@ -53,13 +58,24 @@ def fedopt(
         step = server_lr
         if bias_correction:
             step *= (1 - (beta2 or 0.0) ** t) ** 0.5 / (1 - beta1**t)
-        return {**server, "model": w + step * m.map(lambda m_i, v_i: m_i / (v_i.sqrt() + tau), v), "m": m, "v": v, "t": t}
+        return {
+            **server,
+            "model": w + step * m.map(lambda m_i, v_i: m_i / (v_i.sqrt() + tau), v),
+            "m": m,
+            "v": v,
+            "t": t,
+        }
 
     return Algorithm(name, server_init=server_init, server_update=server_update, weigh=weighting(weights))
 
 
 def fedadagrad(
-    *, server_lr: float = 0.1, tau: float = 1e-2, beta1: float = 0.0, v_init: VInit = "tau2", weights: Weighting = "samples"
+    *,
+    server_lr: float = 0.1,
+    tau: float = 1e-2,
+    beta1: float = 0.0,
+    v_init: VInit = "tau2",
+    weights: Weighting = "samples",
 ) -> Algorithm:
     """v <- v + Delta^2."""
     return fedopt("fedadagrad", torch.add, server_lr, tau, beta1, None, v_init, False, weights)

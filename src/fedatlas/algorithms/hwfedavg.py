@@ -64,7 +64,9 @@ def count_labels(model: Model, data: Data, message: Message, client: State) -> M
     return {"counts": counts}
 
 
-def label_spread(score: Score, inverse: str, scaled: bool, balanced: bool) -> tuple[Mapping[str, Task], Callable[[Round], Weights]]:
+def label_spread(
+    score: Score, inverse: str, scaled: bool, balanced: bool
+) -> tuple[Mapping[str, Task], Callable[[Round], Weights]]:
     """The two tasks before training, and the weights that come of them."""
 
     def send_counts(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
@@ -114,7 +116,9 @@ def spread_rounds(exclude_above: float | None) -> Callable[[Algorithm, State, Ro
     return rounds
 
 
-def spread(name: str, score: Score, inverse: str, scaled: bool, balanced: bool, exclude_above: float | None) -> Algorithm:
+def spread(
+    name: str, score: Score, inverse: str, scaled: bool, balanced: bool, exclude_above: float | None
+) -> Algorithm:
     """HWFedAvg and NWFedAvg differ in ``inverse`` alone."""
     tasks, weigh = label_spread(score, inverse, scaled, balanced)
     leaves = "the local model, the label counts in a sum (summed, not yet masked) and one score"

@@ -7,7 +7,7 @@ give the same run (ALGORITHMS.md C7).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -34,6 +34,10 @@ class Rows(NamedTuple):
         return Rows(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
 
 
+Masks = Callable[[int, torch.Generator], dict[str, Tensor]]
+"""(rows, stream) -> the dropout masks of a batch by buffer name, scaled by 1 / (1 - p)."""
+
+
 class Draw(NamedTuple):
     """How the batches of one piece of local work are drawn."""
 
@@ -42,7 +46,7 @@ class Draw(NamedTuple):
     client: int  # whose streams; the centralised baseline uses those of client 0
     batch_size: int  # 0 = all rows
     augment: str = "none"
-    masks: Mapping[str, tuple[tuple[int, ...], float]] = {}  # dropout: buffer name -> (shape of a row, probability)
+    masks: Masks | None = None  # dropout
     fill: tuple[float, ...] = ()  # what a cropped picture is padded with, per channel: black after scaling
     first_epoch: int = 0
 
@@ -74,22 +78,10 @@ def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
             piece = slice(at, min(at + (draw.batch_size or take), take))
             weight = None if shuffled.weight is None else shuffled.weight[piece]
             x = shuffled.x[piece]
-            yield Batch(x, shuffled.y[piece], weight, masks(draw, epoch, number, x))
+            masks = draw.masks(len(x), torch_stream(draw.seed, "dropout", *key, number)) if draw.masks else {}
+            yield Batch(x, shuffled.y[piece], weight, masks)
         left -= take
         epoch += 1
-
-
-def masks(draw: Draw, epoch: int, number: int, x: Tensor) -> dict[str, Tensor]:
-    """Dropout masks of batch ``number`` of an epoch, already scaled by 1 / (1 - p)."""
-    if not draw.masks:
-        return {}
-    stream = torch_stream(draw.seed, "dropout", draw.round, draw.client, epoch, number)
-    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-    out = {}
-    for name, (shape, p) in draw.masks.items():
-        kept = torch.rand((len(x), *shape), generator=stream) >= p
-        out[name] = kept.to(dtype) / (1 - p) if p < 1 else kept.to(dtype) * 0
-    return out
 
 
 def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), pad: int = 4) -> Tensor:

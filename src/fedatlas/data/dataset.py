@@ -13,6 +13,13 @@ from torch import Tensor
 Task = Literal["classes", "numbers", "tokens"]
 
 
+class Column(NamedTuple):
+    """A raw column of a table: numbers, or texts held as codes 0, 1, ... into ``categories``; NaN = missing."""
+
+    name: str
+    categories: tuple[str, ...] = ()  # () = a numeric column
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Rows in memory, as one tensor set; clients are index lists into the training rows (`Partition`).
@@ -22,6 +29,9 @@ class Dataset:
     Images are (n, channels, height, width), tables (n, columns), token sequences (n, length).
     ``y_*`` is int64 (n,) class ids for ``task="classes"``, float32 (n,) for ``"numbers"``, and int64 (n, length)
     for ``"tokens"`` (a class id at every step, `ignore` where there is none).
+
+    A table comes from its source raw: ``schema`` says what its columns are, and `preprocess` turns it into the columns
+    that a model reads. A target that is a number keeps its unit; models learn `targets` and answer `predictions`.
     """
 
     name: str
@@ -39,6 +49,9 @@ class Dataset:
     scale: tuple[float, ...] = ()  # model input = x * scale + shift, per channel; () = as stored
     shift: tuple[float, ...] = ()
     ignore: int = -100  # label that no loss and no metric counts
+    schema: tuple[Column, ...] = ()  # a table's raw columns, until `preprocess`
+    target_mean: float = 0.0  # of the training target over all clients, in its unit; 0 and 1 = not standardised
+    target_sd: float = 1.0
     facts: Mapping[str, Any] = field(default_factory=dict)  # plain values for the record: licence, citation, unit ...
 
     @property
@@ -62,6 +75,14 @@ class Dataset:
         scale = torch.tensor(self.scale, dtype=dtype, device=x.device).view(view)
         shift = torch.tensor(self.shift, dtype=dtype, device=x.device).view(view)
         return x.mul_(scale).add_(shift) if x.dtype != self.x_train.dtype else x * scale + shift
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Stored targets -> what the loss sees: numbers standardised, classes and tokens as they are."""
+        return (y - self.target_mean) / self.target_sd if self.task == "numbers" else y
+
+    def predictions(self, output: Tensor) -> Tensor:
+        """A model's output -> a prediction in the target's own unit: the inverse of `targets`."""
+        return output * self.target_sd + self.target_mean if self.task == "numbers" else output
 
 
 class Partition(NamedTuple):

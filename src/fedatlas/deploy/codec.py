@@ -109,6 +109,8 @@ def decode(data: Any, copy: bool = True) -> Any:
     Raises TransportError where the bytes are cut short or are not of this layout.
     """
     view = memoryview(data)
+    if view.readonly:
+        view, copy = memoryview(bytearray(view)), False
     try:
         length = int.from_bytes(view[:8], "little")
         head = bytes(view[8 : 8 + length])

@@ -52,6 +52,11 @@ class ClientStates:
         out, self.changed = sorted(self.changed), set()
         return out
 
+    def close(self) -> None:
+        """Removes the files that states were moved to."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
     def _keep(self, client: int, state: State) -> None:
         size = codec.size(state)
         self._held += size - (self._sizes[client] if client in self._memory else 0)

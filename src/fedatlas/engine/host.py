@@ -42,10 +42,11 @@ class Host:
         self.sizes = sizes
         self.n, self.K = sum(sizes.values()), len(sizes)
         self.cost = Cost()
+        self.work: dict[int, Work] = {}  # of this round's training, by client
 
     def drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
         """Runs one round to its end: sends the generator the replies to each ask."""
-        self.cost = Cost()
+        self.cost, self.work = Cost(), {}
         replies: Replies | None = None
         while True:
             try:
@@ -68,7 +69,7 @@ class Host:
             if self.bench.algorithm.client_init is not None:
                 self.states.put(result.client, result.state)
             if ask.reduce == "each":
-                each[result.client] = result.update
+                each[result.client] = codec.decode(codec.encode(dict(result.update)))  # a worker's memory is used again
             else:
                 total.add(result.update, coefficients[result.client])
         if ask.reduce == "mean":
@@ -86,10 +87,14 @@ class Host:
     def _jobs(self, ask: Ask, clients: tuple[int, ...], number: int, lr: float) -> Iterator[Job]:
         for k in clients:
             message = ask.messages[k]
-            n_k = self.sizes.get(k, self.n)
-            facts = Facts(float(n_k), float(self.n), self.K, self.bench.classes, float(number), lr)
+            facts = self.facts(k, number, lr)
             budget = ask.budgets.get(k, self.bench.local.budget)
             yield Job(k, ask.what, message, self.state_of(k, message, facts), facts, budget, self.seed)
+
+    def facts(self, client: int, number: int, lr: float) -> Facts:
+        """What a party knows before its work."""
+        n_k = self.sizes.get(client, self.n)  # the union of all rows is no client
+        return Facts(float(n_k), float(self.n), self.K, self.bench.classes, float(number), lr)
 
     def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
         """A client's state, made at its first use."""
@@ -99,9 +104,7 @@ class Host:
         state = self.states.get(client)
         return init(message["model"], facts) if state is None else state
 
-    def _count(
-        self, ask: Ask, clients: tuple[int, ...], up: int, work: Mapping[int, Work], seconds: float
-    ) -> None:
+    def _count(self, ask: Ask, clients: tuple[int, ...], up: int, work: Mapping[int, Work], seconds: float) -> None:
         sizes: dict[tuple[int, ...], int] = {}
         down = 0
         for k in clients:
@@ -112,6 +115,7 @@ class Host:
         c, task = self.cost, self.bench.algorithm.tasks[ask.what]
         peer = up if ask.via == "peer" else 0
         examples = sum(w.examples for w in work.values())
+        self.work |= {k: w for k, w in work.items() if k not in self.work or w.steps}
         surveyed = sum(w.n_k for w in work.values())
         self.cost = c._replace(
             bytes_up=c.bytes_up + up - peer,

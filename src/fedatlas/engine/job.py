@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, State, Update, Work
-from fedatlas.data.batches import Draw, Rows, balanced_rows, batches
+from fedatlas.data.batches import Draw, Masks, Rows, balanced_rows, batches
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.tree import Tree
@@ -55,7 +55,7 @@ class Bench(NamedTuple):
     rows: RowSource
     local: LocalOptions
     classes: int
-    masks: Mapping[str, tuple[tuple[int, ...], float]] = {}
+    masks: Masks | None = None
     fill: tuple[float, ...] = ()
 
 

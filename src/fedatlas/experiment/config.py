@@ -46,8 +46,14 @@ class PartitionConfig(Component):
     """``[partition]``: who holds what."""
 
     name: str = "majority_even"
-    clients: Annotated[int, Field(ge=1)] = 12
+    clients: Count = 12  # 0 = as many as there are natural owners
     min_size: Count = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_natural_owners(cls, values: Any) -> Any:
+        natural = isinstance(values, dict) and str(values.get("name", "")).startswith(("natural", "flwr:Natural"))
+        return {**values, "clients": 0} if natural and "clients" not in values else values
 
 
 class CohortConfig(Table):
@@ -248,7 +254,9 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ConfigError(f"there is no experiment file '{path}': 'fedatlas new {path}' writes a template.") from None
+            raise ConfigError(
+                f"there is no experiment file '{path}': 'fedatlas new {path}' writes a template."
+            ) from None
         except IsADirectoryError:
             raise ConfigError(f"'{path}' is a folder: name an experiment file (.toml) in it.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

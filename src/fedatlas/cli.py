@@ -1,0 +1,203 @@
+"""``fedatlas``: the command line. Every wrong input is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedatlas.errors import FedatlasError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Federated learning you can trust: simulate, measure, report.",
+)
+
+File = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE.toml] [table.key=value ...]", help="Experiment file (none: the embedded default) and overrides."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", help="Python file that brings ALGORITHMS, MODELS or PARTITIONS of your own."),
+]
+
+
+def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
+    """The experiment file, if the first argument is no override, and the overrides."""
+    words = list(arguments or [])
+    path = Path(words.pop(0)) if words and "=" not in words[0] else None
+    return path, words
+
+
+def emit(value: Any) -> None:
+    """One JSON value on standard output."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+@app.command()
+def run(
+    arguments: File = None,
+    engine: Annotated[str | None, typer.Option(help="fast | loop")] = None,
+    device: Annotated[str | None, typer.Option(help="auto | cpu | cuda")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run (default: a new one in runs/).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    baselines: Annotated[
+        bool | None,
+        typer.Option(
+            "--baselines/--no-baselines",
+            help="Also train each client alone and all rows together (default: where cheap).",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say who holds what, how many bytes and how long; train nothing.")
+    ] = False,
+    plugin: Plugin = None,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Run an experiment; with no argument the embedded default."""
+    from fedatlas.experiment import api, config, dry
+    from fedatlas.experiment.plugins import load_plugins
+    from fedatlas.terminal import watcher
+
+    load_plugins(plugin or [])
+    path, overrides = split(arguments)
+    overrides += [f"engine.name={engine}"] if engine else []
+    overrides += [f"engine.device={device}"] if device else []
+    if resume is not None and path is not None:
+        raise typer.BadParameter("--resume takes the configuration of the run it continues: name no file beside it.")
+    progress = watcher(quiet or as_json)
+    if dry_run:
+        found = dry.dry_run(config.read(path, overrides))
+        emit(found) if as_json else dry.show(found)
+        return
+    if resume is not None:
+        done = api.resume(resume, overrides, baselines=baselines, progress=progress)
+    else:
+        done = api.run(api.Experiment(config.read(path, overrides)), out=out, baselines=baselines, progress=progress)
+    if as_json:
+        emit({**done.summary, "run_dir": str(done.path)})
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="One or more run folders.")],
+    out: Annotated[Path | None, typer.Option(help="File to write (default: report.html in the first run).")] = None,
+) -> None:
+    """Write report.html for a run, or for several side by side."""
+    from fedatlas.experiment.report import write_report
+
+    typer.echo(write_report(runs, out))
+
+
+@app.command()
+def partition(
+    arguments: File = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the picture to this SVG file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show who would hold what: class distribution per client."""
+    from fedatlas.experiment import config, dry
+
+    path, overrides = split(arguments)
+    found = dry.partition_of(config.read(path, overrides), out)
+    emit(found.facts) if as_json else typer.echo(found.text)
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="data | partitions | models | algorithms | losses | experiments")],
+    as_json: Json = False,
+) -> None:
+    """List what there is of a kind."""
+    from fedatlas.experiment import catalogue
+
+    rows = catalogue.rows(kind)
+    emit(rows) if as_json else catalogue.show_rows(rows)
+
+
+@app.command()
+def show(name: str, as_json: Json = False) -> None:
+    """Everything about one name: parameters, defaults, units, paper."""
+    from fedatlas.experiment import catalogue
+
+    found = catalogue.entry(name)
+    emit(found) if as_json else catalogue.show_entry(found)
+
+
+@app.command()
+def new(file: Path) -> None:
+    """Write a commented experiment file to start from."""
+    from fedatlas.experiment.template import write_template
+
+    typer.echo(f"{write_template(file)} written; run it with: fedatlas run {file}")
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """What is installed, which device, which data are found."""
+    from fedatlas.experiment import catalogue
+
+    found = catalogue.doctor()
+    emit(found) if as_json else catalogue.show_doctor(found)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    file: Annotated[Path, typer.Argument(help="Rows to predict: .csv[.gz], .parquet or .npz with x.")],
+    out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
+) -> None:
+    """Apply a run's model, with its preprocessing, to new rows."""
+    from fedatlas.experiment.predict import predict_file
+
+    table = predict_file(run, file)
+    if out is None:
+        sys.stdout.write(table.to_csv(index=False))
+    else:
+        table.to_csv(out, index=False)
+        typer.echo(f"{len(table)} predictions written to {out}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="blog | istat-strategies")],
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller, clearly labelled version for a laptop.")] = False,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only these parts, such as mlp1-iid.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the runs; what is there already is not run again.")] = Path(
+        "runs/reproduce"
+    ),
+) -> None:
+    """Run a published experiment as written and print published against obtained, gate by gate."""
+    from fedatlas.experiment.reproduce import reproduce as reproduce_
+
+    if not reproduce_(name, quick=quick, only=only, out=out):
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """The entry point: turns what goes wrong into one sentence and an exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app()
+    except FedatlasError as error:
+        sys.stderr.write(f"fedatlas: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("fedatlas: stopped; what was done is kept, continue with: fedatlas run --resume FOLDER\n")
+        sys.exit(130)
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""Data: sources, splits, partitions, preparation and the order of batches."""

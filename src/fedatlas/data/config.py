@@ -1,0 +1,68 @@
+"""``[data]`` and ``[public]`` of an experiment file as typed values."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fedatlas import registry
+from fedatlas.data.sources import find_source
+
+
+class DataConfig(BaseModel):
+    """``[data]``: these keys and, beside them, the keyword arguments of the source called ``name``.
+
+    Both are checked when the value is made: ConfigError with the nearest valid name for an unknown source or key.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    name: str = "digits"
+    test: float | str = "own"
+    limit: int = Field(default=0, ge=0)
+    scale: Literal["auto", "none", "federated", "client"] = "auto"
+    missing: Literal["error", "drop", "median"] = "error"
+    augment: Literal["none", "crop_flip"] = "none"
+
+    @field_validator("test")
+    @classmethod
+    def _a_share(cls, value: float | str) -> float | str:
+        if not isinstance(value, str) and not 0 < value < 1:
+            raise ValueError("test: 'own', a fraction between 0 and 1, or the name of a file")
+        if value == "":
+            raise ValueError("test: 'own', a fraction between 0 and 1, or the name of a file")
+        return value
+
+    @model_validator(mode="after")
+    def _known_keys(self) -> DataConfig:
+        self.options()
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """The source's own keys with their defaults, checked against its loader's typed signature."""
+        builder = find_source(self.name).builder
+        keys = registry.keywords(builder)
+        given = dict(self.model_extra or {})
+        for key in given:
+            if key not in keys:
+                raise registry.unknown_key("data", key, [*keys, *type(self).model_fields])
+        return registry.arguments("data", builder, given)
+
+
+class PublicConfig(BaseModel):
+    """``[public]``: rows that everybody may see, taken out before partitioning; ``per_class`` or ``rows`` of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
+    source: str = Field(default="test", alias="from")
+    per_class: int | None = Field(default=None, ge=1)
+    rows: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_number(self) -> PublicConfig:
+        if self.per_class is not None and self.rows is not None:
+            raise ValueError("give per_class or rows, not both")
+        if self.source not in {"test", "train"}:
+            find_source(self.source)
+        return self

@@ -1,0 +1,237 @@
+"""A user's own data: arrays in a .npz, a table, or a folder of pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedatlas.data.dataset import Task
+from fedatlas.data.frame import Roles, TaskChoice, is_quantity, read_table
+from fedatlas.data.images import owners
+from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.data.store import read_npz, sha256
+from fedatlas.data.tables import from_frames
+from fedatlas.errors import ConfigError, DataError
+
+TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+SIDES = ("train", "test")
+
+
+def load_file(
+    request: Request,
+    *,
+    path: str,
+    label: str = "",
+    client: str = "",
+    weight: str = "",
+    task: TaskChoice = "auto",
+    drop: tuple[str, ...] = (),
+    categories: tuple[str, ...] = (),
+    size: Annotated[int, Field(ge=1)] = 64,
+) -> Loaded:
+    """``path``: a .npz (see `load_arrays`), a .csv[.gz], .tsv[.gz] or .parquet table, or a folder of pictures.
+
+    Tables: ``label`` names the target, ``client`` the owner of each row, ``weight`` its survey weight; all other columns
+    but ``drop`` are inputs. A target of texts is a class; one of numbers is a number where it has fractional parts or
+    more than 20 values, else a class; ``task = "classes" | "numbers"`` overrides that. ``size``: pictures become
+    size x size.
+    """
+    where = Path(path).expanduser()
+    given = {"label": label, "client": client, "weight": weight, "drop": drop, "categories": categories}
+    if where.is_dir():
+        _only(given, "a folder of pictures")
+        if request.test_file:
+            raise ConfigError("data.test: a folder of pictures is tested on its 'test' folder or on a fraction of it, not on a file.")
+        return load_pictures(where, size)
+    if not where.exists():
+        raise DataError(f"data.path: there is no file or folder '{path}'.")
+    facts: dict[str, Any] = {"files": [{"file": where.name, "sha256": sha256(where)}]}
+    if where.suffix == ".npz":
+        _only(given, "a .npz")
+        return load_arrays(where, task, request.test_file).with_facts(**facts)
+    if not where.name.endswith(TABLE_SUFFIXES):
+        raise DataError(f"data.path: '{path}' is neither .npz nor {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
+    roles = Roles(label, client, weight, task, drop, categories)
+    frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
+    return from_frames(frames, roles, f"'{where.name}'", request.drop_unlabelled).with_facts(**facts)
+
+
+def _only(given: dict[str, Any], what: str) -> None:
+    """Keys that name columns make sense for tables only."""
+    for key, value in given.items():
+        if value:
+            raise ConfigError(f"data.{key} names a column of a table; {what} has none: remove it.")
+
+
+def load_arrays(path: Path, task: TaskChoice, test_file: str = "") -> Loaded:
+    """``x_train y_train`` and, where present, ``x_test y_test client_train client_test weight_train weight_test class_names``.
+
+    Floats are taken as they are (n, columns) or (n, channels, height, width). uint8 arrays of three or four dimensions
+    are pictures, (n, h, w) or (n, channels, h, w), divided by 255; other integers of two dimensions are token ids where
+    they are int64, else numbers. A target of whole numbers is a class each (`task` overrides), (n, length) one a step.
+    """
+    names = _members(path)
+    has_test = {"x_test", "y_test"} <= names
+    optional = ("client_train", "client_test", "weight_train", "weight_test", "class_names")
+    wanted = ["x_train", "y_train", *(["x_test", "y_test"] if has_test else []), *(n for n in optional if n in names)]
+    a = read_npz(path, wanted)
+    if test_file:
+        extra = read_npz(Path(test_file), ("x_test", "y_test"))
+        a |= extra
+        has_test = True
+    sides = SIDES if has_test else SIDES[:1]
+    for side in sides:
+        x, y = a[f"x_{side}"], a[f"y_{side}"]
+        if len(x) != len(y):
+            raise DataError(f"'{path.name}': x_{side} has {len(x)} rows but y_{side} has {len(y)}.")
+    targets, kind, class_names = _targets([a[f"y_{side}"] for side in sides], task, path.name)
+    if "class_names" in a and kind == "classes":
+        class_names = _given_names(a, class_names, path.name)
+    xs = [_inputs(a[f"x_{side}"], f"'{path.name}': x_{side}") for side in sides]
+    clients, client_names = _owners(a, sides, path.name)
+    parts = [
+        Part(x, y, clients[i], _weights(a.get(f"weight_{side}"), len(y), path.name))
+        for i, (side, x, y) in enumerate(zip(sides, xs, targets, strict=True))
+    ]
+    if has_test and parts[0].x.shape[1:] != parts[1].x.shape[1:]:
+        raise DataError(f"'{path.name}': rows are {tuple(xs[0].shape[1:])} in x_train but {tuple(xs[1].shape[1:])} in x_test.")
+    picture = xs[0].dtype == torch.uint8
+    scale, shift = ((1 / 255,) * xs[0].shape[1], (0.0,) * xs[0].shape[1]) if picture else ((), ())
+    test = parts[1] if has_test else None
+    return Loaded(parts[0], test, kind, class_names, client_names=client_names, scale=scale, shift=shift)
+
+
+def _members(path: Path) -> set[str]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return set(file.files)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"'{path}' cannot be read as .npz ({error}).") from error
+
+
+def _inputs(x: np.ndarray, what: str) -> Tensor:
+    if x.dtype == np.uint8 and x.ndim in {3, 4}:
+        return torch.from_numpy(np.ascontiguousarray(x[:, None] if x.ndim == 3 else x))
+    if x.dtype == np.int64 and x.ndim == 2:
+        return torch.from_numpy(np.ascontiguousarray(x))
+    if x.dtype.kind in "fiub" and x.ndim >= 2:
+        return torch.from_numpy(np.ascontiguousarray(x, np.float32))
+    raise DataError(f"{what} must hold numbers in rows, at least two dimensions; it is {x.dtype} of shape {x.shape}.")
+
+
+def _targets(ys: list[np.ndarray], choice: TaskChoice, name: str) -> tuple[list[Tensor], Task, tuple[str, ...]]:
+    joined = np.concatenate([y.reshape(-1) for y in ys])
+    if ys[0].ndim == 2:
+        if joined.dtype.kind not in "iu" or joined.min() < -100:
+            raise DataError(f"'{name}': a target of two dimensions is a token id a step (-100 = none); it is {joined.dtype}.")
+        names = tuple(str(i) for i in range(int(joined.max()) + 1))
+        return [torch.from_numpy(y.astype(np.int64)) for y in ys], "tokens", names
+    if any(y.ndim != 1 for y in ys):
+        raise DataError(f"'{name}': y_train must have one dimension; its shape is {ys[0].shape}.")
+    number = joined.dtype.kind in "fiub"
+    if choice == "numbers" or (choice == "auto" and joined.dtype.kind == "f" and is_quantity(joined)):
+        if not number:
+            raise DataError(f"'{name}': y_train holds texts: it cannot be a number.")
+        return [torch.from_numpy(y.astype(np.float32)) for y in ys], "numbers", ()
+    if joined.dtype.kind == "f" and not np.isfinite(joined).all():
+        raise DataError(f"'{name}': {int((~np.isfinite(joined)).sum())} targets are NaN or infinite.")
+    classes, codes = np.unique(joined, return_inverse=True)
+    if len(classes) < 2:
+        raise DataError(f"'{name}': y_train has only one class ('{classes[0]}'): there is nothing to learn.")
+    cuts = np.cumsum([len(y) for y in ys])[:-1]
+    names = tuple(str(int(c)) if number and c == int(c) else str(c) for c in classes)
+    return [torch.from_numpy(part.astype(np.int64)) for part in np.split(codes, cuts)], "classes", names
+
+
+def _given_names(a: dict[str, np.ndarray], found: tuple[str, ...], name: str) -> tuple[str, ...]:
+    given = tuple(str(c) for c in a["class_names"])
+    if len(given) != len(found):
+        raise DataError(f"'{name}': class_names has {len(given)} names but the targets have {len(found)} classes.")
+    return given
+
+
+def _owners(a: dict[str, np.ndarray], sides: tuple[str, ...], name: str) -> tuple[list[Tensor | None], tuple[str, ...]]:
+    if "client_train" not in a:
+        return [None] * len(sides), ()
+    have = [a[f"client_{side}"] for side in sides if f"client_{side}" in a]
+    if len(have[0]) != len(a["y_train"]):
+        raise DataError(f"'{name}': client_train has {len(have[0])} entries for {len(a['y_train'])} rows.")
+    codes, names = owners(have, "")
+    return [torch.from_numpy(codes[i]) if i < len(codes) else None for i in range(len(sides))], names
+
+
+def _weights(values: np.ndarray | None, n: int, name: str) -> Tensor | None:
+    if values is None:
+        return None
+    if len(values) != n or not np.isfinite(values).all() or (values < 0).any() or not values.any():
+        raise DataError(f"'{name}': a weight array must hold {n} numbers from 0 up, not all zero.")
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def load_pictures(folder: Path, size: int) -> Loaded:
+    """``folder/class/*.png`` (or ``folder/train/class/...`` and ``folder/test/class/...``), resized to size x size.
+
+    Grey where every picture is grey, else colour; uint8, divided by 255 for the model.
+    """
+    roots = [folder / side for side in SIDES] if (folder / "train").is_dir() and (folder / "test").is_dir() else [folder]
+    classes = sorted(p.name for p in roots[0].iterdir() if p.is_dir())
+    if len(classes) < 2:
+        raise DataError(f"'{roots[0]}' must hold a folder of pictures for each class, at least two; it has {len(classes)}.")
+    listed = [
+        [(p, c) for c, name in enumerate(classes) for p in sorted((root / name).glob("*")) if p.suffix.lower() in PICTURE_SUFFIXES]
+        for root in roots
+    ]
+    empty = next((name for c, name in enumerate(classes) if not any(c == label for _, label in listed[0])), None)
+    if empty is not None:
+        raise DataError(f"'{roots[0] / empty}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}).")
+    colour = any(is_colour(path) for side in listed for path, _ in side)
+    parts = [
+        Part(torch.from_numpy(np.stack([read_picture(path, size, colour) for path, _ in side])), torch.tensor([c for _, c in side]))
+        for side in listed
+        if side
+    ]
+    channels = parts[0].x.shape[1]
+    return Loaded(
+        parts[0],
+        parts[1] if len(parts) == 2 else None,
+        "classes",
+        tuple(classes),
+        scale=(1 / 255,) * channels,
+        shift=(0.0,) * channels,
+        facts={"files": [], "folder": folder.name, "pictures": sum(len(side) for side in listed), "size": size},
+    )
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError('pictures need pillow: pip install "fedatlas[images]"') from error
+    return Image
+
+
+def is_colour(path: Path) -> bool:
+    """Whether a picture file has colours."""
+    with _open(path) as picture:
+        return picture.mode not in {"1", "L", "LA", "I", "I;16", "F"}
+
+
+def read_picture(path: Path, size: int, colour: bool) -> np.ndarray:
+    """uint8 (channels, size, size)."""
+    with _open(path) as picture:
+        mode = "RGB" if colour else "L"
+        small = np.asarray(picture.convert(mode).resize((size, size), _pillow().Resampling.BILINEAR), np.uint8)
+    return np.ascontiguousarray(small.transpose(2, 0, 1) if colour else small[None])
+
+
+def _open(path: Path) -> Any:
+    try:
+        return _pillow().open(path)
+    except OSError as error:
+        raise DataError(f"'{path}' cannot be read as a picture.") from error

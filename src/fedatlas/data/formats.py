@@ -1,0 +1,197 @@
+"""Readers of the original formats: idx, CIFAR binary, archives in archives, TensorFlow examples, LEAF's JSON."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedatlas.errors import DataError
+
+IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An idx file, gzipped or not: two zero bytes, the type, the number of dimensions, the sizes, the values; big-endian."""
+    raw = path.read_bytes()
+    return parse_idx(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw, str(path))
+
+
+def parse_idx(raw: bytes, name: str = "the file") -> np.ndarray:
+    """The array in the bytes of an idx file, in the machine's byte order; DataError where it is none, or cut short."""
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in IDX_TYPES:
+        raise DataError(f"'{name}' is not an idx file: it does not begin with two zero bytes and a known type.")
+    dtype, dims = np.dtype(IDX_TYPES[raw[2]]), raw[3]
+    shape = struct.unpack_from(f">{dims}I", raw, 4)
+    start, count = 4 + 4 * dims, int(np.prod(shape, dtype=np.int64))
+    if len(raw) != start + count * dtype.itemsize:
+        raise DataError(f"'{name}' is cut short: {count} values of {dtype.itemsize} bytes were announced.")
+    return np.frombuffer(raw, dtype, count, start).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def parse_cifar(raw: bytes, labels: int, name: str = "the file") -> tuple[np.ndarray, np.ndarray]:
+    """CIFAR's binary version: a record is ``labels`` label bytes, then 3,072 of the red, green and blue planes, row by row.
+
+    Returns labels (n, labels) and pixels (n, 3, 32, 32), uint8. Source: the format section of the CIFAR page, Krizhevsky 2009.
+    """
+    record = labels + 3072
+    if not raw or len(raw) % record:
+        raise DataError(
+            f"'{name}' is not a CIFAR binary file: {len(raw)} bytes are no whole number of {record}-byte records."
+        )
+    table = np.frombuffer(raw, np.uint8).reshape(-1, record)
+    return table[:, :labels].copy(), table[:, labels:].reshape(-1, 3, 32, 32).copy()
+
+
+def encode_pixels(x: np.ndarray) -> np.ndarray:
+    """uint8 (n, 3, 32, 32) -> the prepared form: green taken off red and blue, then differences down and across (mod 256)."""
+    d = x.copy()
+    d[:, 0] -= x[:, 1]
+    d[:, 2] -= x[:, 1]
+    d[:, :, :, 1:] -= d[:, :, :, :-1].copy()
+    d[:, :, 1:] -= d[:, :, :-1].copy()
+    return d
+
+
+def decode_pixels(d: np.ndarray) -> np.ndarray:
+    """The inverse of `encode_pixels`: sums across and down, then green added back."""
+    x = np.cumsum(np.cumsum(d, axis=2, dtype=np.uint8), axis=3, dtype=np.uint8)
+    x[:, 0] += x[:, 1]
+    x[:, 2] += x[:, 1]
+    return x
+
+
+def member(path: Path, name: str) -> bytes:
+    """The bytes of the file called ``name`` (its last parts) in a zip or tar archive, also inside a zip within it.
+
+    A file that is no archive is returned whole. DataError where the archive has no such file.
+    """
+    raw = path.read_bytes()
+    found = _member(raw, name)
+    if found is None:
+        raise DataError(f"'{path.name}' has no file '{name}' in it: the archive at its source was changed.")
+    return found
+
+
+def _member(raw: bytes, name: str) -> bytes | None:
+    if zipfile.is_zipfile(io.BytesIO(raw)):
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            for entry in archive.namelist():
+                if f"/{entry}".endswith(f"/{name}"):
+                    return archive.read(entry)
+            inner = (archive.read(entry) for entry in archive.namelist() if entry.endswith(".zip"))
+            return next((found for content in inner if (found := _member(content, name)) is not None), None)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
+            for entry in tar:
+                file = tar.extractfile(entry) if f"/{entry.name}".endswith(f"/{name}") else None
+                if file is not None:
+                    return file.read()
+        return None
+    except tarfile.ReadError:
+        return raw
+
+
+class LeafUser(NamedTuple):
+    """One user of a LEAF data set."""
+
+    name: str
+    x: list[Any]
+    y: list[Any]
+
+
+def read_leaf(folder: Path) -> Iterator[LeafUser]:
+    """The users of a folder of LEAF's JSON files (``users``, ``user_data`` with ``x`` and ``y``), file by file.
+
+    Caldas et al. 2018, *LEAF: A Benchmark for Federated Settings*.
+    """
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise DataError(
+            f"'{folder}' holds no .json file: it should be the train or test folder that LEAF's preprocess.sh writes."
+        )
+    for path in paths:
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            for user in values["users"]:
+                data = values["user_data"][user]
+                yield LeafUser(user, data["x"], data["y"])
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise DataError(f"'{path}' is not a LEAF file ({type(error).__name__}: {error}).") from error
+
+
+def parse_example(raw: bytes) -> dict[str, list[bytes] | np.ndarray]:
+    """A serialised ``tf.train.Example``: name -> byte strings, float32 or int64 values.
+
+    The protocol-buffer messages are Example{1: Features{1: map entry{1: name, 2: Feature}}} and
+    Feature{1: bytes list | 2: float list | 3: int64 list}, each list{1: values, packed where they are numbers}.
+    """
+    features: dict[str, list[bytes] | np.ndarray] = {}
+    for _, block in _fields(raw):
+        for _, entry in _fields(block):
+            parts = dict(_fields(entry))
+            for kind, content in _fields(parts[2]):
+                features[parts[1].decode()] = _VALUES[kind](content)
+    return features
+
+
+def _varints(raw: bytes) -> list[int]:
+    """Base-128 numbers, low groups first; the high bit says that more follow."""
+    values, value, shift = [], 0, 0
+    for byte in raw:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            values.append(value)
+            value, shift = 0, 0
+    return values
+
+
+def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """(field number, content) of a message; a number's content is its bytes as they stand."""
+    at = 0
+    while at < len(raw):
+        tag, at = _varint_bytes(raw, at)
+        key = _varints(tag)[0]
+        kind = key & 7
+        if kind == 2:
+            size, at = _varint_bytes(raw, at)
+            end = at + _varints(size)[0]
+            content, at = raw[at:end], end
+        elif kind == 0:
+            content, at = _varint_bytes(raw, at)
+        else:
+            end = at + (8 if kind == 1 else 4)
+            content, at = raw[at:end], end
+        yield key >> 3, content
+
+
+def _varint_bytes(raw: bytes, at: int) -> tuple[bytes, int]:
+    end = at
+    while raw[end] & 0x80:
+        end += 1
+    return raw[at : end + 1], end + 1
+
+
+def _bytes_list(raw: bytes) -> list[bytes]:
+    return [content for _, content in _fields(raw)]
+
+
+def _float_list(raw: bytes) -> np.ndarray:
+    return np.frombuffer(b"".join(content for _, content in _fields(raw)), "<f4")
+
+
+def _int64_list(raw: bytes) -> np.ndarray:
+    values = [v for _, content in _fields(raw) for v in _varints(content)]
+    return np.array(values, np.uint64).astype(np.int64)  # negative numbers are written as their two's complement
+
+
+_VALUES: dict[int, Any] = {1: _bytes_list, 2: _float_list, 3: _int64_list}

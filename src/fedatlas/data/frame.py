@@ -1,0 +1,237 @@
+"""Tables: from cells of text to raw columns (numbers, or codes of categories), a target, owners and weights.
+
+What counts as missing: an empty cell, "NA", "NaN" or "null" (any case); "?" too in a column whose other cells are
+all numbers. In a column of texts "?" is a category of its own (adult: "unknown").
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fedatlas.data.dataset import Column, Task
+from fedatlas.data.loaded import Part
+from fedatlas.errors import ConfigError, DataError
+
+MISSING = ("", "na", "nan", "null")
+MOST_CATEGORIES = 256  # a text column with more is a name or a date, not a category
+MOST_CLASSES = 20  # a target of whole numbers with more values is a number
+
+TaskChoice = Literal["auto", "classes", "numbers"]
+
+
+class Roles(NamedTuple):
+    """What a table's columns are for; everything not named here is an input."""
+
+    label: str
+    client: str = ""
+    weight: str = ""
+    task: TaskChoice = "auto"
+    drop: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()  # columns of numbers that are codes, not quantities
+    client_is_input: bool = False  # a registered table's natural owner is an input as well
+
+
+class Encoded(NamedTuple):
+    """A table as rows, before preparation: x float32 (n, columns) with NaN = missing and category codes."""
+
+    rows: Part
+    kept: np.ndarray  # indices of the table's rows that have a target
+    task: Task
+    class_names: tuple[str, ...]
+    schema: tuple[Column, ...]
+    client_names: tuple[str, ...]
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """A .csv, .csv.gz, .tsv or .parquet file; cells of text files stay texts. DataError where it cannot be read."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"there is no file '{path}'.")
+    try:
+        table = _read_parquet(path) if path.suffix == ".parquet" else _read_text(path)
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # pandas' parser errors are ValueErrors
+        reason = str(error).strip().split("\n")[0]
+        raise DataError(f"'{path}' cannot be read as a table ({reason}).") from error
+    table.columns = [str(name).strip() for name in table.columns]
+    twice = sorted({name for name in table.columns if list(table.columns).count(name) > 1})
+    if twice:
+        raise DataError(f"'{path}' has two columns called '{twice[0]}': rename one.")
+    if len(table) == 0:
+        raise DataError(f"'{path}' has a header but no rows.")
+    return table
+
+
+def _read_text(path: Path) -> pd.DataFrame:
+    raw = path.read_bytes()
+    text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    header, _, _ = text.partition(b"\n")
+    delimiter = max((b",", b";", b"\t"), key=header.count).decode()
+    return pd.read_csv(
+        io.BytesIO(text), sep=delimiter, dtype=str, keep_default_na=False, na_filter=False, encoding="utf-8-sig", index_col=False
+    )
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    try:
+        import pyarrow  # noqa: F401, ICN001 - only to see that it is there
+    except ImportError as error:
+        raise DataError(f"'{path}' needs pyarrow: pip install \"fedatlas[tables]\"") from error
+    return pd.read_parquet(path)
+
+
+def missing(cells: np.ndarray) -> np.ndarray:
+    """Which cells of a text column are missing."""
+    out: np.ndarray = np.isin(np.char.lower(cells), MISSING)
+    return out
+
+
+def texts(column: pd.Series) -> np.ndarray:
+    """Cells as stripped texts; missing ones of any kind become ""."""
+    filled = column.astype(object).where(column.notna(), "")
+    return np.char.strip(filled.map(str).to_numpy(dtype=str))
+
+
+def numbers(column: pd.Series) -> np.ndarray | None:
+    """A column as float64 with NaN for missing cells; None where a cell is not a number."""
+    if pd.api.types.is_bool_dtype(column.dtype):
+        return None
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    cells = texts(column)
+    gone = missing(cells) | (cells == "?")
+    out = np.full(len(cells), np.nan)
+    try:
+        out[~gone] = cells[~gone].astype(np.float64)
+    except ValueError:
+        return None
+    return out
+
+
+def encode_table(table: pd.DataFrame, roles: Roles, source: str, drop_unlabelled: bool = False) -> Encoded:
+    """A table -> raw columns, target, owners and weights.
+
+    The target is a number where its cells are numbers with a fractional part or with more than 20 different values,
+    else a class (``task`` overrides that). Rows without a target are an error, or left out where ``drop_unlabelled``.
+    """
+    _check_names(table, roles, source)
+    values = numbers(table[roles.label])
+    unlabelled = missing(texts(table[roles.label])) if values is None else np.isnan(values)
+    if unlabelled.any() and not drop_unlabelled:
+        raise DataError(
+            f"{source}: the target '{roles.label}' is missing in {int(unlabelled.sum())} rows; data.missing = 'drop' leaves them out."
+        )
+    kept = np.flatnonzero(~unlabelled)
+    table = table.iloc[kept]
+    y, task, class_names = encode_target(table[roles.label], roles.task, f"{source}: the target '{roles.label}'")
+    outside = {roles.label, roles.weight, *roles.drop, *(() if roles.client_is_input else (roles.client,))}
+    inputs = [name for name in table.columns if name not in outside]
+    if not inputs:
+        raise DataError(f"{source}: no column is left as an input.")
+    encoded = [encode_column(table[name], name in roles.categories, source) for name in inputs]
+    x = np.stack([values for _, values in encoded], axis=1)
+    client, client_names = encode_clients(table[roles.client], source) if roles.client else (None, ())
+    weight = encode_weights(table[roles.weight], source) if roles.weight else None
+    rows = Part(torch.from_numpy(x), y, client, weight)
+    return Encoded(rows, kept, task, class_names, tuple(column for column, _ in encoded), client_names)
+
+
+def _check_names(table: pd.DataFrame, roles: Roles, source: str) -> None:
+    if not roles.label:
+        raise ConfigError(f"{source}: data.label must name the target: one of {', '.join(table.columns)}.")
+    for key, names in (
+        ("label", (roles.label,)),
+        ("client", (roles.client,)),
+        ("weight", (roles.weight,)),
+        ("drop", roles.drop),
+        ("categories", roles.categories),
+    ):
+        for name in names:
+            if name and name not in table.columns:
+                raise ConfigError(f"data.{key} = '{name}': {source} has no such column; it has {', '.join(table.columns)}.")
+
+
+def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Column, np.ndarray]:
+    """A raw column and its float32 values: numbers, or codes into the sorted texts; NaN = missing."""
+    name = str(column.name)
+    values = None if as_category else numbers(column)
+    if values is not None:
+        return Column(name), values.astype(np.float32)
+    cells = texts(column)
+    gone = missing(cells)
+    categories, codes = np.unique(cells[~gone], return_inverse=True)
+    if len(categories) > MOST_CATEGORIES:
+        raise DataError(
+            f"{source}: column '{name}' has {len(categories)} different texts, too many for categories; leave it out with data.drop."
+        )
+    out = np.full(len(cells), np.nan, np.float32)
+    out[~gone] = codes
+    return Column(name, tuple(str(c) for c in categories)), out
+
+
+def encode_target(column: pd.Series, choice: TaskChoice, what: str) -> tuple[torch.Tensor, Task, tuple[str, ...]]:
+    """The target as float32 numbers or as class ids; classes are sorted (by value where they are numbers)."""
+    values = numbers(column)
+    if choice == "numbers" and values is None:
+        raise DataError(f"{what} holds texts: it cannot be a number; data.task = 'classes' takes them as classes.")
+    if values is not None and (choice == "numbers" or (choice == "auto" and is_quantity(values))):
+        return torch.from_numpy(values.astype(np.float32)), "numbers", ()
+    if values is not None:
+        classes, codes = np.unique(values, return_inverse=True)
+        names = tuple(str(int(c)) if c == int(c) else str(c) for c in classes)
+    else:
+        classes, codes = np.unique(texts(column), return_inverse=True)
+        names = tuple(str(c) for c in classes)
+    if len(names) < 2:
+        raise DataError(f"{what} has only one class ('{names[0]}'): there is nothing to learn.")
+    return torch.from_numpy(codes.astype(np.int64)), "classes", names
+
+
+def is_quantity(values: np.ndarray) -> bool:
+    """Whether a numeric target is a number rather than a class: a fractional part, or more than 20 values."""
+    present = values[np.isfinite(values)]
+    return bool((present != np.rint(present)).any()) or len(np.unique(present)) > MOST_CLASSES
+
+
+def encode_clients(column: pd.Series, source: str) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Owner codes and names, sorted; a missing owner is an error."""
+    cells = texts(column)
+    if (gone := missing(cells)).any():
+        raise DataError(f"{source}: the client column '{column.name}' is missing in {int(gone.sum())} rows.")
+    names, codes = np.unique(cells, return_inverse=True)
+    return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)
+
+
+def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
+    """Survey weights: finite numbers, none negative, not all zero."""
+    values = numbers(column)
+    if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
+        raise DataError(f"{source}: the weight column '{column.name}' must hold numbers from 0 up, none missing.")
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence[Column]) -> torch.Tensor:
+    """New rows in the raw form of ``schema``: float32 (n, columns), NaN = missing, -1 = a category never seen."""
+    frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(dict(table))
+    out = np.empty((len(frame), len(schema)), np.float32)
+    for j, column in enumerate(schema):
+        if column.name not in frame.columns:
+            raise DataError(f"the rows have no column '{column.name}', which the model reads.")
+        if not column.categories:
+            values = numbers(frame[column.name])
+            if values is None:
+                raise DataError(f"column '{column.name}' must hold numbers.")
+            out[:, j] = values
+            continue
+        cells = texts(frame[column.name])
+        code = {name: i for i, name in enumerate(column.categories)}
+        out[:, j] = [np.nan if gone else code.get(str(cell), -1) for cell, gone in zip(cells, missing(cells), strict=True)]
+    return torch.from_numpy(out)

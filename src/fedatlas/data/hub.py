@@ -1,0 +1,115 @@
+"""Any data set of the Hugging Face hub, through flwr-datasets (the ``hub`` extra)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.data.dataset import Task
+from fedatlas.data.frame import is_quantity
+from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.errors import ConfigError, DataError
+
+
+def load_hub(
+    request: Request,
+    *,
+    path: str,
+    label: str = "label",
+    image: str = "",
+    client: str = "",
+    subset: str = "",
+    train: str = "train",
+    test_split: str = "test",
+) -> Loaded:
+    """``path``: the data set's name on the hub, such as ``flwrlabs/femnist``; ``subset``: its configuration there.
+
+    ``image`` is the column of pictures ("" = the one there is; without any, the numeric columns are a table), ``client``
+    the column of natural owners, ``train`` and ``test_split`` the names of its splits. Licence: as stated on its page.
+    """
+    try:
+        from flwr_datasets import FederatedDataset
+    except ImportError as error:
+        raise ConfigError('data.name = "hub" needs flwr-datasets: pip install "fedatlas[hub]"') from error
+    try:
+        source = FederatedDataset(dataset=path, subset=subset or None, partitioners={})
+        splits = {"train": source.load_split(train)}
+        splits |= {"test": source.load_split(test_split)} if test_split in source._dataset else {}
+    except Exception as error:  # noqa: BLE001 - the hub's client has dozens of its own
+        raise DataError(f"'{path}' could not be read from the hub ({type(error).__name__}: {str(error).splitlines()[0]}).") from error
+    return from_hub(splits, path, label, image, client)
+
+
+def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: str) -> Loaded:
+    """``datasets.Dataset`` splits -> rows: pictures to uint8, numeric columns to float32, labels to class ids or numbers."""
+    first = splits["train"]
+    columns = list(first.column_names)
+    for key, column in (("label", label), ("image", image), ("client", client)):
+        if column and column not in columns:
+            raise ConfigError(f"data.{key} = '{column}': '{name}' has no such column; it has {', '.join(columns)}.")
+    pictures = [c for c in columns if type(first.features[c]).__name__ == "Image"]
+    image = image or (pictures[0] if pictures else "")
+    numeric = [c for c in columns if c not in {label, client} and _is_number(first.features[c])]
+    if not image and not numeric:
+        raise DataError(f"'{name}' has neither pictures nor numeric columns: save it as a file and load that.")
+    task, class_names = _task(first, label)
+    parts = {side: _part(rows, label, image, numeric, class_names, task) for side, rows in splits.items()}
+    names = sorted({str(v) for v in first[client]}) if client else []
+    code = {owner: i for i, owner in enumerate(names)}
+    if client:
+        parts["train"] = parts["train"]._replace(client=torch.tensor([code[str(v)] for v in first[client]]))
+    channels = parts["train"].x.shape[1]
+    return Loaded(
+        parts["train"],
+        parts.get("test"),
+        task,
+        class_names,
+        () if image else tuple(numeric),
+        client_names=tuple(names),
+        scale=(1 / 255,) * channels if image else (),
+        shift=(0.0,) * channels if image else (),
+        facts={"files": [], "hub": name},
+    )
+
+
+def _is_number(feature: Any) -> bool:
+    return str(getattr(feature, "dtype", "")).startswith(("float", "int", "uint"))
+
+
+def _task(rows: Any, label: str) -> tuple[Task, tuple[str, ...]]:
+    names = getattr(rows.features[label], "names", None)
+    if names:
+        return "classes", tuple(names)
+    values = np.asarray(rows[label])
+    if values.dtype.kind == "f" and is_quantity(values):
+        return "numbers", ()
+    return "classes", tuple(str(v) for v in np.unique(values))
+
+
+def _part(rows: Any, label: str, image: str, numeric: Sequence[str], class_names: tuple[str, ...], task: Task) -> Part:
+    if image:
+        x = torch.from_numpy(np.stack([_pixels(picture) for picture in rows[image]]))
+    else:
+        x = torch.from_numpy(np.stack([np.asarray(rows[c], np.float32) for c in numeric], axis=1))
+    return Part(x, _target(rows, label, class_names, task))
+
+
+def _target(rows: Any, label: str, class_names: tuple[str, ...], task: Task) -> Tensor:
+    values = np.asarray(rows[label])
+    if task == "numbers":
+        return torch.from_numpy(values.astype(np.float32))
+    if getattr(rows.features[label], "names", None):
+        return torch.from_numpy(values.astype(np.int64))
+    code = {name: i for i, name in enumerate(class_names)}
+    return torch.tensor([code.get(str(v), -1) for v in values])
+
+
+def _pixels(picture: Any) -> np.ndarray:
+    """A picture of the hub -> uint8 (channels, height, width)."""
+    grey = picture.mode in {"1", "L", "LA", "I", "I;16", "F"}
+    pixels = np.asarray(picture.convert("L" if grey else "RGB"), np.uint8)
+    return np.ascontiguousarray(pixels[None] if grey else pixels.transpose(2, 0, 1))

@@ -1,0 +1,199 @@
+"""What a source hands over, and the splits made of it: test rows, a limit, the public rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.data.dataset import Column, Dataset, Task
+from fedatlas.data.store import Store
+from fedatlas.errors import ConfigError, DataError
+from fedatlas.rng import numpy_stream
+
+OWN_FRACTION = 0.25  # test share of a source that has no test set of its own (EXPERIMENT.md, data.test)
+
+
+class Part(NamedTuple):
+    """Rows in stored form with their targets and, where there are any, natural owners and survey weights."""
+
+    x: Tensor
+    y: Tensor
+    client: Tensor | None = None
+    weight: Tensor | None = None
+
+    def take(self, index: np.ndarray) -> Part:
+        """Rows by index, in the order given."""
+        at = torch.from_numpy(index)
+        return Part(*(None if t is None else t[at] for t in self))  # type: ignore[arg-type]
+
+    def join(self, other: Part) -> Part:
+        """These rows, then the other ones."""
+        return Part(*(None if a is None or b is None else torch.cat((a, b)) for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Everything a source knows; ``test`` is None where it has no test set of its own."""
+
+    train: Part
+    test: Part | None
+    task: Task
+    class_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    schema: tuple[Column, ...] = ()
+    client_names: tuple[str, ...] = ()
+    scale: tuple[float, ...] = ()
+    shift: tuple[float, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_facts(self, **facts: Any) -> Loaded:
+        """The same with further facts for the record."""
+        return replace(self, facts={**self.facts, **facts})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What every loader is given, beside its own keys."""
+
+    store: Store
+    seed: int
+    test_file: str = ""  # data.test = FILE; only tables and files read it
+    drop_unlabelled: bool = False  # data.missing = "drop": rows without a target go too
+
+
+def share_out(counts: np.ndarray, total: int) -> np.ndarray:
+    """``total`` dealt in proportion to ``counts`` by largest remainder, ties to the lower index; never above a count."""
+    quota = counts * (total / counts.sum())
+    out = np.floor(quota + 1e-9).astype(np.int64)
+    order = np.lexsort((np.arange(len(counts)), -(quota - out)))
+    out[order[: total - int(out.sum())]] += 1
+    return out
+
+
+def draw(part: Part, task: Task, total: int, stream: np.random.Generator) -> np.ndarray:
+    """Indices of ``total`` rows, ascending: in proportion to the classes, or any rows where the target is a number."""
+    n = len(part.y)
+    if task != "classes" or part.y.dim() != 1:
+        return np.sort(stream.permutation(n)[:total])
+    labels = part.y.numpy()
+    classes, counts = np.unique(labels, return_counts=True)
+    take = share_out(counts, total)
+    chosen = [stream.permutation(np.flatnonzero(labels == c))[:k] for c, k in zip(classes, take, strict=True)]
+    return np.sort(np.concatenate(chosen))
+
+
+def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
+    """Train and test by ``data.test``: the source's own test set, or a share of all its rows (ceil of the share).
+
+    Training keeps floor((1 - share) n) rows: 7,724 of HAR's 10,299 at 0.25 (ALGORITHMS.md section 11).
+    """
+    if isinstance(test, str) and loaded.test is not None:
+        return loaded
+    share = OWN_FRACTION if isinstance(test, str) else test
+    rows = loaded.train if loaded.test is None else loaded.train.join(loaded.test)
+    n = len(rows.y)
+    keep = math.floor(n * (1 - share) + 1e-9)
+    if keep < 1 or keep >= n:
+        raise DataError(f"data.test = {share}: {n} rows cannot be split so that both sides hold one.")
+    train = draw(rows, loaded.task, keep, numpy_stream(seed, "split", "test"))
+    rest = np.setdiff1d(np.arange(n), train, assume_unique=True)
+    out = replace(loaded, train=rows.take(train), test=rows.take(rest))
+    return out.with_facts(
+        test=f"a share of {share} of all rows, stratified" if loaded.task == "classes" else f"a share of {share}"
+    )
+
+
+def limit_rows(loaded: Loaded, limit: int, seed: int) -> Loaded:
+    """The training set cut to ``limit`` rows, in proportion to the classes; 0 = all."""
+    n = len(loaded.train.y)
+    if limit == 0:
+        return loaded
+    if limit > n:
+        raise ConfigError(f"data.limit = {limit}: there are only {n} training rows; 0 keeps all.")
+    index = draw(loaded.train, loaded.task, limit, numpy_stream(seed, "split", "limit"))
+    return replace(loaded, train=loaded.train.take(index))
+
+
+def to_dataset(name: str, loaded: Loaded) -> Dataset:
+    """The data set of a run; natural owners are numbered over those that hold training rows."""
+    train, test = loaded.train, loaded.test
+    assert test is not None, "split_test comes first"
+    client, names = train.client, loaded.client_names
+    if client is not None:
+        held, codes = torch.unique(client, return_inverse=True)
+        client, names = codes, tuple(loaded.client_names[i] for i in held.tolist())
+    dataset = Dataset(
+        name=name,
+        x_train=train.x,
+        y_train=train.y,
+        x_test=test.x,
+        y_test=test.y,
+        task=loaded.task,
+        class_names=loaded.class_names,
+        columns=loaded.columns,
+        schema=loaded.schema,
+        client_train=client,
+        client_names=names if client is not None else (),
+        weight_train=train.weight,
+        weight_test=test.weight,
+        scale=loaded.scale,
+        shift=loaded.shift,
+        facts={**loaded.facts, "train_rows": len(train.y), "test_rows": len(test.y)},
+    )
+    check(dataset)
+    return dataset
+
+
+def check(dataset: Dataset) -> None:
+    """DataError where rows are absent, a value is infinite, or a label lies outside the classes."""
+    for side, x, y in (("training", dataset.x_train, dataset.y_train), ("test", dataset.x_test, dataset.y_test)):
+        if len(y) == 0:
+            raise DataError(f"data set '{dataset.name}' has no {side} rows.")
+        if len(x) != len(y):
+            raise DataError(f"data set '{dataset.name}' has {len(x)} {side} rows but {len(y)} targets.")
+        if x.is_floating_point() and x.dim() == 2:
+            _refuse_infinite(dataset, side, x)
+        if y.is_floating_point() and not bool(torch.isfinite(y).all()):
+            raise DataError(
+                f"data set '{dataset.name}': {int((~torch.isfinite(y)).sum())} {side} targets are NaN or infinite."
+            )
+        if not y.is_floating_point():
+            real = y[y != dataset.ignore]
+            if len(real) and not 0 <= int(real.min()) <= int(real.max()) < dataset.classes:
+                raise DataError(
+                    f"data set '{dataset.name}' has the {side} label {int(real.max())}, but its classes are 0 to {dataset.classes - 1}."
+                )
+
+
+def _refuse_infinite(dataset: Dataset, side: str, x: Tensor) -> None:
+    bad = torch.isinf(x)
+    if not bool(bad.any()):
+        return
+    column = int(bad.any(0).nonzero()[0])
+    name = (
+        dataset.schema[column].name if dataset.schema else (dataset.columns[column] if dataset.columns else str(column))
+    )
+    raise DataError(
+        f"data set '{dataset.name}': column '{name}' is infinite in {int(bad[:, column].sum())} {side} rows."
+    )
+
+
+def remove_public(dataset: Dataset, side: str, index: np.ndarray) -> tuple[Dataset, Tensor, Tensor]:
+    """The data set without the rows ``index`` of its "test" or "train" side, and those rows."""
+    x, y = getattr(dataset, f"x_{side}"), getattr(dataset, f"y_{side}")
+    keep = torch.ones(len(y), dtype=torch.bool)
+    keep[torch.from_numpy(index)] = False
+    if not bool(keep.any()):
+        raise ConfigError(f"[public] takes all {len(y)} {side} rows: ask for fewer.")
+    changed: dict[str, Any] = {f"x_{side}": x[keep], f"y_{side}": y[keep]}
+    for name in ("weight_test",) if side == "test" else ("weight_train", "client_train"):
+        value = getattr(dataset, name)
+        changed[name] = None if value is None else value[keep]
+    facts = {**dataset.facts, f"{side}_rows": int(keep.sum()), "public_rows": len(index)}
+    return replace(dataset, **changed, facts=facts), x[~keep], y[~keep]

@@ -1,0 +1,152 @@
+"""Where data files lie: prepared files are looked for under ``FEDATLAS_DATA``, then in the user's cache folder."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import platformdirs
+
+from fedatlas.errors import DataError
+
+ENVIRONMENT = "FEDATLAS_DATA"
+
+
+class Found(NamedTuple):
+    """Prepared files, in the order asked for, and the folder they lie under."""
+
+    root: Path
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Store:
+    """Folders that may hold prepared files, in the order they are searched."""
+
+    roots: tuple[Path, ...]
+
+    @classmethod
+    def default(cls) -> Store:
+        """``FEDATLAS_DATA`` if it is set, then the cache folder of this user."""
+        named = os.environ.get(ENVIRONMENT, "")
+        cache = Path(platformdirs.user_cache_dir("fedatlas")) / "data"
+        return cls(((Path(named).expanduser(),) if named else ()) + (cache,))
+
+    def find(self, files: Sequence[str]) -> Found | None:
+        """``files`` under the first folder that has them all; None if there is none."""
+        for root in self.roots:
+            paths = tuple(root / file for file in files)
+            if all(path.exists() for path in paths):
+                return Found(root, paths)
+        return None
+
+    def home(self) -> Path:
+        """The folder that a download is kept in: the first one that may be written to."""
+        for root in self.roots:
+            if _writable(root):
+                root.mkdir(parents=True, exist_ok=True)
+                return root
+        places = ", ".join(str(root) for root in self.roots)
+        raise DataError(
+            f"no folder for downloaded data can be written to ({places}): set {ENVIRONMENT} to one that can."
+        )
+
+    def __str__(self) -> str:
+        return " and ".join(str(root) for root in self.roots)
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files may be created there; the mode bits count for root too, whom the system would let through."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return os.access(folder, os.W_OK) and bool(stat.S_IMODE(folder.stat().st_mode) & stat.S_IWUSR)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
+
+
+def write_npz(path: Path, **arrays: np.ndarray) -> None:
+    """A prepared ``.npz``: compressed members, no pickles, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npz", delete=False) as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+    os.replace(file.name, path)
+
+
+def read_npz(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Arrays of a ``.npz`` by name; DataError where the file cannot be read or lacks one."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in names if name not in file]
+            if missing:
+                has = ", ".join(file.files)
+                raise DataError(f"'{path}' has no array '{missing[0]}': it holds {has}.")
+            return {name: file[name] for name in names}
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise DataError(f"'{path}' cannot be read as .npz ({error}).") from error
+
+
+def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A prepared ``.csv.gz``: one header line, an empty cell = missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        pass
+    with gzip.open(file.name, "wt", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+    os.replace(file.name, path)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def provenance(found: Found) -> list[dict[str, Any]]:
+    """For the record of a run: name and SHA-256 of each prepared file, checked against ``SHA256SUMS`` beside them.
+
+    DataError where the list names a file and another sum: the file was altered or cut short.
+    """
+    root = found.root
+    sums = _sums(root / "SHA256SUMS")
+    records = []
+    for path in found.paths:
+        name = path.relative_to(root).as_posix()
+        digest = sha256(path)
+        if name in sums and sums[name] != digest:
+            raise DataError(
+                f"'{path}' was altered or cut short: its SHA-256 is not the one in '{root / 'SHA256SUMS'}'."
+            )
+        records.append({"file": name, "sha256": digest, "listed": name in sums})
+    return records
+
+
+def _sums(path: Path) -> dict[str, str]:
+    """file -> SHA-256, as ``sha256sum`` writes them."""
+    if not path.exists():
+        return {}
+    lines = (line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    return {name.strip().removeprefix("*").removeprefix("./"): digest for digest, name in lines}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, or {} where there is no such file."""
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return values

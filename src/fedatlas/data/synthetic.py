@@ -1,0 +1,63 @@
+"""Synthetic(alpha, beta) of the FedProx paper (Li et al. 2020): alpha = how models differ, beta = how inputs differ."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.rng import numpy_stream
+
+COLUMNS, CLASSES = 60, 10
+TEST_SHARE = 0.1  # of each user's rows, as in the reference code
+Spread = Annotated[float, Field(ge=0)]
+
+
+def load_synthetic(
+    request: Request, *, alpha: Spread = 1.0, beta: Spread = 1.0, users: Annotated[int, Field(ge=1)] = 30, iid: bool = False
+) -> Loaded:
+    """User k: u_k ~ N(0, alpha), W_k ~ N(u_k, 1), b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1).
+
+    x ~ N(v_k, diag(j^-1.2)), j = 1..60; y = argmax(W_k x + b_k), 10 classes; n_k = floor(lognormal(4, 2)) + 50. The second
+    argument of N is the standard deviation, as in the reference code; diag() holds variances. ``iid``: one W and b for
+    all users and v = 0. A user's last tenth of rows is test (rounded down); natural client = user. ALGORITHMS.md section 11.
+    """
+    sizes = numpy_stream(request.seed, "split", "synthetic", "sizes").lognormal(4, 2, users).astype(np.int64) + 50
+    shared = numpy_stream(request.seed, "split", "synthetic", "shared")
+    common = (shared.normal(0, 1, (CLASSES, COLUMNS)), shared.normal(0, 1, CLASSES))
+    sd = np.arange(1, COLUMNS + 1) ** -0.6  # the square root of the variances j^-1.2
+    train, test = [], []
+    for k, n in enumerate(sizes):
+        stream = numpy_stream(request.seed, "split", "synthetic", k)
+        u, b_mean = stream.normal(0, alpha), stream.normal(0, beta)
+        w, b = common if iid else (stream.normal(u, 1, (CLASSES, COLUMNS)), stream.normal(u, 1, CLASSES))
+        v = np.zeros(COLUMNS) if iid else stream.normal(b_mean, 1, COLUMNS)
+        x = v + sd * stream.normal(0, 1, (n, COLUMNS))
+        rows = _part(x, (x @ w.T + b).argmax(1), k)
+        cut = n - int(TEST_SHARE * n)
+        train.append(rows.take(np.arange(cut)))
+        test.append(rows.take(np.arange(cut, n)))
+    names = tuple(f"user {k}" for k in range(users))
+    classes = tuple(str(c) for c in range(CLASSES))
+    columns = tuple(f"x{j}" for j in range(1, COLUMNS + 1))
+    return Loaded(
+        _stack(train),
+        _stack(test),
+        "classes",
+        classes,
+        columns,
+        client_names=names,
+        facts={"alpha": alpha, "beta": beta, "users": users, "iid": iid},
+    )
+
+
+def _part(x: np.ndarray, y: np.ndarray, owner: int) -> Part:
+    return Part(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)), torch.full((len(y),), owner))
+
+
+def _stack(parts: list[Part]) -> Part:
+    x, y, client = (torch.cat([part[i] for part in parts if part[i] is not None]) for i in range(3))  # type: ignore[misc]
+    return Part(x, y, client)

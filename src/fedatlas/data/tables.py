@@ -1,0 +1,160 @@
+"""Loaders of the registered tables: prepared ``tables/*.csv.gz``, else the original file in its own layout."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedatlas.data.catalogue import Original, TableSpec
+from fedatlas.data.download import obtain
+from fedatlas.data.formats import member
+from fedatlas.data.frame import Encoded, Roles, TaskChoice, encode_table, read_table
+from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.store import Found, provenance, write_table
+from fedatlas.errors import DataError
+
+
+def load_table(
+    spec: TableSpec,
+    request: Request,
+    *,
+    label: str = "",
+    client: str = "",
+    weight: str = "",
+    task: TaskChoice = "auto",
+    drop: tuple[str, ...] = (),
+    categories: tuple[str, ...] = (),
+) -> Loaded:
+    """A registered table; ``label``, ``client``, ``weight``: other columns than its own, which are then no inputs.
+
+    ``drop`` leaves columns out, ``categories`` takes columns of numbers as codes, ``task`` settles whether the target
+    is a number (see `frame.encode_target`).
+    """
+    roles = Roles(
+        label or spec.label,
+        client or spec.client,
+        weight,
+        task,
+        tuple(d for d in (*spec.drop, *drop) if d != label),
+        (*spec.categories, *categories),
+        client_is_input=not client,
+    )
+    found = None if spec.bundled and request.store.find(spec.files) is None else _find(spec, request)
+    frames = [bundled(spec)] if found is None else [read_table(path) for path in found.paths]
+    if found is None:
+        roles = roles._replace(drop=tuple(d for d in roles.drop if d in frames[0].columns))
+    if request.test_file:
+        frames = [frames[0], read_table(request.test_file)]
+    facts = {"files": provenance(found)} if found else {"files": [], "from": "scikit-learn"}
+    return from_frames(frames, roles, f"table '{spec.name}'", request.drop_unlabelled).with_facts(**facts)
+
+
+def _find(spec: TableSpec, request: Request) -> Found:
+    remotes = (spec.original.remote,) if spec.original else ()
+    prepare = partial(prepare_table, spec) if spec.original else None
+    return obtain(request.store, spec.name, spec.files, remotes, prepare, spec.hint)
+
+
+def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unlabelled: bool) -> Loaded:
+    """One table, or a training and a test table with the same columns, as a loaded source.
+
+    They are coded together, so that codes agree; which categories a model reads is settled from the training rows.
+    """
+    table = frames[0]
+    if len(frames) == 2:
+        absent = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]
+        if absent:
+            raise DataError(f"{source}: the test file has no column '{absent[0]}'.")
+        table = pd.concat([frames[0], frames[1][[c for c in frames[0].columns if c in frames[1].columns]]], ignore_index=True)
+    encoded = encode_table(table, roles, source, drop_unlabelled)
+    side = encoded.kept < len(frames[0])
+    train = encoded.rows.take(np.flatnonzero(side))
+    test = encoded.rows.take(np.flatnonzero(~side)) if len(frames) == 2 else None
+    return Loaded(
+        train,
+        test,
+        encoded.task,
+        encoded.class_names,
+        schema=encoded.schema,
+        client_names=encoded.client_names,
+        facts={"label": roles.label, **_unlabelled(table, encoded)},
+    )
+
+
+def _unlabelled(table: pd.DataFrame, encoded: Encoded) -> dict[str, int]:
+    left_out = len(table) - len(encoded.kept)
+    return {"rows_without_target": left_out} if left_out else {}
+
+
+def bundled(spec: TableSpec) -> pd.DataFrame:
+    """scikit-learn's copy of a table, under the prepared column names."""
+    from sklearn import datasets
+
+    if spec.bundled == "diabetes":
+        values = datasets.load_diabetes(scaled=False)
+        target = values.target
+    elif spec.bundled == "wine":
+        values = datasets.load_wine()
+        target = values.target
+    else:
+        values = datasets.load_breast_cancer()
+        target = np.array(["M", "B"])[values.target]
+    names = [_wdbc_name(name) if spec.bundled == "breast_cancer" else _plain_name(name) for name in values.feature_names]
+    return pd.DataFrame(values.data, columns=names).assign(**{spec.label: target})
+
+
+def _plain_name(name: str) -> str:
+    return name.replace("/", "_")
+
+
+def _wdbc_name(name: str) -> str:
+    """'mean radius' -> 'radius_mean', 'radius error' -> 'radius_se', 'worst radius' -> 'radius_worst'."""
+    words = name.split()
+    first, kind = (words[1:], words[0]) if words[0] in {"mean", "worst"} else (words[:-1], "se")
+    return "_".join([*first, kind])
+
+
+def prepare_table(spec: TableSpec, originals: Mapping[str, Path], home: Path) -> None:
+    """The original's text -> prepared csv: named columns, empty cell = missing, the source's order of rows."""
+    original = spec.original
+    assert original is not None
+    archive = originals[original.remote.file]
+    parsed = [parse_original(original, member(archive, name).decode("utf-8-sig"), i) for i, name in enumerate(original.members)]
+    groups = [[one] for one in parsed] if spec.split else [parsed]
+    for file, group in zip(spec.files, groups, strict=True):
+        header = group[0][0]
+        write_table(home / file, header, (row for _, rows in group for row in rows))
+
+
+def parse_original(original: Original, text: str, part: int) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of one original file: separated by ; , or blanks, cells stripped, adult.test's final dots removed."""
+    cells = list(_cells(text))
+    if original.header:
+        found, cells = cells[0], cells[1:]
+    names = list(original.names or found)
+    if any(len(row) != len(names) for row in cells):
+        raise DataError(f"'{original.members[part]}' has a row with {len(cells[0])} cells where {len(names)} belong.")
+    name, values = original.extra
+    keep = [name for name in (original.order or names) if name]
+    at = [names.index(k) for k in keep]
+    missing = original.unknown
+    rows = [["" if missing and row[i] == missing else row[i] for i in at] + [values[part]] * bool(name) for row in cells]
+    return [*keep, *([name] if name else [])], rows
+
+
+def _cells(text: str) -> Iterator[list[str]]:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("|")]
+    separator = next((s for s in (";", ",") if s in lines[0]), " ")
+    if separator == " ":
+        lines = [line.replace("\t", " ") for line in lines]
+    for row in csv.reader(lines, delimiter=separator, skipinitialspace=True):
+        stripped = [cell.strip() for cell in row]
+        if separator == " ":
+            stripped = [cell for cell in stripped if cell]
+        stripped[-1] = stripped[-1].removesuffix(".") if not stripped[-1][:1].isdigit() else stripped[-1]
+        yield stripped

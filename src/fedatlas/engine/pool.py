@@ -1,0 +1,252 @@
+"""One single-threaded worker process per core, each running whole clients, the longest first.
+
+Workers are forked, so the data, the model and a notebook's classes are simply there, without a ``__main__`` guard and without pickles.
+Messages, states and results cross in the codec's bytes through anonymous shared memory made before the fork, which leaves nothing
+behind if a process is killed; only small control messages go through pipes. Each client's work is done by one thread and
+depends on nothing but its job, and results are handed over in the order of the jobs: the number of workers changes no bit.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import multiprocessing
+import os
+import threading
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+import torch
+
+from fedatlas import errors
+from fedatlas.algorithm import Budget, Facts, Work
+from fedatlas.data.batches import examples_of
+from fedatlas.deploy import codec
+from fedatlas.engine.job import Bench, Job, Result
+from fedatlas.errors import FedatlasError, ProtocolError
+
+RunJob = Callable[[Bench, Job], Result]
+ROOM = 1 << 16  # bytes beside the tensors: heads, plain numbers
+
+
+class Worker(NamedTuple):
+    """A forked process and the parent's end of its pipe."""
+
+    process: BaseProcess
+    pipe: Connection
+
+
+class Arena(NamedTuple):
+    """Shared memory: what the parent tells the workers of a chunk, and a slot for each client's answer."""
+
+    told: mmap.mmap
+    answers: mmap.mmap
+    slot: int  # bytes of a slot
+
+
+def can_fork() -> bool:
+    """Whether workers can be had here."""
+    return "fork" in multiprocessing.get_all_start_methods()
+
+
+class PoolExecutor:
+    """Runs jobs on forked workers. ``chunk`` clients' updates are held at once."""
+
+    def __init__(self, bench: Bench, run_job: RunJob, workers: int, chunk: int) -> None:
+        self.bench, self.run_job, self.count, self.chunk = bench, run_job, workers, max(chunk, 1)
+        self.workers: list[Worker] = []
+        self.arena: Arena | None = None
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
+        """Results in the order of the jobs, chunk by chunk."""
+        waiting = iter(jobs)
+        while chunk := list(islice(waiting, self.chunk)):
+            yield from self._run_chunk(chunk)
+
+    def close(self) -> None:
+        """Ends the workers."""
+        for worker in self.workers:
+            worker.pipe.close()
+        for worker in self.workers:
+            worker.process.join(timeout=1)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self.workers = []
+
+    def _run_chunk(self, jobs: list[Job]) -> Iterator[Result]:
+        layout = lay_out(jobs)
+        room = max(length for _, length in layout.messages) + max(length for _, length in layout.states) + ROOM
+        arena = self._ready(layout.total, room, len(jobs))
+        for value, (at, length) in layout.values:
+            codec.encode_into(value, memoryview(arena.told)[at : at + length])
+        answers = self._deal(jobs, layout)
+        for slot, job in enumerate(jobs):
+            yield self._take(job, slot, answers[slot])
+
+    def _deal(self, jobs: list[Job], layout: Layout) -> dict[int, int | bytes]:
+        """Hands the jobs out, longest first; by slot the length of the answer, or the answer itself where it did not fit."""
+        size = self.bench.local.batch_size
+        work = [examples_of(job.budget, int(job.facts.n_k), size) for job in jobs]
+        queue = deque(sorted(range(len(jobs)), key=lambda slot: -work[slot]))
+        free, busy, answers = list(self.workers), dict[Connection, tuple[Worker, int]](), dict[int, int | bytes]()
+        while queue or busy:
+            while queue and free:
+                worker, slot = free.pop(), queue.popleft()
+                self._send(worker, jobs[slot], (slot, layout.messages[slot], layout.states[slot]))
+                busy[worker.pipe] = (worker, slot)
+            for pipe in wait(list(busy)):
+                worker, slot = busy.pop(pipe)  # type: ignore[index]
+                answers[slot] = self._hear(worker, jobs[slot])
+                free.append(worker)
+        return answers
+
+    def _send(self, worker: Worker, job: Job, places: tuple[Any, ...]) -> None:
+        try:
+            worker.pipe.send((*places, job.client, job.what, tuple(job.facts), tuple(job.budget), job.seed))
+        except OSError:
+            raise self._dead(worker, job) from None
+
+    def _hear(self, worker: Worker, job: Job) -> int | bytes:
+        try:
+            kind, value = worker.pipe.recv()
+        except (EOFError, OSError):
+            raise self._dead(worker, job) from None
+        if kind == "error":
+            name, message, trace = value
+            error = getattr(errors, name, None)
+            if error is not None and issubclass(error, FedatlasError):
+                raise error(message)
+            raise ProtocolError(f"the work of client {job.client} failed with {name}: {message}\n{trace}")
+        out: int | bytes = value
+        return out
+
+    def _dead(self, worker: Worker, job: Job) -> ProtocolError:
+        worker.process.join(timeout=1)
+        code = worker.process.exitcode
+        why = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        memory = " (killed: is there enough memory? lower engine.workers)" if code == -9 else ""
+        return ProtocolError(
+            f"the worker that trained client {job.client} died with {why}{memory}; --resume continues the run."
+        )
+
+    def _take(self, job: Job, slot: int, answer: int | bytes) -> Result:
+        """The result in a slot. Its update is a view that lives until the next chunk; its state is a copy."""
+        assert self.arena is not None
+        if isinstance(answer, int):
+            at = slot * self.arena.slot
+            value = codec.decode(memoryview(self.arena.answers)[at : at + answer], copy=False)
+        else:
+            value = codec.decode(answer)
+        state = codec.decode(codec.encode(value["state"]), copy=False)
+        return Result(job.client, value["update"], state, Work(*value["work"]), value["seconds"])
+
+    def _ready(self, told: int, slot: int, slots: int) -> Arena:
+        """Workers and an arena with room for this chunk; they are made anew where there is too little."""
+        arena = self.arena
+        if arena is not None and self.workers:
+            if len(arena.told) >= told and arena.slot >= slot and len(arena.answers) >= slots * arena.slot:
+                return arena
+        self.close()
+        slot = -(-slot // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.arena = Arena(mmap.mmap(-1, told + told // 4 + ROOM), mmap.mmap(-1, slot * max(slots, 16)), slot)
+        self.workers = []
+        for _ in range(self.count):
+            self.workers.append(self._fork(self.arena))
+        return self.arena
+
+    def _fork(self, arena: Arena) -> Worker:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        inherited = [worker.pipe for worker in self.workers] + [ours]
+        arguments = (self.bench, self.run_job, theirs, arena, inherited, os.getpid())
+        process = context.Process(target=_work, args=arguments, daemon=True)
+        gc.collect()
+        gc.freeze()  # collected objects would be copied page by page in every worker
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # Python 3.12 warns of threads; workers use none of them
+            process.start()
+        gc.unfreeze()
+        theirs.close()
+        return Worker(process, ours)
+
+
+class Layout(NamedTuple):
+    """Where in the shared memory each job's message and state stand; equal messages stand there once."""
+
+    values: list[tuple[Any, tuple[int, int]]]  # what is to be written, and its place and length
+    messages: list[tuple[int, int]]
+    states: list[tuple[int, int]]
+    total: int
+
+
+def lay_out(jobs: list[Job]) -> Layout:
+    """A place for every message and state; messages made of the same objects share one."""
+    layout = Layout([], [], [], 0)
+    known: dict[tuple[int, ...], tuple[int, int]] = {}
+    at = 0
+    for job in jobs:
+        for value, places in ((dict(job.message), layout.messages), (dict(job.state), layout.states)):
+            key = tuple(id(x) for x in value.values())
+            if key not in known:
+                known[key] = (at, codec.size(value))
+                layout.values.append((value, known[key]))
+                at += -(-known[key][1] // codec.ALIGN) * codec.ALIGN
+            places.append(known[key])
+    return layout._replace(total=at)
+
+
+def _work(
+    bench: Bench, run_job: RunJob, pipe: Connection, arena: Arena, inherited: list[Connection], parent: int
+) -> None:
+    """A worker's life: one job after another until the pipe is closed or the parent is gone."""
+    import signal
+
+    for other in inherited:
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    told = memoryview(arena.told)
+    while True:
+        try:
+            slot, message, state, client, what, facts, budget, seed = pipe.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        try:
+            said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
+            job = Job(client, what, said, had, Facts(*facts), Budget(*budget), seed)
+            pipe.send(("done", _answer(run_job(bench, job), arena, slot)))
+        except Exception as error:
+            pipe.send(("error", (type(error).__name__, str(error), traceback.format_exc())))
+
+
+def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
+    """Writes the result into its slot and says how long it is, or gives it whole where it does not fit."""
+    value = {
+        "update": dict(result.update),
+        "state": dict(result.state),
+        "work": list(result.work),
+        "seconds": result.seconds,
+    }
+    if codec.size(value) > arena.slot:
+        return bytes(codec.encode(value))
+    at = slot * arena.slot
+    return codec.encode_into(value, memoryview(arena.answers)[at : at + arena.slot])
+
+
+def _watch(parent: int) -> None:
+    """Ends this worker within half a second of its parent's end, also in the middle of a client."""
+    while os.getppid() == parent:
+        time.sleep(0.4)
+    os._exit(1)

@@ -1,0 +1,84 @@
+"""What one local step is made of, and how trees, numbers and records are laid out as a flat list of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Batch
+from fedatlas.engine.optim import Optimizer
+from fedatlas.errors import FedatlasError
+from fedatlas.tree import Tree
+
+Inputs = Mapping[str, Any]
+"""All that stays the same during one client's local work: trees, tensors and numbers, nested as one likes.
+
+``inputs["lr"]`` is the learning rate; ``inputs["weight_decay"]``, where it is there, adds weight_decay * w to the
+gradient. Numbers reach ``loss`` and ``direction`` as tensors without dimensions: compute with them, do not branch.
+"""
+
+
+class StepSpec(NamedTuple):
+    """One step of one client: gradient of ``loss`` + decay * w -> ``direction`` -> clip -> optimiser."""
+
+    module: nn.Module
+    loss: Callable[[Tree, Tree, Batch, Inputs], Tensor]  # (params, buffers, batch, inputs) -> scalar
+    direction: Callable[[Tree, Tree, Inputs], Tree] | None = None  # (grads, params, inputs) -> grads
+    optimizer: Optimizer = Optimizer()
+    clip: float = 0.0  # limit of the gradient's Euclidean norm over all tensors; 0 = off
+    precision: str = "float32"  # "bfloat16": convolutions in bfloat16, weights and all else as they are
+
+
+class NotTraceable(FedatlasError):
+    """No step program can be derived; the message says why, and the tuned step takes its place."""
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf) of nested mappings, records and lists, in order."""
+    for key, item in _items(value):
+        where = f"{path}/{key}" if path else str(key)
+        if _items(item) or isinstance(item, Mapping | tuple | list):
+            yield from leaves(item, where)
+        else:
+            yield where, item
+
+
+def rebuilt(like: Any, found: Mapping[str, Any], path: str = "") -> Any:
+    """``like`` with every leaf replaced by the one that ``found`` has under its path (if it has one)."""
+    items = [(key, f"{path}/{key}" if path else str(key), item) for key, item in _items(like)]
+    fresh = {
+        key: rebuilt(item, found, where) if isinstance(item, Mapping | tuple | list) else found.get(where, item)
+        for key, where, item in items
+    }
+    if isinstance(like, Mapping):
+        return Tree(fresh) if isinstance(like, Tree) else fresh
+    if hasattr(like, "_fields"):
+        return type(like)(**fresh)
+    return type(like)(fresh.values())
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    return list(enumerate(value)) if isinstance(value, tuple | list) else []
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether a leaf is a plain number, which a step program takes as a tensor without dimensions."""
+    return isinstance(leaf, int | float) and not isinstance(leaf, bool)
+
+
+def number(value: float) -> Tensor:
+    """A number as a step program's tensor: float64, on the CPU, so that it promotes nothing that has dimensions."""
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+def batch_arguments(batch: Batch) -> tuple[Tensor, ...]:
+    """What a step is called with: x, y, the row weights if there are any, and the masks in their order."""
+    weight = () if batch.weight is None else (batch.weight,)
+    return (batch.x, batch.y, *weight, *batch.extra.values())

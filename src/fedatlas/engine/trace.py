@@ -1,0 +1,161 @@
+"""One local step as a flat graph of torch operators: gradient, direction and update together, nothing baked in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functionalize
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedatlas.algorithm import Batch
+from fedatlas.engine import optim
+from fedatlas.engine.model import grad, with_grad
+from fedatlas.engine.optim import Memory
+from fedatlas.engine.precision import convolutions_in
+from fedatlas.engine.step import Inputs, NotTraceable, StepSpec, is_number, leaves, number, rebuilt
+from fedatlas.tree import Tree
+
+aten = torch.ops.aten
+
+LIMIT = 5000  # operators; a longer graph (an unrolled recurrence) is slower to emit than it is worth
+
+# Writes into running_mean and running_var (arguments 3 and 4) although its schema does not say so.
+SILENT_WRITERS = {aten.native_batch_norm.default: (3, 4)}
+
+
+class Flat(NamedTuple):
+    """A traced step. The graph returns the loss and then the new values of the arguments that ``results`` names."""
+
+    graph: Graph
+    arguments: dict[str, Node]  # path -> placeholder
+    results: list[str]  # paths
+    constants: dict[str, Tensor]  # tensors that the loss's own code holds, by the name of their get_attr node
+    fixed: dict[str, Any]  # leaves that are neither tensors nor numbers: the program holds for these values only
+
+    @property
+    def returned(self) -> tuple[Node, dict[str, Node]]:
+        """The loss, and every new value by its path."""
+        loss, *new = self.graph.output_node().args[0]  # type: ignore[misc, union-attr]
+        return loss, dict(zip(self.results, new, strict=True))  # type: ignore[return-value, arg-type]
+
+    def give_back(self, loss: Node, new: Mapping[str, Node]) -> Flat:
+        """The same graph with other results."""
+        self.graph.output_node().args = ([loss, *new.values()],)
+        return self._replace(results=list(new))
+
+
+class Example(NamedTuple):
+    """Values a step is traced with; only shapes, strides and types of the tensors matter."""
+
+    params: Tree
+    buffers: Tree
+    memory: Memory
+    inputs: Inputs
+    batch: Batch
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """A picture batch or a convolution's weight in channels-last order.
+
+    With one channel both orders describe the same memory, and torch takes it for channels-first: the strides say
+    otherwise here, so that the first convolution does not pin the whole network to the slow order.
+    """
+    if x.dim() != 4:
+        return x
+    n, c, h, w = x.shape
+    if c == 1 and x.is_contiguous():
+        return x.as_strided(x.shape, (h * w, 1, w, 1))
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def trace(spec: StepSpec, example: Example) -> Flat:
+    """The flat graph of one step; NotTraceable with the reason where there is none."""
+    if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in spec.module.modules()):
+        raise NotTraceable("recurrent layers would have to be unrolled")
+    given = dict(leaves(example._asdict()))
+    values = {path: number(x) if is_number(x) else x for path, x in given.items()}
+    tensors = {path: x.detach() for path, x in values.items() if isinstance(x, Tensor)}
+    fixed = {path: x for path, x in values.items() if not isinstance(x, Tensor)}
+    names: list[str] = []
+
+    def flat_step(*flat: Tensor) -> list[Tensor]:
+        loss, new = one_step(spec, Example(**rebuilt(example._asdict(), dict(zip(tensors, flat, strict=True)))))
+        names[:] = new
+        return [loss, *new.values()]
+
+    try:
+        with training(spec.module):
+            module = graph_of(flat_step, list(tensors.values()))
+    except Exception as error:
+        raise NotTraceable(
+            f"tracing stopped at: {str(error).strip().splitlines()[0] or type(error).__name__}"
+        ) from error
+    refuse(spec, module, tensors)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    constants = {node.name: getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
+    return Flat(module.graph, dict(zip(tensors, placeholders, strict=True)), names, constants, fixed)
+
+
+def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
+    """(loss, new values by path) of one step, written with the optimisers the loop itself uses."""
+    with torch.enable_grad(), convolutions_in(spec.precision):
+        weights = with_grad(at.params)
+        batch = at.batch._replace(x=channels_last(at.batch.x))
+        loss = spec.loss(weights, at.buffers, batch, at.inputs)
+        grads = grad(loss, weights)
+    with torch.no_grad():
+        if "weight_decay" in at.inputs:
+            grads = grads + at.inputs["weight_decay"] * at.params
+        if spec.direction is not None:
+            grads = spec.direction(grads, at.params, at.inputs)
+        grads = optim.clip(grads, spec.clip)
+        params, memory = optim.step(spec.optimizer, at.params, grads, at.memory, at.inputs["lr"])
+    new = dict(leaves({"params": params, "memory": memory._asdict()}))
+    return loss.detach(), {path: x for path, x in new.items() if isinstance(x, Tensor)}
+
+
+def graph_of(step: Callable[..., list[Tensor]], values: list[Tensor]) -> GraphModule:
+    """Traced; once more through `functionalize` where the code writes into tensors (ReLU(inplace=True) and the like)."""
+    module = make_fx(step)(*values)
+    if any(writes(node) for node in module.graph.nodes):
+        module = make_fx(functionalize(module, remove="mutations"))(*values)
+    return module
+
+
+def writes(node: Node) -> bool:
+    """Whether the operator's schema says that it writes into an argument."""
+    return node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+
+
+def refuse(spec: StepSpec, module: GraphModule, tensors: Mapping[str, Tensor]) -> None:
+    """NotTraceable for a graph that would draw random numbers, is too long, or has swallowed an input as a constant."""
+    nodes = [node for node in module.graph.nodes if node.op == "call_function"]
+    if len(nodes) > LIMIT:
+        raise NotTraceable(f"the step has {len(nodes)} operators, more than {LIMIT}")
+    for node in nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise NotTraceable(f"the model draws random numbers in its forward pass ({node.target})")
+    own = [*spec.module.parameters(), *spec.module.buffers(), *tensors.values()]
+    held = {x.untyped_storage().data_ptr() for x in own if x.numel()}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value = getattr(module, str(node.target))
+            if isinstance(value, Tensor) and value.numel() and value.untyped_storage().data_ptr() in held:
+                raise NotTraceable("the loss reads a tensor of the module or of a message around its arguments")
+
+
+@contextmanager
+def training(module: nn.Module) -> Iterator[None]:
+    """Training mode inside the block; every part's own mode again behind it."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.train()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

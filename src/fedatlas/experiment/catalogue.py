@@ -1,0 +1,144 @@
+"""What there is, by name: ``fedatlas list``, ``fedatlas show``, ``fedatlas doctor``."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.partition import PARTITIONS
+from fedatlas.data.sources import describe_sources, find_data
+from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.experiment import machine
+from fedatlas.models import LOSSES, describe_models
+from fedatlas.registry import PLUGINS, defaults, summary
+
+Rows = list[dict[str, Any]]
+EXTRAS = {
+    "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
+    "tables": ("pyarrow", ".parquet files"),
+    "images": ("PIL", "folders of pictures"),
+    "deploy": ("grpc", "runs between organisations"),
+    "flower": ("flwr", "the Flower adapter"),
+    "cluster": ("ray", "many machines"),
+    "tracking": ("mlflow", "MLflow and TensorBoard"),
+}
+
+
+def algorithms() -> Rows:
+    """The algorithms with their parameters."""
+    table = {**ALGORITHMS, **PLUGINS["algorithms"]}
+    return [{"name": n, "summary": summary(b), "parameters": defaults(b), "source": source(b)} for n, b in table.items()]
+
+
+def partitions() -> Rows:
+    """The partitioners with their parameters."""
+    table = {**PARTITIONS, **PLUGINS["partitions"]}
+    return [{"name": n, "summary": summary(b), "parameters": defaults(b)} for n, b in table.items()]
+
+
+def losses() -> Rows:
+    """The losses by name."""
+    return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
+
+
+def experiments() -> Rows:
+    """The published experiments that ``fedatlas reproduce`` runs."""
+    from fedatlas.experiment.reproduce import EXPERIMENTS
+
+    return [{"name": name, "summary": summary(make)} for name, make in EXPERIMENTS.items()]
+
+
+KINDS: Mapping[str, Callable[[], Rows]] = {
+    "data": describe_sources,
+    "partitions": partitions,
+    "models": describe_models,
+    "algorithms": algorithms,
+    "losses": losses,
+    "experiments": experiments,
+}
+
+
+def source(builder: Callable[..., Any]) -> str:
+    """The head of the file an algorithm stands in: symbols, source, deviations."""
+    module = inspect.getmodule(builder)
+    return inspect.getdoc(module) or "" if module else ""
+
+
+def rows(kind: str) -> Rows:
+    """The rows of a kind; ConfigError for an unknown one."""
+    if kind not in KINDS:
+        raise unknown_name("kind", kind, KINDS)
+    return KINDS[kind]()
+
+
+def entry(name: str) -> dict[str, Any]:
+    """Everything about a name, of whatever kind."""
+    every = {kind: {row["name"]: row for row in make()} for kind, make in KINDS.items()}
+    found = [{"kind": kind, **table[name]} for kind, table in every.items() if name in table]
+    if not found:
+        raise unknown_name("name", name, [n for table in every.values() for n in table])
+    return found[0]
+
+
+def show_rows(found: Rows) -> None:
+    """A table on standard output."""
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    keys = [key for key in found[0] if not isinstance(found[0][key], (dict, list)) and key != "source"]
+    for key in keys:
+        table.add_column(key, overflow="fold")
+    for row in found:
+        table.add_row(*("" if row.get(key) is None else str(row.get(key)) for key in keys))
+    console.print(table)
+
+
+def show_entry(found: Mapping[str, Any]) -> None:
+    """One entry, key by key; an algorithm's file head last."""
+    console = Console(highlight=False, soft_wrap=True)
+    for key, value in found.items():
+        if key == "source":
+            continue
+        if isinstance(value, dict):
+            console.print(f"[bold]{key}[/]")
+            for name, default in value.items():
+                console.print(f"  {name} = {default!r}", markup=False)
+        else:
+            console.print(f"[bold]{key}[/] ", end="")
+            console.print("" if value is None else str(value), markup=False)
+    if found.get("source"):
+        console.print()
+        console.print(found["source"], markup=False)
+
+
+def doctor() -> dict[str, Any]:
+    """What is installed, which device, which data are found."""
+    extras = {name: find_spec(module) is not None for name, (module, _) in EXTRAS.items()}
+    return {
+        **machine.describe(),
+        "device": machine.device("auto"),
+        "extras": extras,
+        "browser": shutil.which("chromium") or shutil.which("google-chrome"),
+        "data": find_data(),
+    }
+
+
+def show_doctor(found: Mapping[str, Any]) -> None:
+    """`doctor` for people."""
+    console = Console(highlight=False)
+    console.print("[bold]versions[/] " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()))
+    cpu = found["cpu"]
+    console.print(f"[bold]machine[/] {cpu['model']}, {cpu['cores']} cores, {' '.join(cpu['flags'])}; device {found['device']}")
+    for name, there in found["extras"].items():
+        hint = "installed" if there else f'not installed: pip install "fedatlas[{name}]"'
+        console.print(f"[bold]{name}[/] ({EXTRAS[name][1]}): {hint}", markup=True)
+    console.print("[bold]data[/]")
+    if not found["data"]:
+        raise ConfigError("no data source is registered.")
+    show_rows(found["data"])

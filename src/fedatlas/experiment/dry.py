@@ -1,0 +1,88 @@
+"""Looking before running: ``--dry-run`` and ``fedatlas partition``. Nothing is trained."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from fedatlas.data.partition import draw, draw_text
+from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.host import Host
+from fedatlas.engine.plan import make_executor
+from fedatlas.experiment.cohort import draw_round
+from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.experiment.files import write_text
+from fedatlas.experiment.resolve import resolve_plan
+from fedatlas.experiment.setup import Setup, set_up
+from fedatlas.experiment.summary import partition_facts
+from fedatlas.rounds import federated
+
+
+class Shown(NamedTuple):
+    """A partition in figures and as text."""
+
+    facts: dict[str, Any]
+    text: str
+
+
+def partition_of(config: ExperimentConfig, out: Path | None = None) -> Shown:
+    """Who would hold what; ``out``: also draw it as SVG."""
+    setup = set_up(config, (config.seeds or (config.seed,))[0])
+    labels, names = setup.dataset.y_train.numpy(), setup.dataset.class_names
+    if out is not None:
+        write_text(out, draw(setup.partition, labels, names))
+    return Shown(partition_facts(setup), draw_text(setup.partition, labels, names))
+
+
+def dry_run(config: ExperimentConfig) -> dict[str, Any]:
+    """Who holds what, how many bytes, about how long. One client's work is timed, from a model that is thrown away."""
+    setup = set_up(config, (config.seeds or (config.seed,))[0])
+    plan = resolve_plan(setup)
+    drawn = draw_round(setup.config, setup.sizes, setup.seed, 1)
+    started = time.perf_counter()
+    cost = one_client(setup, drawn.round.cohort[:1])
+    seconds = (time.perf_counter() - started) * max(drawn.round.m, 1) / max(plan.workers, 1)
+    m = max(drawn.round.m, 1)
+    return {
+        "partition": partition_facts(setup),
+        "cohort": m,
+        "examples_per_round": drawn.round.examples,
+        "bytes_up_per_round": cost.bytes_up * m,
+        "bytes_down_per_round": cost.bytes_down * m,
+        "bytes_total": (cost.bytes_up + cost.bytes_down) * m * setup.config.rounds,
+        "seconds_about": seconds * setup.config.rounds,
+        "plan": plan.plain(),
+        "notices": list(setup.notices),
+    }
+
+
+def one_client(setup: Setup, cohort: tuple[int, ...]) -> Any:
+    """The cost of a round with one client."""
+    plan = resolve_plan(setup)._replace(workers=1)
+    host = Host(setup.bench, make_executor(plan, setup.bench), ClientStates(), setup.sizes, setup.seed)
+    facts = {"K": float(host.K), "n": float(host.n), "classes": float(setup.dataset.classes)}
+    server = dict(setup.algorithm.server_init({"global": setup.params}, facts))
+    if setup.buffers:
+        server["buffers"] = setup.buffers
+    drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
+    alone = drawn._replace(cohort=cohort, sizes={k: drawn.sizes[k] for k in cohort})
+    host.drive((setup.algorithm.rounds or federated)(setup.algorithm, server, alone), 1, setup.config.local.lr)
+    return host.cost
+
+
+def show(found: dict[str, Any]) -> None:
+    """`dry_run` for people."""
+    from fedatlas.terminal import bytes_text, seconds_text
+
+    console = Console(highlight=False, soft_wrap=True)
+    sizes = found["partition"]["sizes"]
+    console.print(f"{len(sizes)} clients hold {min(sizes):,} to {max(sizes):,} rows; {found['cohort']} take part in a round.")
+    up, down, total = (bytes_text(found[k]) for k in ("bytes_up_per_round", "bytes_down_per_round", "bytes_total"))
+    console.print(f"A round sends {up} up and {down} down, all rounds {total}.")
+    console.print(f"About {seconds_text(found['seconds_about'])} of training ({found['plan']['reason']}).")
+    for notice in found["notices"]:
+        console.print(f"Notice: {notice}")
+    console.print("Nothing was trained.")

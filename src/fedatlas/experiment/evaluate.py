@@ -1,0 +1,156 @@
+"""What a model is worth: the figures of a round, on the rows that the curves are drawn on and on each client's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.data.batches import Rows
+from fedatlas.experiment.setup import Setup, own_rows, test_rows
+from fedatlas.metrics import intervals, quality
+from fedatlas.metrics.fairness import client_summary
+
+PIECE = 2000  # rows a forward pass
+QUALITY = {
+    "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
+    "numbers": ("rmse", "mae", "r2", "loss"),
+}
+ClientModel = Callable[[int], "Trained"]
+
+
+class Trained(NamedTuple):
+    """A model with its buffers."""
+
+    params: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+
+class Evaluator:
+    """Holds the evaluation rows of a run; every call is pure in the model."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.rows = test_rows(setup)
+        self.numbers = setup.dataset.task == "numbers"
+        self.keys = QUALITY["numbers" if self.numbers else "classes"]
+        self.headline = "rmse" if self.numbers else "accuracy"
+
+    def outputs(self, model: Trained, rows: Rows) -> Tensor:
+        """Raw outputs in evaluation mode (ALGORITHMS.md C10), in pieces."""
+        module = self.setup.network.module
+        module.eval()
+        state = {**model.params, **model.buffers}
+        with torch.inference_mode():
+            pieces = [
+                torch.func.functional_call(module, state, (rows.x[at : at + PIECE],))
+                for at in range(0, max(rows.n, 1), PIECE)
+            ]
+        return torch.cat(pieces)
+
+    def figures(self, model: Trained, rows: Rows | None = None) -> dict[str, Any]:
+        """Every quality field of a row of metrics.jsonl, plus per-class accuracy."""
+        rows = self.rows if rows is None else rows
+        outputs, d = self.outputs(model, rows), self.setup.dataset
+        return quality.figures(d.task, outputs, rows.y, d.classes, self.setup.loss, rows.weight, d.ignore)
+
+    def row(self, model: Trained) -> dict[str, Any]:
+        """The quality fields of a row, for one global model."""
+        found = self.figures(model)
+        return {**{key: found[key] for key in self.keys}, "client_accuracy": self._own_summary(lambda k: model)}
+
+    def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
+        """The quality fields where every client uses its own model: means over the clients, weighted by test size (C14)."""
+        each = [self.figures(model_of(k)) for k in self.setup.sizes]
+        mean = {key: None if key == "per_class_f1" else float(np.mean([f[key] for f in each])) for key in self.keys}
+        own = self._own_summary(model_of)
+        if own is None and not self.numbers:
+            own = client_summary([f["accuracy"] for f in each], [1.0] * len(each))
+        return {**mean, "client_accuracy": own}
+
+    def blank(self) -> dict[str, Any]:
+        """The quality fields of a round that was not evaluated."""
+        return dict.fromkeys([*self.keys, "client_accuracy"])
+
+    def per_client(self, model_of: ClientModel) -> list[dict[str, Any]]:
+        """For each client the headline figure of the model it would use, with a bootstrap interval.
+
+        Judged on its own held-out rows where ``evaluation.clients`` keeps some, else on the common evaluation rows.
+        """
+        out, shared = [], {}
+        for k in sorted(self.setup.sizes):
+            held = k in self.setup.held_out and len(self.setup.held_out[k]) > 0
+            rows, model = own_rows(self.setup, k) if held else self.rows, model_of(k)
+            key = id(model.params) if not held else -k - 1
+            if key not in shared:
+                shared[key] = self.interval(model, rows, "client", k)
+            found = shared[key]
+            entry = {"client": k, "train_rows": self.setup.sizes[k], "test_rows": rows.n, "own_rows": held}
+            out.append({**entry, "value": found.estimate, "low": found.low, "high": found.high})
+        return out
+
+    def interval(self, model: Trained, rows: Rows, *key: int | str) -> intervals.Interval:
+        """The headline figure with its bootstrap interval over rows."""
+        outputs = self.outputs(model, rows)
+        own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
+        if self.numbers:
+            score = (outputs.reshape(-1).double() - rows.y.double()).square().numpy()
+        else:
+            right, counted = self._right(outputs, rows.y)
+            score, own = right, own * counted
+
+        def figure(weight: np.ndarray) -> float | None:
+            total = float(weight @ own)
+            mean = float(weight @ (own * score)) / total if total else None
+            return mean if mean is None or not self.numbers else mean**0.5
+
+        return intervals.bootstrap(figure, rows.n, self.setup.seed, *key)
+
+    def detail(self, model: Trained) -> dict[str, Any]:
+        """What the report shows of the final model: confusion matrix, intervals, and for two classes AUC, log-loss, calibration."""
+        rows = self.rows
+        found = self.interval(model, rows, "test")
+        out: dict[str, Any] = {"interval": {self.headline: [found.low, found.high], "level": found.level}}
+        if self.numbers:
+            return out
+        outputs, d = self.outputs(model, rows), self.setup.dataset
+        predicted = quality.predictions(outputs)
+        out["per_class_accuracy"] = self.figures(model)["per_class_accuracy"]
+        if d.classes <= 100:
+            matrix = quality.confusion_matrix(predicted, rows.y, d.classes, rows.weight, d.ignore)
+            out["confusion"] = matrix.tolist()
+        if d.task == "classes" and d.classes == 2:
+            out["two_class"] = two_class(outputs, rows)
+        return out
+
+    def _right(self, outputs: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Per row: share predicted rightly, and how many labels count (tokens: those not ignored)."""
+        hit = (quality.predictions(outputs) == y).double()
+        if self.setup.dataset.task != "tokens":
+            return hit.numpy(), np.ones(len(y))
+        counted = (y != self.setup.dataset.ignore).double()
+        total = counted.sum(1)
+        return ((hit * counted).sum(1) / total.clamp(min=1)).numpy(), total.numpy()
+
+    def _own_summary(self, model_of: ClientModel) -> dict[str, float | None] | None:
+        if not self.setup.held_out or self.numbers:
+            return None
+        held = {k: rows for k, rows in self.setup.held_out.items() if len(rows)}
+        scores = [self.figures(model_of(k), own_rows(self.setup, k))["accuracy"] for k in held]
+        return client_summary(scores, [len(rows) for rows in held.values()])
+
+
+def two_class(outputs: Tensor, rows: Rows) -> dict[str, Any]:
+    """AUC, log-loss and calibration of a two-class model."""
+    margin = quality.margins(outputs)
+    p = torch.sigmoid(margin)
+    found = quality.calibration(p, rows.y, weights=rows.weight)
+    return {
+        "auc": quality.auc(margin, rows.y, rows.weight),
+        "log_loss": quality.log_loss(p, rows.y, rows.weight),
+        "calibration_error": found.error,
+        "reliability": [dict(b._asdict()) for b in found.bins],
+    }

@@ -1,0 +1,70 @@
+"""What each party gains: the federation beside the two ends it lies between, trained on the same rows from the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedatlas.experiment.config import ExperimentConfig, parse
+from fedatlas.experiment.record import SUMMARY, RunFolder
+from fedatlas.metrics.fairness import client_summary
+
+BASELINES = ("local_only", "centralised")
+CHEAP = 2e12  # floating-point operations: about half a minute on one core of 2020
+
+
+def baseline_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
+    """The same experiment with a baseline in place of its algorithm, evaluated and saved only where it has to be."""
+    plain = config.plain()
+    plain["algorithm"] = {"name": name}
+    plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
+    plain["failures"] = {}
+    plain["evaluation"] = {**plain["evaluation"], "every": max(config.rounds, 1)}
+    plain["checkpoint"] = {"every": max(config.rounds // 4, 1), "keep": 1}
+    return parse(plain)
+
+
+def baseline_path(run: Path, name: str) -> Path:
+    """Where a run keeps its baselines."""
+    return run / "baselines" / name
+
+
+def gain(run: Path) -> dict[str, Any] | None:
+    """A row a client: local-only, federated, centralised on the same test rows; None where no baseline was trained."""
+    parts = {"federated": RunFolder.open(run).summary()}
+    for name in BASELINES:
+        folder = baseline_path(run, name)
+        if (folder / SUMMARY).exists():
+            parts[name] = RunFolder.open(folder).summary()
+    if len(parts) == 1:
+        return None
+    by_client = {name: {row["client"]: row for row in part["per_client"]} for name, part in parts.items()}
+    first = by_client["federated"]
+    rows = [
+        {**{key: first[k][key] for key in ("client", "train_rows", "test_rows", "own_rows")}, **_values(by_client, k)}
+        for k in sorted(first)
+    ]
+    summary = {name: _summary(part["per_client"], part["task"]) for name, part in parts.items()}
+    return {
+        "figure": "rmse" if parts["federated"]["task"] == "numbers" else "accuracy",
+        "clients": rows,
+        "summary": summary,
+    }
+
+
+def _values(by_client: Mapping[str, Mapping[int, Mapping[str, Any]]], client: int) -> dict[str, Any]:
+    return {name: {key: rows[client][key] for key in ("value", "low", "high")} for name, rows in by_client.items()}
+
+
+def _summary(rows: list[dict[str, Any]], task: str) -> dict[str, float | None]:
+    """{mean, p10, min}; for errors the 90th percentile and the largest, under the same names: the worst end."""
+    sign = -1.0 if task == "numbers" else 1.0
+    values = [None if row["value"] is None else sign * row["value"] for row in rows]
+    found = client_summary(values, [row["test_rows"] for row in rows])
+    return {key: None if value is None else sign * value for key, value in found.items()}
+
+
+def expected_flops(examples: int, forward: int, rounds: int) -> float:
+    """Cost of one baseline: every example forward and backward, in every round."""
+    return 3.0 * examples * forward * rounds

@@ -1,0 +1,74 @@
+"""What a result was obtained on: versions, processor, memory, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("fedatlas", "torch", "numpy", "scipy", "scikit-learn")
+FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "sve", "bf16")
+
+
+def versions() -> dict[str, str]:
+    """Version of Python and of the packages a result depends on."""
+    out = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return out
+
+
+def processor() -> dict[str, Any]:
+    """Kind of CPU, number of cores this process may use, and those of its flags that decide speed."""
+    model, flags = platform.processor() or platform.machine(), set[str]()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                model = value.strip()
+            if key.strip() in {"flags", "Features"}:
+                flags |= set(value.split())
+    return {"model": model, "cores": cores(), "flags": [f for f in FLAGS if f in flags]}
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def commit() -> str | None:
+    """Commit of the working tree fedatlas runs from, None for an installed package."""
+    here = Path(__file__).resolve().parent
+    try:
+        out = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return out.stdout.strip() or None if out.returncode == 0 else None
+
+
+def peak_memory() -> int:
+    """Largest resident set so far, of this process and of the largest finished child, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return unit * own
+
+
+def describe() -> dict[str, Any]:
+    """All of the above, for ``summary.json``."""
+    return {"versions": versions(), "cpu": processor(), "system": platform.platform(), "commit": commit()}
+
+
+def device(wanted: str) -> str:
+    """``auto`` -> the device that a run uses."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted

@@ -1,0 +1,34 @@
+"""``--plugin my.py``: a user's own algorithms, models or partitioners, for this command only.
+
+The file defines dicts ``ALGORITHMS``, ``MODELS`` or ``PARTITIONS`` of name -> builder; an experiment file can then name them. The
+command line runs the file, an experiment file never can.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedatlas.errors import ConfigError
+from fedatlas.registry import PLUGINS
+
+
+def load_plugins(paths: Iterable[Path]) -> None:
+    """Runs each file and takes its builders; ConfigError if it cannot be run or brings none."""
+    for path in paths:
+        spec = importlib.util.spec_from_file_location(f"fedatlas_plugin_{path.stem}", path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise ConfigError(f"--plugin {path}: there is no such Python file.")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise ConfigError(f"--plugin {path} could not be run: {type(error).__name__}: {error}.") from error
+        found = {kind: getattr(module, kind.upper(), {}) for kind in PLUGINS}
+        if not any(found.values()):
+            raise ConfigError(f"--plugin {path}: it defines none of {', '.join(kind.upper() for kind in PLUGINS)}.")
+        for kind, builders in found.items():
+            PLUGINS[kind] |= builders

@@ -1,0 +1,109 @@
+"""The run directory: the contract of `docs/experiment.md`, written as the run goes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from safetensors.torch import save
+from torch import Tensor
+
+from fedatlas.errors import ConfigError
+from fedatlas.experiment.config import ExperimentConfig, read
+from fedatlas.experiment.files import disk_error, write_bytes, write_json, write_text
+
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+
+
+class RunFolder:
+    """One run's folder. Rows are appended, everything else is written whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: ExperimentConfig) -> RunFolder:
+        """A new folder with the resolved configuration; ConfigError if there is a run in it already."""
+        if (path / CONFIG).exists():
+            raise ConfigError(
+                f"'{path}' holds a run already: continue it with --resume {path}, or choose another --out."
+            )
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"--out {path}: this is a file; name a folder.")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(path, error) from error
+        folder = cls(path)
+        folder.rewrite(config)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """The folder of an earlier run."""
+        if not (path / CONFIG).exists():
+            raise ConfigError(f"'{path}' is not a run: it has no {CONFIG}.")
+        return cls(path)
+
+    def rewrite(self, config: ExperimentConfig) -> None:
+        """Writes the resolved configuration."""
+        head = "# The resolved configuration of this run; 'fedatlas run config.toml' repeats it.\n"
+        write_text(self.path / CONFIG, f"{head}# hash = {config.hash()}\n\n" + tomli_w.dumps(config.plain()))
+
+    def config(self) -> ExperimentConfig:
+        """The run's configuration as recorded."""
+        return read(self.path / CONFIG)
+
+    def append(self, row: Mapping[str, Any]) -> int:
+        """Adds a row to metrics.jsonl and flushes it to the disk; returns the file's length in bytes."""
+        path = self.path / METRICS
+        try:
+            with open(path, "ab") as file:
+                file.write((json.dumps(row) + "\n").encode())
+                file.flush()
+                os.fsync(file.fileno())
+                return file.tell()
+        except OSError as error:
+            raise disk_error(path, error) from error
+
+    def truncate(self, length: int) -> None:
+        """Drops rows after a checkpoint."""
+        path = self.path / METRICS
+        data = path.read_bytes() if path.exists() else b""
+        if len(data) < length:
+            raise ConfigError(f"'{path}' is shorter than at the checkpoint: it was altered; start the run anew.")
+        if len(data) > length:
+            write_bytes(path, data[:length])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; a last line cut short by a crash is left out."""
+        path = self.path / METRICS
+        out = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                out.append(json.loads(line))
+            except ValueError:
+                break
+        return out
+
+    def save_model(self, name: str, state: Mapping[str, Tensor]) -> None:
+        """A state dict under torch's names and layout."""
+        write_bytes(self.path / name, save(dict(state)))
+
+    def write_json(self, name: str, value: Any) -> None:
+        """A file of the run, whole."""
+        write_json(self.path / name, value)
+
+    def summary(self) -> dict[str, Any]:
+        """summary.json; ConfigError while the run is not finished."""
+        try:
+            out: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(
+                f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}'."
+            ) from None
+        return out

@@ -1,0 +1,246 @@
+"""One run: from a configuration to a run directory, resumable at every round without changing a bit."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from torch import nn
+
+from fedatlas.algorithm import State
+from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.host import Cost, Host
+from fedatlas.engine.plan import Plan, make_executor, restore
+from fedatlas.errors import DivergedError
+from fedatlas.experiment import machine
+from fedatlas.experiment.checkpoint import Checkpoints, Restored
+from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
+from fedatlas.experiment.config import ExperimentConfig, bytes_of
+from fedatlas.experiment.evaluate import Evaluator, Trained
+from fedatlas.experiment.record import SUMMARY, RunFolder
+from fedatlas.experiment.resolve import resolve_plan
+from fedatlas.experiment.setup import Setup, set_up
+from fedatlas.experiment.summary import summarise
+from fedatlas.rounds import federated
+
+Row = dict[str, Any]
+
+
+class Progress(Protocol):
+    """Is told what happens, for people to watch."""
+
+    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None: ...
+    def said(self, notice: str) -> None: ...
+    def row(self, row: Row) -> None: ...
+    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None: ...
+
+
+class Silent:
+    """Tells nobody."""
+
+    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:
+        """Nothing."""
+
+    def said(self, notice: str) -> None:
+        """Nothing."""
+
+    def row(self, row: Row) -> None:
+        """Nothing."""
+
+    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+
+class Run(NamedTuple):
+    """A finished run."""
+
+    path: Path
+    summary: Mapping[str, Any]
+
+
+class Simulation:
+    """The state of a run between rounds, and what one round does to it."""
+
+    def __init__(
+        self, setup: Setup, plan: Plan, states: ClientStates, checkpoints: Checkpoints, folder: RunFolder
+    ) -> None:
+        self.setup, self.plan, self.states, self.folder, self.checkpoints = setup, plan, states, folder, checkpoints
+        self.executor = make_executor(plan, setup.bench)
+        self.host = Host(setup.bench, self.executor, states, setup.sizes, setup.seed)
+        self.evaluator = Evaluator(setup)
+        self.server: State = {}
+        self.number = 0
+        self.saved = -1  # round of the last checkpoint
+        self.metrics_bytes = 0
+
+    def begin(self) -> Row:
+        """Round 0: the initial model, evaluated (ALGORITHMS.md C4)."""
+        facts = {"K": float(self.host.K), "n": float(self.host.n), "classes": float(self.setup.dataset.classes)}
+        self.server = dict(self.setup.algorithm.server_init({"global": self.setup.params}, facts))
+        if self.setup.buffers:
+            self.server = {**self.server, "buffers": self.setup.buffers}
+        return self._close(0, None, Cost(), math.nan, time.perf_counter())
+
+    def resume(self, restored: Restored) -> None:
+        """Continues from a checkpoint: rows after it are dropped and made again."""
+        self.server, self.number, self.saved = restored.server, restored.round, restored.round
+        self.folder.truncate(restored.metrics_bytes)
+        self.metrics_bytes = restored.metrics_bytes
+
+    def step(self) -> Row:
+        """One round: draw, drive, evaluate, record, checkpoint."""
+        started = time.perf_counter()
+        setup, number = self.setup, self.number + 1
+        local = setup.config.local
+        lr = learning_rate(local.schedule, local.lr, number, setup.config.rounds)
+        drawn = draw_round(setup.config, setup.sizes, setup.seed, number)
+        rounds = setup.algorithm.rounds or federated
+        try:
+            self.server = self.host.drive(rounds(setup.algorithm, self.server, drawn.round), number, lr)
+        except DivergedError as error:
+            raise DivergedError(
+                f"the run diverged in round {number}: {error}; lower local.lr (now {lr:g}). "
+                f"Everything up to round {self.number} is kept in '{self.folder.path}'."
+            ) from None
+        return self._close(number, drawn, self.host.cost, lr, started)
+
+    def _close(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> Row:
+        """Evaluates, appends the row, writes the checkpoint."""
+        config = self.setup.config
+        last = number == config.rounds
+        evaluated = number == 0 or last or number % config.evaluation.every == 0
+        before = time.perf_counter()
+        quality = self.quality() if evaluated else self.evaluator.blank()
+        phases = {**cost.seconds, "evaluate": time.perf_counter() - before}
+        row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
+        row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
+        row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
+        row |= {"flops": int(cost.passes * self.setup.flops), "peak_memory_bytes": machine.peak_memory()}
+        self.metrics_bytes = self.folder.append(row)
+        self.number = number
+        if last or number % config.checkpoint.every == 0:
+            self.save()
+        return row
+
+    def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
+        work = self.host.work if drawn else {}
+        done = {k: w for k, w in work.items() if w.steps}
+        total = sum(w.examples for w in done.values())
+        loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
+        return {
+            "train_loss": loss,
+            "clients": sorted(work),
+            "selected": list(drawn.selected) if drawn else [],
+            "weights": [cost.weights[k] for k in sorted(cost.weights)],
+            "steps": [work[k].steps for k in sorted(work)],
+            "lr": None if math.isnan(lr) else lr,
+        }
+
+    def save(self) -> None:
+        """A checkpoint of this round, unless there is one."""
+        if self.saved != self.number:
+            extra = {"plan": self.plan.plain()}
+            self.checkpoints.save(self.number, self.server, self.states, self.metrics_bytes, extra)
+            self.saved = self.number
+
+    def models(self) -> dict[str, Trained]:
+        """name -> what is evaluated and saved."""
+        buffers = self.server.get("buffers", {})
+        return {name: Trained(params, buffers) for name, params in self.setup.algorithm.models(self.server).items()}
+
+    def client_model(self, client: int) -> Trained:
+        """What client ``client`` would use: its personal model where the algorithm has such, else the global one."""
+        algorithm = self.setup.algorithm
+        if algorithm.personal is None:
+            return self.models()["global"]
+        message = algorithm.broadcast(self.server, client)
+        facts = self.host.facts(client, self.number, 0.0)
+        params = algorithm.personal(message, self.host.state_of(client, message, facts))
+        return Trained(params, self.server.get("buffers", {}))
+
+    def quality(self) -> Row:
+        """The quality fields of a row."""
+        if self.setup.algorithm.personal is not None:
+            return self.evaluator.personal_row(self.client_model)
+        return self.evaluator.row(self.models()["global"])
+
+    def close(self) -> None:
+        """Ends the workers and removes their scratch files."""
+        self.executor.close()
+        self.states.close()
+
+
+def run_one(
+    config: ExperimentConfig,
+    path: Path,
+    *,
+    resume: bool = False,
+    module: nn.Module | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """One seed of an experiment, from its beginning or from its last checkpoint."""
+    progress = progress or Silent()
+    setup = set_up(config, config.seed, module)
+    folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config)
+    checkpoints = Checkpoints(path / "checkpoint", setup.config.hash(), setup.config.checkpoint.keep)
+    states = ClientStates(bytes_of(config.engine.state_memory))
+    restored = checkpoints.load(states) if resume else None
+    plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
+    simulation = Simulation(setup, plan, states, checkpoints, folder)
+    try:
+        for notice in setup.notices:
+            progress.said(notice)
+        if restored:
+            for refused in restored.refused:
+                progress.said(f"{refused} The checkpoint of round {restored.round} is used.")
+            simulation.resume(restored)
+        else:
+            write_beginning(setup, folder)
+        progress.started(setup, path, plan, simulation.number)
+        if not resume:
+            progress.row(simulation.begin())
+        rows = folder.rows()
+        while simulation.number < setup.config.rounds and not stopped(config, rows):
+            rows.append(simulation.step())
+            progress.row(rows[-1])
+        simulation.save()
+        summary = write_end(simulation, folder, rows)
+    finally:
+        simulation.close()
+    return Run(path, summary)
+
+
+def stopped(config: ExperimentConfig, rows: list[Row]) -> bool:
+    """Whether ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds."""
+    if config.stop is None or not rows:
+        return False
+    key, sign = ("rmse", -1.0) if "rmse" in rows[0] else ("accuracy", 1.0)
+    seen = [(r["round"], sign * r[key]) for r in rows if r.get(key) is not None]
+    best_round, best = max(seen, key=lambda pair: (pair[1], -pair[0]))
+    if config.stop.accuracy is not None and key == "accuracy" and seen[-1][1] >= config.stop.accuracy:
+        return True
+    return config.stop.patience is not None and rows[-1]["round"] - best_round >= config.stop.patience
+
+
+def write_beginning(setup: Setup, folder: RunFolder) -> None:
+    """What is known before round 1: the initial model, who holds what, how inputs were made."""
+    folder.save_model("initial.safetensors", setup.network.state_dict(setup.params, setup.buffers))
+    folder.write_json("partition.json", setup.partition_record())
+    folder.write_json("preprocess.json", setup.preprocess.to_json())
+
+
+def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row]) -> dict[str, Any]:
+    """The models and the summary."""
+    models = simulation.models()
+    for name, model in models.items():
+        file = "model.safetensors" if len(models) == 1 else f"model-{name}.safetensors"
+        folder.save_model(file, simulation.setup.network.state_dict(model.params, model.buffers))
+    summary = summarise(simulation.setup, simulation.plan, rows)
+    summary["per_client"] = simulation.evaluator.per_client(simulation.client_model)
+    if simulation.setup.algorithm.personal is None:
+        summary["final"] |= simulation.evaluator.detail(models["global"])
+    folder.write_json(SUMMARY, summary)
+    return summary

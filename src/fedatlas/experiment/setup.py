@@ -1,0 +1,242 @@
+"""From a configuration to a federation that is ready to run: every refusal happens here, before anything trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedatlas.algorithm import UNION, Algorithm
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.batches import Rows
+from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.data.partition import apply_feature_skew, make_partition
+from fedatlas.data.preprocess import Preprocess, preprocess
+from fedatlas.data.sources import load_dataset, take_public
+from fedatlas.engine.job import Bench, LocalOptions
+from fedatlas.engine.model import Network
+from fedatlas.engine.optim import Optimizer
+from fedatlas.errors import ConfigError
+from fedatlas.experiment.cohort import local_budget
+from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, make_loss, make_model
+from fedatlas.registry import arguments, find
+from fedatlas.rng import numpy_stream, torch_stream
+from fedatlas.tree import Tree
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+
+
+class Setup(NamedTuple):
+    """Everything a run needs, resolved."""
+
+    config: ExperimentConfig
+    seed: int
+    dataset: Dataset
+    partition: Partition  # rows that train
+    held_out: Mapping[int, np.ndarray]  # client -> its rows kept for per-client figures
+    validation: np.ndarray  # training rows kept for validation, of all clients
+    preprocess: Preprocess
+    algorithm: Algorithm
+    network: Network
+    params: Tree
+    buffers: Tree
+    loss: Loss
+    bench: Bench
+    flops: int  # of a forward pass of one row
+    notices: tuple[str, ...]
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """client -> training rows."""
+        return dict(enumerate(self.partition.sizes))
+
+    def partition_record(self) -> dict[str, Any]:
+        """``partition.json``: who holds which training rows, and what was kept out of training."""
+        return {
+            "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
+            "left_out": self.partition.left_out,
+            "held_out": {str(k): rows.tolist() for k, rows in self.held_out.items()},
+            "validation": self.validation.tolist(),
+            "feature_skew": [dict(spec) for spec in self.partition.feature_skew],
+            "info": dict(self.partition.info),
+        }
+
+
+def make_algorithm(config: ExperimentConfig) -> Algorithm:
+    """The algorithm named by ``[algorithm]``, its parameters checked against the builder's signature."""
+    builder = find("algorithms", ALGORITHMS, config.algorithm.name)
+    given = config.algorithm.parameters()
+    if "weights" in given and "weights" not in arguments("algorithm", builder, {}):
+        name = config.algorithm.name
+        raise ConfigError(f"algorithm.weights: '{name}' sets its own weights; remove the key.")
+    algorithm: Algorithm = builder(**arguments("algorithm", builder, given))
+    return algorithm
+
+
+def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
+    """Keys that the algorithm dictates: replaced over a default (with a notice), refused over what the user wrote."""
+    notices = []
+    for key, value in algorithm.fixes.items():
+        table_name, _, field = key.partition(".")
+        table = getattr(config, table_name)
+        now = getattr(table, field)
+        if now == value:
+            continue
+        if field in table.model_fields_set:
+            raise ConfigError(f"{key} = {now!r}: '{algorithm.name}' works with {value!r} only; remove the key.")
+        changed = table.model_copy(update={field: value})
+        config = config.model_copy(update={table_name: changed})
+        notices.append(f"'{algorithm.name}' sets {key} = {value!r} (the default is {now!r}).")
+    return config, notices
+
+
+def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
+    """What the profile warns of; it never changes a value."""
+    out = []
+    if config.profile == "device" and algorithm.client_init is not None:
+        out.append(
+            f"profile 'device': '{algorithm.name}' keeps state on its clients, but devices rarely come back; take a stateless method."
+        )
+    if config.profile == "device" and config.cohort.size is None and config.cohort.fraction > 0.1:
+        out.append(
+            f"profile 'device': cohort.fraction = {config.cohort.fraction} is above 0.1, the usual limit for devices."
+        )
+    if config.profile == "silo" and config.partition.clients > 100:
+        out.append(f"profile 'silo': {config.partition.clients} clients are more than the usual 2 to 100.")
+    return out
+
+
+def split_clients(
+    partition: Partition, seed: int, validation: float, own: float
+) -> tuple[Partition, np.ndarray, dict[int, np.ndarray]]:
+    """Takes shares of each client's rows out of training: for validation (pooled by the server's metric) and for its own figures."""
+    train, pooled, kept = [], [], {}
+    for k, rows in enumerate(partition.clients):
+        order = numpy_stream(seed, "split", k).permutation(rows)
+        a = int(round(validation * len(rows)))
+        b = a + int(round(own * len(rows)))
+        if len(rows) and b >= len(rows):
+            raise ConfigError(
+                f"client {k} has {len(rows)} rows: too few to hold out the shares of [evaluation] and train."
+            )
+        pooled.append(order[:a])
+        kept[k] = np.sort(order[a:b])
+        train.append(np.sort(order[b:]))
+    out = partition._replace(clients=tuple(train))
+    return out, np.sort(np.concatenate(pooled)), kept if own else {}
+
+
+class PartyRows:
+    """A party's training rows as the model sees them; a client's rows are gathered when it works and dropped after."""
+
+    def __init__(self, dataset: Dataset, partition: Partition, seed: int, dtype: torch.dtype) -> None:
+        self.dataset, self.partition, self.seed, self.dtype = dataset, partition, seed, dtype
+
+    def __call__(self, party: int) -> Rows:
+        """The rows of client ``party``, or of all clients for UNION, in ascending row order."""
+        if party == UNION:
+            if self.partition.feature_skew:
+                parts = [self(k) for k in range(len(self.partition.clients))]
+                return Rows(*(None if p[0] is None else torch.cat(p) for p in zip(*parts, strict=True)))  # type: ignore[arg-type]
+            return self.rows(np.sort(np.concatenate(self.partition.clients)))
+        return self.of(party, self.partition.clients[party])
+
+    def of(self, party: int, index: np.ndarray) -> Rows:
+        """Rows of the training set as client ``party`` would see them."""
+        rows = self.rows(index)
+        if self.partition.feature_skew:
+            stream = torch_stream(self.seed, "partition", "feature", party)
+            rows = rows._replace(x=apply_feature_skew(rows.x, self.partition.feature_skew[party], stream))
+        return rows
+
+    def rows(self, index: np.ndarray) -> Rows:
+        """Training rows by index."""
+        at = torch.from_numpy(np.ascontiguousarray(index))
+        d = self.dataset
+        y = d.y_train[at]
+        weight = None if d.weight_train is None else d.weight_train[at].to(self.dtype)
+        return Rows(d.inputs(d.x_train[at], self.dtype), y.to(self.dtype) if y.is_floating_point() else y, weight)
+
+
+def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
+    """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
+    algorithm = make_algorithm(config)
+    config, notices = apply_fixes(config, algorithm)
+    notices += profile_notices(config, algorithm)
+    dataset = load_dataset(config.data, seed)
+    if config.public is not None:
+        dataset, _, _ = take_public(dataset, config.public, seed)
+    part = config.partition
+    partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
+    dataset, prepared, partition = preprocess(dataset, partition, config.data.scale, config.data.missing)
+    validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
+    partition, pooled, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
+    dtype = DTYPES[config.engine.precision]
+    loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
+    loss.check(dataset.y_train)
+    network_module = make_model(
+        config.model if module is None else module,
+        dataset.shape,
+        loss.width(),
+        seed,
+        dtype,
+        dataset.x_train.dtype == torch.int64,
+    )
+    network = Network(network_module, loss.mean)
+    params, buffers = network.initial()
+    sample = dataset.inputs(dataset.x_train[:2], dtype)
+    shapes = dropout_shapes(network_module, sample)
+    masks = partial(draw_masks, network_module, shapes, dtype=dtype) if shapes else None
+    local = config.local
+    options = LocalOptions(
+        Optimizer(local.optimizer, local.momentum, local.nesterov, local.betas, local.eps),
+        local.batch_size,
+        local_budget(config),
+        local.weight_decay,
+        local.clip,
+        config.data.augment,
+    )
+    rows = PartyRows(dataset, partition, seed, dtype)
+    bench = Bench(algorithm, network, rows, options, dataset.classes, masks, dataset.shift)
+    cost = flops(network_module, sample)
+    return Setup(
+        config,
+        seed,
+        dataset,
+        partition,
+        held_out,
+        pooled,
+        prepared,
+        algorithm,
+        network,
+        params,
+        buffers,
+        loss,
+        bench,
+        cost,
+        tuple(notices),
+    )
+
+
+def test_rows(setup: Setup) -> Rows:
+    """The rows that the curves are drawn on, as the model sees them: the test set, or the clients' pooled validation rows."""
+    source = setup.bench.rows
+    assert isinstance(source, PartyRows)
+    if setup.config.evaluation.on == "validation":
+        return source.rows(setup.validation)
+    d = setup.dataset
+    y = d.y_test.to(source.dtype) if d.y_test.is_floating_point() else d.y_test
+    weight = None if d.weight_test is None else d.weight_test.to(source.dtype)
+    return Rows(d.inputs(d.x_test, source.dtype), y, weight)
+
+
+def own_rows(setup: Setup, client: int) -> Rows:
+    """A client's held-out rows."""
+    source = setup.bench.rows
+    assert isinstance(source, PartyRows)
+    return source.of(client, setup.held_out[client])

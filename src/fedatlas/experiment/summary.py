@@ -1,0 +1,96 @@
+"""``summary.json``: what came out, what it cost, on which machine; and the same over several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedatlas.data.partition import describe as describe_partition
+from fedatlas.engine.plan import Plan
+from fedatlas.experiment import machine
+from fedatlas.experiment.setup import Setup
+from fedatlas.metrics.intervals import mean_last, over_seeds
+from fedatlas.models import parameter_count
+
+TOTALS = ("bytes_up", "bytes_down", "bytes_peer", "flops", "seconds")
+LOWER_IS_BETTER = {"loss", "rmse", "mae"}
+FIGURES = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
+
+
+def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The summary of one run from its rows."""
+    evaluated = [row for row in rows if row["loss"] is not None]
+    last = evaluated[-1]
+    figures = [key for key in FIGURES if key in last]
+    data = setup.dataset
+    return {
+        "algorithm": setup.algorithm.name,
+        "data": data.name,
+        "model": setup.config.model.name,
+        "partition": setup.config.partition.name,
+        "clients": len(setup.partition.clients),
+        "rounds": rows[-1]["round"],
+        "seed": setup.seed,
+        "task": data.task,
+        "class_names": list(data.class_names),
+        "parameters": parameter_count(setup.network.module),
+        "forward_flops": setup.flops,
+        "final": {
+            "round": last["round"],
+            **{k: last[k] for k in (*figures, "per_class_f1", "client_accuracy") if k in last},
+        },
+        "best": best(evaluated, figures),
+        "mean_last": {key: mean_last([row.get(key) for row in rows]) for key in figures},
+        "cost": cost(rows),
+        "partition_facts": partition_facts(setup),
+        "leaves": setup.algorithm.leaves,
+        "notices": list(setup.notices),
+        "plan": plan.plain(),
+        "config_hash": setup.config.hash(),
+        **machine.describe(),
+    }
+
+
+def best(rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> dict[str, Any]:
+    """Each figure's best value and the round it was reached in."""
+    out = {}
+    for key in figures:
+        known = [(row[key], row["round"]) for row in rows if row[key] is not None]
+        if known:
+            value, number = (min if key in LOWER_IS_BETTER else max)(known, key=lambda pair: pair[0])
+            out[key] = {"value": value, "round": number}
+    return out
+
+
+def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Totals over the rounds, seconds by phase, and the peak memory."""
+    phases: dict[str, float] = {}
+    for row in rows:
+        for phase, seconds in row["seconds_by_phase"].items():
+            phases[phase] = phases.get(phase, 0.0) + seconds
+    total = {key: sum(row[key] for row in rows) for key in TOTALS}
+    return {**total, "seconds_by_phase": phases, "peak_memory_bytes": max(row["peak_memory_bytes"] for row in rows)}
+
+
+def partition_facts(setup: Setup) -> dict[str, Any]:
+    """Who holds what, in figures: sizes, class counts, distance to the whole."""
+    labels = setup.dataset.y_train.numpy()
+    return describe_partition(setup.partition, labels, setup.dataset.classes)
+
+
+def over(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The summary of several seeds: mean, standard deviation and number for each figure and cost."""
+    first = summaries[0]
+    keys = [key for key in FIGURES if key in first["final"]]
+    spread = {key: dict(over_seeds([s["final"][key] for s in summaries])._asdict()) for key in keys}
+    costs = {key: dict(over_seeds([s["cost"][key] for s in summaries])._asdict()) for key in TOTALS}
+    kept = ("algorithm", "data", "model", "partition", "clients", "rounds", "task", "class_names", "parameters")
+    tail = ("plan", "versions", "cpu", "system", "commit")
+    return {
+        **{key: first[key] for key in kept},
+        "seeds": [s["seed"] for s in summaries],
+        "final": {key: value["mean"] for key, value in spread.items()},
+        "over_seeds": {"final": spread, "cost": costs},
+        "cost": {key: value["mean"] for key, value in costs.items()},
+        **{key: first[key] for key in tail},
+    }

@@ -1,0 +1,206 @@
+"""What a person watching a run sees: a live table in a terminal, plain lines elsewhere, nothing with --quiet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from fedatlas.engine.plan import Plan
+from fedatlas.experiment.run import Row
+from fedatlas.experiment.setup import Setup
+
+SHOWN = 12  # rounds in the live table
+
+
+def console() -> Console:
+    """Standard error: standard output is left for results."""
+    return Console(stderr=True, highlight=False)
+
+
+def bytes_text(n: float) -> str:
+    """1234567 -> '1.23 MB' (powers of ten)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(n) < 1000 or unit == "GB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
+        n /= 1000
+    return ""
+
+
+def seconds_text(s: float) -> str:
+    """75 -> '1 min 15 s'."""
+    if s < 10:
+        return f"{s:.2f} s"
+    if s < 60:
+        return f"{s:.0f} s"
+    minutes, rest = divmod(round(s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def figure_text(value: Any) -> str:
+    """A quality figure, or a dash where there is none."""
+    return f"{value:.4f}" if isinstance(value, (int, float)) else "-"
+
+
+def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Heading and text of the figures of a round."""
+    quality = (
+        [("accuracy", "accuracy"), ("macro F1", "macro_f1")] if "accuracy" in row else [("RMSE", "rmse"), ("R2", "r2")]
+    )
+    bytes_ = row["bytes_up"] + row["bytes_down"] + row["bytes_peer"]
+    return [
+        ("round", str(row["round"])),
+        *((title, figure_text(row[key])) for title, key in quality),
+        ("test loss", figure_text(row["loss"])),
+        ("s/round", f"{row['seconds']:.2f}"),
+        ("bytes", bytes_text(bytes_)),
+    ]
+
+
+def sentence(setup: Setup) -> str:
+    """The run in a sentence."""
+    c, d = setup.config, setup.dataset
+    held = setup.partition.sizes
+    rows = f"{min(held):,} to {max(held):,}" if min(held) != max(held) else f"{held[0]:,}"
+    return (
+        f"{len(held)} clients with {rows} rows of {d.name} each ({c.partition.name}), {setup.algorithm.name} "
+        f"over {c.rounds} rounds, model {c.model.name}, seed {setup.seed}"
+    )
+
+
+class Watcher:
+    """Common to the live and the plain view."""
+
+    def __init__(self) -> None:
+        self.out = console()
+        self.rounds = 0
+        self.seen: list[Row] = []
+
+    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:
+        """Says what runs and where it is kept."""
+        self.rounds, self.seen, self.begun = setup.config.rounds, [], time.perf_counter()
+        self.out.print(f"[bold]{sentence(setup)}[/]")
+        where = f"{plan.workers} worker{'s' if plan.workers > 1 else ''}"
+        self.out.print(
+            f"Engine: {plan.engine}, step {plan.step}, {where}, {plan.precision} on {plan.device}. Folder: {folder}"
+        )
+        if first_round:
+            self.out.print(f"Resumed after round {first_round}.")
+
+    def said(self, notice: str) -> None:
+        """Prints a notice."""
+        self.out.print(f"[yellow]{notice}[/]")
+
+    def left(self) -> str:
+        """Time left, from the median of the last rounds."""
+        times = sorted(row["seconds"] for row in self.seen[-9:] if row["round"])
+        if not times:
+            return "?"
+        return seconds_text(times[len(times) // 2] * (self.rounds - self.seen[-1]["round"]))
+
+    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
+        """A short table and where the report is."""
+        self.out.print(end_table(summary))
+        report = folder / "report.html"
+        self.out.print(f"Report: {report if report.exists() else folder}")
+
+
+class Plain(Watcher):
+    """One line a round, for pipes and logs; where rounds are fast, one line in half a second."""
+
+    last = 0.0
+
+    def row(self, row: Row) -> None:
+        """Prints the round."""
+        self.seen.append(row)
+        now = time.perf_counter()
+        if now - self.last < 0.5 and row["round"] not in (0, self.rounds):
+            return
+        self.last = now
+        text = ", ".join(f"{title} {value}" for title, value in columns(row))
+        self.out.print(f"{text}, left {self.left()}", soft_wrap=True)
+
+
+class Lively(Watcher):
+    """A table that grows in place, with a bar."""
+
+    live: Live | None = None
+
+    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:
+        """Opens the live table."""
+        super().started(setup, folder, plan, first_round)
+        bar = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]} left"),
+        )
+        self.bar = Progress(*bar)
+        self.task = self.bar.add_task("rounds", total=self.rounds, completed=first_round, left="?")
+        self.live = Live(self.bar, console=self.out, refresh_per_second=8)
+        self.live.start()
+
+    def row(self, row: Row) -> None:
+        """Redraws."""
+        self.seen.append(row)
+        table = Table(box=None, pad_edge=False)
+        for title, _ in columns(row):
+            table.add_column(title, justify="right")
+        for shown in self.seen[-SHOWN:]:
+            table.add_row(*(value for _, value in columns(shown)))
+        self.bar.update(self.task, completed=row["round"], left=self.left())
+        assert self.live is not None
+        self.live.update(Group(table, self.bar))
+        if row["round"] == self.rounds:
+            self.stop()
+
+    def said(self, notice: str) -> None:
+        """Prints above the table."""
+        (self.live.console if self.live else self.out).print(f"[yellow]{notice}[/]")
+
+    def stop(self) -> None:
+        """Leaves the table as it stands."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
+        """The end table."""
+        self.stop()
+        super().finished(folder, summary)
+
+
+def watcher(quiet: bool) -> Any:
+    """The view that fits: live in a terminal, lines elsewhere, silent if asked."""
+    if quiet:
+        return None
+    return Lively() if sys.stderr.isatty() else Plain()
+
+
+def end_table(summary: Mapping[str, Any]) -> Table:
+    """Final figures, cost, and what the parties gain."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    final, cost = summary["final"], summary["cost"]
+    for key in ("accuracy", "macro_f1", "rmse", "r2", "loss"):
+        if final.get(key) is not None:
+            spread = summary.get("over_seeds", {}).get("final", {}).get(key, {})
+            sd = f" (sd {spread['sd']:.4f}, n {spread['n']})" if spread.get("sd") is not None else ""
+            table.add_row(key.replace("_", " "), f"[bold]{final[key]:.4f}[/]{sd}")
+    table.add_row("sent up / down", f"{bytes_text(cost['bytes_up'])} / {bytes_text(cost['bytes_down'])}")
+    if cost.get("bytes_peer"):
+        table.add_row("between clients", bytes_text(cost["bytes_peer"]))
+    table.add_row("time", seconds_text(cost["seconds"]))
+    gained = summary.get("gain")
+    if gained:
+        for name, spread in gained["summary"].items():
+            line = ", ".join(f"{key} {figure_text(spread[key])}" for key in ("mean", "p10", "min"))
+            table.add_row(f"{gained['figure']}, {name.replace('_', ' ')}", line)
+    return table

@@ -1,0 +1,166 @@
+"""A small federation for tests: unequal clients, ragged batches, a smooth network, everything from seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedatlas.algorithm import UNION, Algorithm, Budget, Round, State
+from fedatlas.data.batches import Rows, examples_of
+from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.host import Executor, Host
+from fedatlas.engine.job import Bench, LocalOptions
+from fedatlas.engine.loop import LoopExecutor
+from fedatlas.engine.model import Network
+from fedatlas.engine.optim import Optimizer
+from fedatlas.rng import numpy_stream
+from fedatlas.rounds import federated
+from fedatlas.tree import Tree
+
+SIZES = (5, 12, 9, 21, 7)  # batches of 4 are ragged everywhere but at client 1
+
+
+class Smooth(nn.Module):
+    """4 - 6 - 3 with tanh: no kink at which float32 engines could part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 6)
+        self.head = nn.Linear(6, 3)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.hidden(x))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x))
+
+
+def cross_entropy(outputs: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+    losses = nn.functional.cross_entropy(outputs, y, reduction="none")
+    return losses.mean() if weight is None else (losses * weight).sum() / weight.sum()
+
+
+def rows(sizes: tuple[int, ...] = SIZES, dtype: torch.dtype = torch.float64) -> dict[int, Rows]:
+    """Labelled rows of each client: three classes, unevenly spread."""
+    held = {}
+    for k, n in enumerate(sizes):
+        stream = numpy_stream(0, "test", k)
+        y = stream.choice(3, size=n, p=np.roll([0.7, 0.2, 0.1], k))
+        x = stream.normal(size=(n, 4)) + y[:, None]
+        held[k] = Rows(torch.tensor(x, dtype=dtype), torch.tensor(y))
+    return held
+
+
+def module(make: Callable[[], nn.Module], dtype: torch.dtype = torch.float64) -> nn.Module:
+    """A network with the weights of seed 7."""
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return make().to(dtype)
+
+
+class Federation(NamedTuple):
+    """Everything a run needs, without an experiment file."""
+
+    bench: Bench
+    held: Mapping[int, Rows]
+    params: Tree
+    buffers: Tree
+
+    def host(self, make: Callable[[Bench], Executor] = LoopExecutor, seed: int = 1) -> Host:
+        sizes = {k: r.n for k, r in self.held.items()}
+        return Host(self.bench, make(self.bench), ClientStates(), sizes, seed)
+
+    def begin(self) -> State:
+        server = dict(self.bench.algorithm.server_init({"global": self.params}, {"K": float(len(self.held))}))
+        return {**server, "buffers": self.buffers} if self.buffers else server
+
+    def round(self, number: int, cohort: tuple[int, ...], budgets: Mapping[int, Budget] | None = None) -> Round:
+        budgets = budgets or {}
+        sizes = {k: self.held[k].n for k in cohort}
+        local = self.bench.local
+        examples = sum(examples_of(budgets.get(k, local.budget), n, local.batch_size) for k, n in sizes.items())
+        n = sum(r.n for r in self.held.values())
+        return Round(number, cohort, len(self.held), n, sizes, examples, budgets)
+
+
+def federation(
+    algorithm: Algorithm,
+    held: Mapping[int, Rows] | None = None,
+    make: Callable[[], nn.Module] = Smooth,
+    loss: Any = cross_entropy,
+    dtype: torch.dtype = torch.float64,
+    **local: Any,
+) -> Federation:
+    """A federation of the clients ``held`` under ``algorithm``; ``local`` are fields of LocalOptions."""
+    held = dict(rows(dtype=dtype) if held is None else held)
+
+    def find(party: int) -> Rows:
+        if party != UNION:
+            return held[party]
+        return Rows(torch.cat([held[k].x for k in sorted(held)]), torch.cat([held[k].y for k in sorted(held)]))
+
+    network = Network(module(make, dtype), loss)
+    params, buffers = network.initial()
+    options = LocalOptions(**{"batch_size": 4, "budget": Budget(epochs=2), **local})
+    return Federation(Bench(algorithm, network, find, options, 3), held, params, buffers)
+
+
+def cohorts(rounds: int, K: int = len(SIZES), m: int = 3, seed: int = 1) -> list[tuple[int, ...]]:
+    """Partial participation: m of K clients a round."""
+    streams = (numpy_stream(seed, "sampling", t) for t in range(1, rounds + 1))
+    return [tuple(sorted(int(k) for k in s.choice(K, m, replace=False))) for s in streams]
+
+
+def play(
+    fed: Federation,
+    rounds: int | list[tuple[int, ...]] = 3,
+    make: Callable[[Bench], Executor] = LoopExecutor,
+    seed: int = 1,
+    lr: float = 0.1,
+    server: State | None = None,
+    host: Host | None = None,
+    first: int = 1,
+    budgets: Mapping[int, Budget] | None = None,
+) -> tuple[State, Host]:
+    """Runs so many rounds (or the given cohorts) and returns the server's state and the host."""
+    plan = cohorts(rounds, len(fed.held), min(3, len(fed.held))) if isinstance(rounds, int) else rounds
+    host = host or fed.host(make, seed)
+    server = fed.begin() if server is None else server
+    generate = fed.bench.algorithm.rounds or federated
+    for number, cohort in enumerate(plan, start=first):
+        limited = {k: b for k, b in (budgets or {}).items() if k in cohort}
+        server = host.drive(generate(fed.bench.algorithm, server, fed.round(number, cohort, limited)), number, lr)
+    return server, host
+
+
+def everyone(fed: Federation, rounds: int) -> list[tuple[int, ...]]:
+    """Full participation."""
+    return [tuple(sorted(fed.held))] * rounds
+
+
+def sgd(**keys: Any) -> Optimizer:
+    return partial(Optimizer, "sgd")(**keys)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal bit for bit, whatever is nested how."""
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    return bool(a == b)
+
+
+def gap(a: Any, b: Any) -> float:
+    """Largest absolute difference of two nested values."""
+    if isinstance(a, Mapping):
+        assert a.keys() == b.keys()
+        return max((gap(a[key], b[key]) for key in a), default=0.0)
+    if isinstance(a, torch.Tensor):
+        return float((a.double() - b.double()).abs().max()) if a.numel() else 0.0
+    return 0.0 if a == b else abs(a - b)

@@ -1,0 +1,204 @@
+"""The laws every algorithm of the registry is under, without a line of test code of its own (docs/architecture.md).
+
+All run under partial participation, unequal sizes and ragged batches. An algorithm that its mathematics excludes from a law says so
+in its record; the number of exclusions is pinned below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import pytest
+import torch
+from federation import cohorts, federation, gap, play, same, sgd
+
+from fedatlas.algorithm import UNION, Algorithm, Budget
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.deploy import codec
+from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.host import Host
+from fedatlas.engine.job import Bench, Job, Result
+from fedatlas.engine.loop import LoopExecutor, run_job
+from fedatlas.engine.pool import PoolExecutor, can_fork
+
+NAMES = sorted(ALGORITHMS)
+LAWS = ("deterministic", "pure", "order", "codec", "workers", "resume", "fixed_point", "nobody")
+
+
+def algorithm(name: str, law: str) -> Algorithm:
+    """The algorithm with its defaults, or a skip with the reason its record gives."""
+    made: Algorithm = ALGORITHMS[name]()
+    if law in made.excluded_laws:
+        pytest.skip(f"{name}: {made.excluded_laws[law]}")
+    return made
+
+
+class ThroughBytes:
+    """A loop executor in which everything that a party is told or keeps is turned into bytes and back."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.sent = 0
+        self.received = 0
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
+        for job in jobs:
+            message, state = codec.encode(dict(job.message)), codec.encode(dict(job.state))
+            self.sent += len(message)
+            result = run_job(self.bench, job._replace(message=codec.decode(message), state=codec.decode(state)))
+            update = codec.encode(dict(result.update))
+            self.received += len(update)
+            yield result._replace(update=codec.decode(update), state=codec.decode(codec.encode(dict(result.state))))
+
+    def close(self) -> None:
+        pass
+
+
+def states(host: Host) -> dict[str, object]:
+    return {str(k): host.states.get(k) for k in host.states.clients()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_deterministic(name: str) -> None:
+    """The same seed gives the same bits, another seed others (C16)."""
+    fed = federation(algorithm(name, "deterministic"))
+    first, host = play(fed)
+    again, _ = play(fed)
+    other, other_host = play(fed, seed=2)
+    assert same(first, again)
+    assert not same({"server": first, "clients": states(host)}, {"server": other, "clients": states(other_host)})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pure(name: str) -> None:
+    """No function changes what it is given: a state handed in is the same afterwards, and a round can be run again from it."""
+    fed = federation(algorithm(name, "pure"))
+    server, host = play(fed)
+    kept, held = codec.encode(dict(server)), {k: codec.encode(dict(host.states.get(k) or {})) for k in range(5)}
+    once, _ = play(fed, cohorts(1), server=server, host=host, first=4)
+    assert codec.encode(dict(server)) == kept
+    fresh = fed.host()
+    for k in held:
+        state = codec.decode(held[k])
+        if state:
+            fresh.states.restore(k, state)
+    again, _ = play(fed, cohorts(1), server=server, host=fresh, first=4)
+    assert same(once, again)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_order(name: str) -> None:
+    """The order in which clients are named changes nothing (C8)."""
+    fed = federation(algorithm(name, "order"))
+    forward, _ = play(fed, [(0, 2, 4), (1, 2, 3)])
+    backward, _ = play(fed, [(4, 0, 2), (3, 2, 1)])
+    assert same(forward, backward)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_codec(name: str) -> None:
+    """Every message, update and client state sent as bytes changes no bit, and the bytes are those that are counted."""
+    fed = federation(algorithm(name, "codec"))
+    plain, host = play(fed)
+    wire: list[ThroughBytes] = []
+
+    def make(bench: Bench) -> ThroughBytes:
+        wire.append(ThroughBytes(bench))
+        return wire[-1]
+
+    sent, sent_host = play(fed, make=make)
+    assert same(plain, sent)
+    assert same(states(host), states(sent_host))
+    server, host = play(fed, cohorts(1), make=make)
+    assert host.cost.bytes_up == wire[-1].received
+    assert host.cost.bytes_down == wire[-1].sent
+
+
+@pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
+@pytest.mark.parametrize("name", NAMES)
+def test_workers(name: str) -> None:
+    """Any number of workers and any chunk size give the bits of one process."""
+    fed = federation(algorithm(name, "workers"))
+    alone, host = play(fed)
+    for workers, chunk in ((1, 1), (2, 2), (3, 5)):
+        pool = partial(PoolExecutor, run_job=run_job, workers=workers, chunk=chunk)
+        together, pool_host = play(fed, make=lambda bench, pool=pool: pool(bench))
+        pool_host.executor.close()
+        assert same(alone, together), (workers, chunk)
+        assert same(states(host), states(pool_host)), (workers, chunk)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resume(name: str) -> None:
+    """A run continued from its saved state ends with the bits of one never stopped."""
+    fed = federation(algorithm(name, "resume"))
+    plan = cohorts(4)
+    whole, host = play(fed, plan)
+    server, first = play(fed, plan[:2])
+    second = fed.host()
+    for k in first.states.clients():
+        second.states.restore(k, codec.decode(codec.encode(dict(first.states.get(k) or {}))))
+    resumed, _ = play(fed, plan[2:], server=codec.decode(codec.encode(dict(server))), host=second, first=3)
+    assert same(whole, resumed)
+    assert same(states(host), states(second))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fixed_point(name: str) -> None:
+    """Where no client has a gradient nothing moves."""
+
+    def flat(outputs: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+        return 0 * outputs.sum()
+
+    fed = federation(algorithm(name, "fixed_point"), loss=flat)
+    server, _ = play(fed)
+    assert gap(server["model"], fed.params) < 1e-15
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nobody(name: str) -> None:
+    """A round that nobody returns from changes nothing (C11)."""
+    fed = federation(algorithm(name, "nobody"))
+    server, host = play(fed, 2)
+    after, _ = play(fed, [()], server=server, host=host, first=3)
+    assert same(server, after)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_sum_to_one_over_those_who_returned(name: str) -> None:
+    """C3: no model shrinks because somebody stayed away."""
+    fed = federation(algorithm(name, "weights"))
+    _, host = play(fed, [(1, 3)])
+    if host.cost.weights:
+        assert sum(host.cost.weights.values()) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_less_work_of_some_is_counted(name: str) -> None:
+    """Stragglers' shorter work reaches the algorithm: one step more or less is another result."""
+    fed = federation(algorithm(name, "stragglers"), optimizer=sgd())
+    usual, host = play(fed, [(0, 1, 2)])
+    short, short_host = play(fed, [(0, 1, 2)], budgets={1: Budget(epochs=1)})
+    if name == "centralised":  # one party, which goes through as many examples as the cohort would have
+        assert host.work[UNION].examples - short_host.work[UNION].examples == 12
+    else:
+        assert (host.work[1].steps, short_host.work[1].steps) == (6, 3)
+    assert not same({"s": usual, "c": states(host)}, {"s": short, "c": states(short_host)})
+
+
+def test_exclusions_are_pinned() -> None:
+    """An algorithm may only leave a law that its mathematics excludes; today none does."""
+    made: Callable[[str], Algorithm] = lambda name: ALGORITHMS[name]()  # noqa: E731
+    assert {name: dict(made(name).excluded_laws) for name in NAMES if made(name).excluded_laws} == {}
+
+
+def test_states_survive_a_small_memory() -> None:
+    """Client states that spill to disk come back bit for bit."""
+    fed = federation(ALGORITHMS["scaffold"]())
+    plain, host = play(fed, 4)
+    tight = Host(fed.bench, LoopExecutor(fed.bench), ClientStates(budget=1), {k: r.n for k, r in fed.held.items()}, 1)
+    spilled, _ = play(fed, 4, host=tight)
+    assert same(plain, spilled)
+    assert same(states(host), states(tight))
+    tight.states.close()

@@ -1,0 +1,235 @@
+"""One algorithm in the place where its mathematics says it is another (ALGORITHMS.md, the "Tests" lines)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from federation import SIZES, Federation, cohorts, everyone, federation, gap, play, rows, same, sgd
+
+from fedatlas.algorithm import UNION, Algorithm, Batch, Budget
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.batches import Draw, Rows, batches
+from fedatlas.engine.optim import Optimizer
+from fedatlas.tree import Tree
+
+
+def fed(name: str, held: dict[int, Rows] | None = None, keys: dict[str, Any] | None = None, **local: Any) -> Federation:
+    return federation(ALGORITHMS[name](**(keys or {})), held, **local)
+
+
+def one() -> dict[int, Rows]:
+    """A single client with 23 rows."""
+    return rows((23,))
+
+
+def union(held: dict[int, Rows]) -> Rows:
+    return Rows(torch.cat([r.x for r in held.values()]), torch.cat([r.y for r in held.values()]))
+
+
+def gradient(f: Federation, w: Tree, data: Rows) -> Tree:
+    leaves = {name: x.detach().requires_grad_() for name, x in w.items()}
+    loss = f.bench.network.loss(leaves, Batch(data.x, data.y))
+    return Tree(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+
+def test_fedavg_with_one_client_is_the_centralised_baseline() -> None:
+    """K = 1, C = 1: bit for bit, also with momentum, weight decay and several epochs (H0, H2)."""
+    local = {"optimizer": sgd(momentum=0.9), "weight_decay": 1e-3, "budget": Budget(epochs=3)}
+    a, _ = play(fed("fedavg", one(), **local), [(0,)] * 3)
+    b, _ = play(fed("centralised", one(), **local), [(0,)] * 3)
+    assert same(a["model"], b["model"])
+
+
+def test_centralised_draws_as_many_samples_as_the_cohort() -> None:
+    """C < 1: the budget is the cohort's examples (H0)."""
+    f = fed("centralised")
+    for cohort in cohorts(3):
+        _, host = play(f, [cohort])
+        assert host.work[UNION].examples == 2 * sum(SIZES[k] for k in cohort)
+
+
+def test_fedsgd_is_one_full_gradient_step_on_the_union() -> None:
+    """With everybody: w - eta grad F(w) on all rows at once (H1)."""
+    f = fed("fedsgd", batch_size=0, budget=Budget(epochs=1))
+    server, _ = play(f, everyone(f, 1), lr=0.3)
+    expected = f.params - 0.3 * gradient(f, f.params, union(rows()))
+    assert gap(server["model"], expected) < 1e-14
+
+
+def test_fedavg_with_full_batches_is_gradient_descent() -> None:
+    """E = 1, B = inf, C = 1 over several rounds (H2)."""
+    f = fed("fedavg", batch_size=0, budget=Budget(epochs=1))
+    server, _ = play(f, everyone(f, 5), lr=0.3)
+    w = f.params
+    for _ in range(5):
+        w = w - 0.3 * gradient(f, w, union(rows()))
+    assert gap(server["model"], w) < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "exact"),
+    [
+        ("fedprox", {"mu": 0.0}, True),
+        ("fedavgm", {"beta": 0.0, "server_lr": 1.0}, False),  # w + (mean - w) is not bitwise the mean
+    ],
+)
+def test_reduces_to_fedavg(name: str, keys: dict[str, Any], exact: bool) -> None:
+    a, _ = play(fed("fedavg"), 5)
+    b, _ = play(fed(name, keys=keys), 5)
+    assert same(a["model"], b["model"]) if exact else gap(a["model"], b["model"]) < 1e-14
+
+
+def test_scaffold_starts_as_fedavg_with_uniform_weights() -> None:
+    """All controls are zero in the first round (H11)."""
+    a, _ = play(fed("fedavg", keys={"weights": "uniform"}), cohorts(1))
+    b, _ = play(fed("scaffold"), cohorts(1))
+    assert gap(a["model"], b["model"]) < 1e-15
+
+
+def test_scaffold_with_one_client_is_sgd() -> None:
+    """K = 1, option II: c = c_k always, so the correction is zero (H11)."""
+    a, _ = play(fed("fedavg", one()), [(0,)] * 4)
+    b, _ = play(fed("scaffold", one()), [(0,)] * 4)
+    assert gap(a["model"], b["model"]) < 1e-13
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_server_control_is_the_mean_of_the_clients(weights: str, option: str) -> None:
+    """c = (1/K) sum c_k, or sum (n_k/n) c_k, after every round under any participation."""
+    f = fed("scaffold", keys={"weights": weights, "option": option})
+    server, host = f.begin(), f.host()
+    total = sum(SIZES)
+    for number, cohort in enumerate(cohorts(6), start=1):
+        server, _ = play(f, [cohort], server=server, host=host, first=number)
+        mean = Tree({name: torch.zeros_like(x) for name, x in f.params.items()})
+        for k in range(len(SIZES)):
+            state = host.states.get(k)
+            if state is not None:
+                mean = mean + (SIZES[k] / total if weights == "samples" else 1 / len(SIZES)) * state["c_k"]
+        assert gap(server["c"], mean) < 1e-14
+
+
+def test_scaffold_option_two_is_option_one_for_a_single_full_step() -> None:
+    """tau = 1 on the whole batch: (w_t - y) / eta is the gradient at w_t."""
+    local = {"batch_size": 0, "budget": Budget(epochs=1)}
+    a, ha = play(fed("scaffold", keys={"option": "I"}, **local), 3)
+    b, hb = play(fed("scaffold", keys={"option": "II"}, **local), 3)
+    assert gap(a["model"], b["model"]) < 1e-13
+    assert gap(ha.states.get(0) or {}, hb.states.get(0) or {}) < 1e-12
+
+
+def test_homogeneity_weights_are_fedavgs_where_labels_are_spread_alike() -> None:
+    """Identical class distributions: W_k = N_k / N (H3, H4)."""
+    held = {
+        k: Rows(torch.randn(3 * n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(k)), torch.arange(3).repeat(n))
+        for k, n in enumerate((2, 5, 3))
+    }
+    for name in ("hwfedavg", "nwfedavg"):
+        a, _ = play(fed("fedavg", held), everyone(fed("fedavg", held), 2))
+        b, host = play(fed(name, held), everyone(fed(name, held), 2))
+        assert gap(a["model"], b["model"]) < 1e-14
+        assert [host.cost.weights[k] for k in range(3)] == pytest.approx([0.2, 0.5, 0.3])
+
+
+def test_homogeneity_ranks_clients_opposite_ways() -> None:
+    """Equal sizes: HW and NW order the clients in opposite ways, and both inversions of NW agree (H4)."""
+    held = rows((12, 12, 12))
+    _, hw = play(fed("hwfedavg", held), [(0, 1, 2)])
+    _, nw = play(fed("nwfedavg", held), [(0, 1, 2)])
+    _, literal = play(fed("nwfedavg", held, {"inverse": "literal"}), [(0, 1, 2)])
+    order: Callable[[Any], list[int]] = lambda host: sorted(range(3), key=lambda k: host.cost.weights[k])  # noqa: E731
+    assert order(hw) == order(nw)[::-1]
+    assert nw.cost.weights == pytest.approx(literal.cost.weights)
+
+
+def test_identical_clients_with_identical_shuffles_average_to_each_model() -> None:
+    """The mean of equal models is that model, bit for bit in float32 (C8)."""
+    held = rows((8,), torch.float32)
+    f = fed("fedavg", {0: held[0], 1: held[0]}, batch_size=0, dtype=torch.float32)
+    alone = fed("fedavg", {0: held[0]}, batch_size=0, dtype=torch.float32)
+    a, _ = play(f, [(0, 1)] * 2)
+    b, _ = play(alone, [(0,)] * 2)
+    assert same(a["model"], b["model"])
+
+
+def test_training_zero_epochs_gives_the_model_back() -> None:
+    """T(theta, D, 0) = theta (H2, the thesis' operator)."""
+    f = fed("fedavg", budget=Budget(epochs=0))
+    server, _ = play(f, 1)
+    assert gap(server["model"], f.params) < 1e-15  # a mean of three equal models is not bitwise in float64
+
+
+def test_training_twice_is_training_longer() -> None:
+    """T(T(theta, D, E), D, E) = T(theta, D, 2E): the second call continues the stream of shuffles (C7)."""
+    data = rows()[3]
+    draw = Draw(seed=1, round=1, client=3, batch_size=4)
+    longer = list(batches(data, Budget(epochs=4), draw))
+    twice = [*batches(data, Budget(epochs=2), draw), *batches(data, Budget(epochs=2), draw._replace(first_epoch=2))]
+    assert len(longer) == len(twice) == 4 * 6
+    assert all(torch.equal(a.x, b.x) and torch.equal(a.y, b.y) for a, b in zip(longer, twice, strict=True))
+
+
+def test_sequential_training_does_not_commute() -> None:
+    """T(T(theta, A), B) is not T(T(theta, B), A) in general (H2)."""
+    held = rows()
+    f = fed("fedavg", {0: held[1], 1: held[3]})
+    ab, _ = play(f, [(0,), (1,)])
+    ba, _ = play(f, [(1,), (0,)])
+    assert gap(ab["model"], ba["model"]) > 1e-3
+
+
+def test_a_client_without_rows_changes_nothing() -> None:
+    """n_k = 0 has weight 0 (H2)."""
+    held = rows((6, 9))
+    empty = Rows(torch.zeros(0, 4, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
+    a, _ = play(fed("fedavg", held), [(0, 1)] * 2)
+    b, _ = play(fed("fedavg", {**held, 2: empty}), [(0, 1, 2)] * 2)
+    assert same(a["model"], b["model"])
+
+
+def test_adaptive_mu_follows_the_training_loss() -> None:
+    """Up by 0.1 when the loss rises, down by 0.1 after five falls (H9)."""
+    algorithm: Algorithm = ALGORITHMS["fedprox"](mu=0.5, adaptive=True)
+    f = fed("fedprox", keys={"mu": 0.5, "adaptive": True})
+    server, round_ = f.begin(), f.round(1, (0, 1))
+    mean = {"model": f.params}
+    seen = []
+    for loss in (9.0, 8.0, 7.0, 6.0, 5.0, 5.5, 5.0):
+        server = algorithm.server_update(server, mean, round_._replace(loss=loss))
+        seen.append(round(server["mu"], 3))
+    assert seen == [0.5, 0.5, 0.5, 0.5, 0.4, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("optimizer", [sgd(momentum=0.9), sgd(momentum=0.9, nesterov=True), Optimizer("adam")])
+def test_local_optimisers_are_torchs(optimizer: Optimizer) -> None:
+    """Same result as torch.optim on one client over two epochs, with weight decay."""
+    f = fed("fedavg", one(), optimizer=optimizer, weight_decay=1e-2, budget=Budget(epochs=2))
+    server, _ = play(f, [(0,)], lr=0.05)
+    module = f.bench.network.module
+    module.load_state_dict(dict(f.params))
+    kind = torch.optim.Adam if optimizer.name == "adam" else torch.optim.SGD
+    keys = {} if optimizer.name == "adam" else {"momentum": optimizer.momentum, "nesterov": optimizer.nesterov}
+    reference = kind(module.parameters(), lr=0.05, **keys)
+    for batch in batches(one()[0], Budget(epochs=2), Draw(1, 1, 0, 4)):
+        reference.zero_grad()
+        f.bench.network.mean_loss(module(batch.x), batch.y, None).backward()
+        with torch.no_grad():
+            for p in module.parameters():
+                assert p.grad is not None
+                p.grad += 1e-2 * p
+        reference.step()
+    assert gap(server["model"], {name: p.detach() for name, p in module.named_parameters()}) < 1e-13
+
+
+def test_clipping_bounds_the_step() -> None:
+    """A step is eta min(1, C / ||g||) g: exactly eta C long where the gradient is longer."""
+    for limit in (1e-3, 1e3):
+        f = fed("fedavg", one(), clip=limit, batch_size=0, budget=Budget(epochs=1))
+        server, _ = play(f, [(0,)], lr=0.1)
+        g = gradient(f, f.params, one()[0])
+        expected = 0.1 * min(limit, g.norm())
+        assert (server["model"] - f.params).norm() == pytest.approx(expected, rel=1e-9)

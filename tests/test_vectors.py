@@ -1,0 +1,184 @@
+"""Hand-worked numbers (ALGORITHMS.md section 15), in float64; tolerance half a unit of the last printed digit."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from federation import Federation, cohorts, everyone, federation, play
+from torch import nn
+
+from fedatlas.algorithm import Algorithm, Budget, Round
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.hwfedavg import raw_weight
+from fedatlas.data.batches import Rows
+from fedatlas.tree import Tree
+
+ROUND = Round(1, (0, 1), 2, 2, {0: 1, 1: 1})
+
+
+class Point(nn.Module):
+    """One number w: the model of the quadratics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.w * torch.ones_like(x[:, :1])
+
+
+def quadratic(outputs: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+    """Mean over rows of (a/2) (w - b)^2, with y = (a, b)."""
+    return (y[:, 0] / 2 * (outputs[:, 0] - y[:, 1]) ** 2).mean()
+
+
+def quadratics(algorithm: Algorithm, a: list[float], b: list[float], n: list[int], tau: int) -> Federation:
+    """Client k has n_k equal rows with curvature a_k and minimum b_k, and takes tau full-batch steps."""
+    held = {
+        k: Rows(torch.zeros(n_k, 1, dtype=torch.float64), torch.tensor([[a_k, b_k]] * n_k, dtype=torch.float64))
+        for k, (a_k, b_k, n_k) in enumerate(zip(a, b, n, strict=True))
+    }
+    return federation(algorithm, held, Point, quadratic, batch_size=0, budget=Budget(steps=tau))
+
+
+def two(name: str, tau: int = 5, **keys: object) -> Federation:
+    """f_1 = (x-1)^2 / 2 and f_2 = 3 (x+1)^2 / 2, optimum -1/2."""
+    return quadratics(ALGORITHMS[name](**keys), [1.0, 3.0], [1.0, -1.0], [1, 1], tau)
+
+
+def x_of(server: object) -> float:
+    return float(server["model"]["w"])  # type: ignore[index]
+
+
+def after(fed: Federation, rounds: int, lr: float = 0.1) -> float:
+    return x_of(play(fed, everyone(fed, rounds), lr=lr)[0])
+
+
+def server_steps(name: str, deltas: list[float], **keys: object) -> list[float]:
+    """The server's optimiser alone: w after each mean update Delta, from w = 0."""
+    algorithm = ALGORITHMS[name](**keys)
+    server = algorithm.server_init({"global": Tree(w=torch.zeros(1, dtype=torch.float64))}, {})
+    out = []
+    for delta in deltas:
+        mean = {"model": server["model"] + Tree(w=torch.tensor([delta], dtype=torch.float64))}
+        server = algorithm.server_update(server, mean, ROUND)
+        out.append(float(server["model"]["w"]))
+    return out
+
+
+def test_fedadam() -> None:
+    # v_0 = .99e-6 + .01 * .25 = .00250099; m_0 = .05; step = .1 * .05 / (sqrt(.00250099) + .001) = .0980201901
+    found = server_steps("fedadam", [0.5, 0.2], server_lr=0.1, tau=1e-3)
+    assert found == pytest.approx([0.0980201901, 0.2170064306], abs=5e-11)
+
+
+def test_fedyogi() -> None:
+    # v_0 = 1e-6 + .01 * .25: Yogi adds the whole (1 - beta2) Delta^2 to tau^2
+    found = server_steps("fedyogi", [0.5, 0.2], server_lr=0.1, tau=1e-3)
+    assert found == pytest.approx([0.0980199980, 0.2165013974], abs=5e-11)
+
+
+def test_fedadagrad() -> None:
+    # v_0 = 1e-6 + .25; step = .1 * .5 / (sqrt(.250001) + .001) = .0998002...
+    found = server_steps("fedadagrad", [0.5, 0.2], server_lr=0.1, tau=1e-3)
+    assert found == pytest.approx([0.0998002000, 0.1368703662], abs=5e-10)
+
+
+def test_bias_correction_uses_exponent_one_in_the_first_round() -> None:
+    # m_0 = .1 * .5, v_0 = .01 * .25 (v_init zero); corrected m / sqrt(v) = 1: step = .1 * .05 * sqrt(.01) / .1 / (.05 + tau)
+    found = server_steps("fedadam", [0.5], server_lr=0.1, tau=1e-3, v_init="zero", bias_correction=True)
+    assert found == pytest.approx([0.1 * (0.01**0.5 / 0.1) * 0.05 / (0.05 + 1e-3)], abs=1e-15)
+
+
+def test_yogi_v_moves_by_the_same_amount_up_and_down() -> None:
+    algorithm = ALGORITHMS["fedyogi"](tau=1e-3, beta2=0.9)
+    for v_before, sign in ((0.0, 1), (1.0, -1)):
+        server = algorithm.server_init({"global": Tree(w=torch.zeros(1, dtype=torch.float64))}, {})
+        server = {**server, "v": Tree(w=torch.tensor([v_before], dtype=torch.float64))}
+        mean = {"model": Tree(w=torch.tensor([0.5], dtype=torch.float64))}
+        v = float(algorithm.server_update(server, mean, ROUND)["v"]["w"])
+        assert v == pytest.approx(v_before + sign * 0.1 * 0.25, abs=1e-15)
+
+
+def test_adam_step_under_a_constant_update_tends_to_its_sign() -> None:
+    steps = server_steps("fedadam", [0.5] * 3000, server_lr=0.1, tau=1e-3)
+    assert steps[-1] - steps[-2] == pytest.approx(0.1 * 0.5 / (0.5 + 1e-3), rel=1e-9)
+
+
+def test_fedavg_stops_beside_the_optimum() -> None:
+    # one round maps x to (r1 + r2)/2 with r_k = b_k + (1 - .1 a_k)^5 (x - b_k); the fixed point solves x = that
+    c1, c2 = 0.9**5, 0.7**5
+    fixed = ((1 - c1) - (1 - c2)) / (2 - c1 - c2)
+    assert fixed == pytest.approx(-0.3402661425, abs=5e-11)
+    assert after(two("fedavg"), 200) == pytest.approx(-0.3402661425, abs=5e-11)
+
+
+def test_fedprox_stops_beside_the_optimum() -> None:
+    # exact local solves: w_k = (a_k b_k + mu x) / (a_k + mu): (1+x)/2 and (-3+x)/4; their mean is x at -1/5
+    fed = two("fedprox", tau=60, mu=1.0)
+    assert after(fed, 1, lr=0.4) == pytest.approx((0.5 - 0.75) / 2, abs=1e-12)
+    assert after(fed, 40, lr=0.4) == pytest.approx(-0.2, abs=1e-12)
+
+
+def test_scaffold_two_quadratics() -> None:
+    fed = two("scaffold")
+    found = [after(fed, t) for t in (1, 2, 3)]
+    assert found == pytest.approx([-0.21121, -0.3733769128, -0.4546854771], abs=5e-11)
+    server, host = play(fed, everyone(fed, 1))
+    # c_k = (w_t - y_k) / (tau eta): y_1 = 1 - .9^5 = .40951, y_2 = .7^5 - 1 = -.83193
+    assert float(server["c"]["w"]) == pytest.approx(0.42242, abs=1e-12)
+    controls = [float(host.states.get(k)["c_k"]["w"]) for k in (0, 1)]  # type: ignore[index]
+    assert controls == pytest.approx([-0.81902, 1.66386], abs=1e-12)
+    assert after(fed, 120) == pytest.approx(-0.5, abs=1e-9)
+
+
+UNEQUAL = {"a": [1.0, 2.0, 0.5, 3.0, 1.5], "b": [3.0, -1.0, 2.0, 1.0, -4.0], "n": [10, 20, 30, 40, 200]}
+
+
+@pytest.mark.parametrize("m", [5, 2])
+@pytest.mark.parametrize(("weights", "optimum"), [("uniform", Fraction(-1, 8)), ("samples", Fraction(-212, 97))])
+def test_scaffold_solves_the_objective_of_its_weights(weights: str, optimum: Fraction, m: int) -> None:
+    # sum a_k b_k / sum a_k = -1/8 uniformly; weighted by n_k: sum n_k a_k b_k / sum n_k a_k = -212/97
+    fed = quadratics(ALGORITHMS["scaffold"](weights=weights), **UNEQUAL, tau=3)
+    server, _ = play(fed, cohorts(400, 5, m), lr=0.1)
+    assert x_of(server) == pytest.approx(float(optimum), abs=1e-6)
+
+
+def test_homogeneity_weights() -> None:
+    # counts as in the spec; P = (32, 32, 11)/75, s = sum_j P_j p_j^2; W_k ~ 1/s_k (equal sizes)
+    counts = torch.tensor([[90, 5, 5], [5, 90, 5], [33, 33, 34]], dtype=torch.float64)
+    P = counts.sum(0) / counts.sum()
+    p = counts / counts.sum(1, keepdim=True)
+    omega = torch.stack([raw_weight(row, P, "homogeneity") for row in p])
+    s = [float(1 / w) for w in omega]
+    assert s == pytest.approx([10411 / 30000, 10411 / 30000, 20603 / 187500], abs=1e-12)
+    W = (omega / omega.sum()).tolist()
+    assert W == pytest.approx([82412 / 425099, 82412 / 425099, 260275 / 425099], abs=1e-12)
+    inverse = 1 / omega
+    W_NW = (inverse / inverse.sum()).tolist()
+    assert W_NW == pytest.approx([260275 / 602962, 260275 / 602962, 82412 / 602962], abs=1e-12)
+
+
+def test_homogeneity_weights_through_a_round() -> None:
+    # clients with label shares (1, 0) and (1/2, 1/2), equal sizes: P = (3/4, 1/4), s = (3/4, 1/4), W_HW = (1/4, 3/4)
+    held = {
+        0: Rows(torch.zeros(4, 4, dtype=torch.float64), torch.tensor([0, 0, 0, 0])),
+        1: Rows(torch.zeros(4, 4, dtype=torch.float64), torch.tensor([0, 0, 1, 1])),
+    }
+    for name, expected in (("hwfedavg", [0.25, 0.75]), ("nwfedavg", [0.75, 0.25])):
+        fed = federation(ALGORITHMS[name](), held)
+        _, host = play(fed, everyone(fed, 1))
+        assert [host.cost.weights[k] for k in (0, 1)] == pytest.approx(expected, abs=1e-12)
+
+
+def test_scores_of_homogeneity() -> None:
+    p = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    P = torch.tensor([0.4, 0.3, 0.3], dtype=torch.float64)
+    assert float(raw_weight(p, P, "entropy")) == pytest.approx(math.log(2) / math.log(3), abs=1e-12)
+    assert float(raw_weight(p, P, "entropy")) == pytest.approx(0.6309297536, abs=5e-11)
+    assert float(raw_weight(p, P, "gini")) == pytest.approx(0.75, abs=1e-12)
+    # chi2: (.1^2/.4 + .2^2/.3 + .3^2/.3) = .025 + .1333 + .3
+    assert float(raw_weight(p, P, "chi2")) == pytest.approx(1 / (1 + 0.025 + 0.04 / 0.3 + 0.3), abs=1e-12)
