@@ -19,7 +19,9 @@ class Original:
     remote: Remote
     members: tuple[str, ...]
     header: bool = True  # whether the first line names the columns
-    names: tuple[str, ...] = ()  # the columns' names here, in the original's order; "" leaves a column out; () = as in the header
+    names: tuple[
+        str, ...
+    ] = ()  # the columns' names here, in the original's order; "" leaves a column out; () = as in the header
     order: tuple[str, ...] = ()  # the prepared order, where it differs
     extra: tuple[str, tuple[str, ...]] = ("", ())  # a column that says which member a row is from
     unknown: str = ""  # a sign that means missing
@@ -61,28 +63,30 @@ def _raw(path: str, file: str) -> Remote:
 
 _ADULT = tuple(
     "age workclass fnlwgt education education_num marital_status occupation relationship race sex capital_gain capital_loss "
-    "hours_per_week native_country income".split()  # noqa: SIM905 - names of columns read better in one line
+    "hours_per_week native_country income".split()
 )
 _BREAST = tuple(
     "clump_thickness cell_size_uniformity cell_shape_uniformity marginal_adhesion single_epithelial_cell_size bare_nuclei "
-    "bland_chromatin normal_nucleoli mitoses class".split()  # noqa: SIM905
+    "bland_chromatin normal_nucleoli mitoses class".split()
 )
 _GERMAN = tuple(
     "checking_status duration_months credit_history purpose credit_amount savings employment installment_rate "
     "personal_status_sex other_debtors residence_since property age other_installment_plans housing existing_credits job "
-    "dependents telephone foreign_worker class".split()  # noqa: SIM905
+    "dependents telephone foreign_worker class".split()
 )
-_BOSTON = tuple("crim zn indus chas nox rm age dis rad tax ptratio b lstat medv".split())  # noqa: SIM905
+_BOSTON = tuple("crim zn indus chas nox rm age dis rad tax ptratio b lstat medv".split())
 _WINE = tuple(
     "fixed_acidity volatile_acidity citric_acid residual_sugar chlorides free_sulfur_dioxide total_sulfur_dioxide density pH "
-    "sulphates alcohol quality".split()  # noqa: SIM905
+    "sulphates alcohol quality".split()
 )
-_PIMA = tuple("pregnancies glucose blood_pressure skin_thickness insulin bmi pedigree age outcome".split())  # noqa: SIM905
-_MPG = tuple("cylinders displacement horsepower weight acceleration model_year origin mpg".split())  # noqa: SIM905
-_CONCRETE = tuple("cement slag ash water superplasticizer coarse_aggregate fine_aggregate age_days strength_mpa".split())  # noqa: SIM905
+_PIMA = tuple("pregnancies glucose blood_pressure skin_thickness insulin bmi pedigree age outcome".split())
+_MPG = tuple("cylinders displacement horsepower weight acceleration model_year origin mpg".split())
+_CONCRETE = tuple(
+    "cement slag ash water superplasticizer coarse_aggregate fine_aggregate age_days strength_mpa".split()
+)
 _ENERGY = tuple(
     "relative_compactness surface_area wall_area roof_area overall_height orientation glazing_area glazing_distribution "
-    "heating_load".split()  # noqa: SIM905
+    "heating_load".split()
 )
 _POWER = ("temperature_c", "exhaust_vacuum_cmhg", "pressure_mbar", "humidity_pct", "power_mw")
 _YACHT = (
@@ -195,7 +199,9 @@ TABLES: tuple[TableSpec, ...] = (
         "D. Harrison and D. Rubinfeld, J. Environmental Economics and Management 5, 1978",
         licence="none stated (StatLib)",
         units="1,000 US$",
-        original=Original(_raw("jbrownlee/Datasets/master/housing.csv", "housing.csv"), ("housing.csv",), header=False, names=_BOSTON),
+        original=Original(
+            _raw("jbrownlee/Datasets/master/housing.csv", "housing.csv"), ("housing.csv",), header=False, names=_BOSTON
+        ),
     ),
     TableSpec(
         "wine_quality",
@@ -205,7 +211,10 @@ TABLES: tuple[TableSpec, ...] = (
         "P. Cortez et al., Decision Support Systems 47(4), 2009",
         units="g/dm3, vol %",
         original=Original(
-            _uci(186, "wine+quality"), ("winequality-red.csv", "winequality-white.csv"), names=_WINE, extra=("colour", ("red", "white"))
+            _uci(186, "wine+quality"),
+            ("winequality-red.csv", "winequality-white.csv"),
+            names=_WINE,
+            extra=("colour", ("red", "white")),
         ),
     ),
     TableSpec(
@@ -226,7 +235,9 @@ TABLES: tuple[TableSpec, ...] = (
         licence="public with the book",
         units="US$, years, kg/m2",
         original=Original(
-            _raw("stedy/Machine-Learning-with-R-datasets/master/insurance.csv", "insurance.csv"), ("insurance.csv",), names=_INSURANCE
+            _raw("stedy/Machine-Learning-with-R-datasets/master/insurance.csv", "insurance.csv"),
+            ("insurance.csv",),
+            names=_INSURANCE,
         ),
     ),
     TableSpec(
@@ -238,7 +249,10 @@ TABLES: tuple[TableSpec, ...] = (
         licence="CC0 (as Kaggle lists it)",
         units="mg/dl, mm Hg, mm, kg/m2, years",
         original=Original(
-            _raw("jbrownlee/Datasets/master/pima-indians-diabetes.csv", "pima.csv"), ("pima.csv",), header=False, names=_PIMA
+            _raw("jbrownlee/Datasets/master/pima-indians-diabetes.csv", "pima.csv"),
+            ("pima.csv",),
+            header=False,
+            names=_PIMA,
         ),
     ),
     TableSpec(
@@ -260,7 +274,12 @@ TABLES: tuple[TableSpec, ...] = (
         units="miles per gallon, cubic inches, pounds",
         categories=("origin",),
         original=Original(
-            _uci(9, "auto+mpg"), ("auto-mpg.data",), header=False, names=("mpg", *_MPG[:-1], ""), order=_MPG, unknown="?"
+            _uci(9, "auto+mpg"),
+            ("auto-mpg.data",),
+            header=False,
+            names=("mpg", *_MPG[:-1], ""),
+            order=_MPG,
+            unknown="?",
         ),
     ),
     TableSpec(
@@ -271,7 +290,9 @@ TABLES: tuple[TableSpec, ...] = (
         "I.-C. Yeh, Cement and Concrete Research 28(12), 1998",
         units="kg/m3, days, MPa",
         original=Original(
-            _raw("stedy/Machine-Learning-with-R-datasets/master/concrete.csv", "concrete.csv"), ("concrete.csv",), names=_CONCRETE
+            _raw("stedy/Machine-Learning-with-R-datasets/master/concrete.csv", "concrete.csv"),
+            ("concrete.csv",),
+            names=_CONCRETE,
         ),
     ),
     TableSpec(
@@ -281,7 +302,9 @@ TABLES: tuple[TableSpec, ...] = (
         "768",
         "A. Tsanas and A. Xifara, Energy and Buildings 49, 2012",
         units="m2, m, kWh/m2",
-        original=Original(_raw(_GAL + "energy/data/data.txt", "energy.txt"), ("energy.txt",), header=False, names=_ENERGY),
+        original=Original(
+            _raw(_GAL + "energy/data/data.txt", "energy.txt"), ("energy.txt",), header=False, names=_ENERGY
+        ),
     ),
     TableSpec(
         "power_plant",
@@ -289,7 +312,9 @@ TABLES: tuple[TableSpec, ...] = (
         "power_mw",
         "9,568",
         "P. Tufekci, Int. J. Electrical Power and Energy Systems 60, 2014",
-        original=Original(_raw(_GAL + "power-plant/data/data.txt", "power.txt"), ("power.txt",), header=False, names=_POWER),
+        original=Original(
+            _raw(_GAL + "power-plant/data/data.txt", "power.txt"), ("power.txt",), header=False, names=_POWER
+        ),
     ),
     TableSpec(
         "yacht_hydrodynamics",

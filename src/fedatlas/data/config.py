@@ -53,7 +53,9 @@ class DataConfig(BaseModel):
 class PublicConfig(BaseModel):
     """``[public]``: rows that everybody may see, taken out before partitioning; ``per_class`` or ``rows`` of them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
+    )
 
     source: str = Field(default="test", alias="from")
     per_class: int | None = Field(default=None, ge=1)

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -65,7 +65,10 @@ def obtain(
 
 
 def _by_hand(remotes: Sequence[Remote]) -> str:
-    return f"with a network, run this again; without, put the prepared file into the folder named by {ENVIRONMENT}; source: {remotes[0].url}"
+    return (
+        f"with a network, run this again; without, put the prepared file into the folder named by {ENVIRONMENT}; "
+        f"source: {remotes[0].url}"
+    )
 
 
 def fetch(remotes: Sequence[Remote], home: Path, complain: Callable[[str], str]) -> dict[str, Path]:
@@ -113,7 +116,7 @@ class _Bar:
         self.task = self.progress.add_task(title, total=None)
         self.total = 0
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Self:
         self.progress.start()
         return self
 

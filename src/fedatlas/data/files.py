@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedatlas.data.dataset import Task
 from fedatlas.data.frame import Roles, TaskChoice, is_quantity, read_table
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.data.loaded import Loaded, Part, Request, at_least
 from fedatlas.data.store import read_npz, sha256
 from fedatlas.data.tables import from_frames
 from fedatlas.errors import ConfigError, DataError
@@ -33,7 +32,7 @@ def load_file(
     task: TaskChoice = "auto",
     drop: tuple[str, ...] = (),
     categories: tuple[str, ...] = (),
-    size: Annotated[int, Field(ge=1)] = 64,
+    size: int = 64,
 ) -> Loaded:
     """``path``: a .npz (see `load_arrays`), a .csv[.gz], .tsv[.gz] or .parquet table, or a folder of pictures.
 
@@ -42,12 +41,15 @@ def load_file(
     more than 20 values, else a class; ``task = "classes" | "numbers"`` overrides that. ``size``: pictures become
     size x size.
     """
+    at_least(1, size=size)
     where = Path(path).expanduser()
     given = {"label": label, "client": client, "weight": weight, "drop": drop, "categories": categories}
     if where.is_dir():
         _only(given, "a folder of pictures")
         if request.test_file:
-            raise ConfigError("data.test: a folder of pictures is tested on its 'test' folder or on a fraction of it, not on a file.")
+            raise ConfigError(
+                "data.test: a folder of pictures is tested on its 'test' folder or on a fraction of it, not on a file."
+            )
         return load_pictures(where, size)
     if not where.exists():
         raise DataError(f"data.path: there is no file or folder '{path}'.")
@@ -56,7 +58,9 @@ def load_file(
         _only(given, "a .npz")
         return load_arrays(where, task, request.test_file).with_facts(**facts)
     if not where.name.endswith(TABLE_SUFFIXES):
-        raise DataError(f"data.path: '{path}' is neither .npz nor {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
+        raise DataError(
+            f"data.path: '{path}' is neither .npz nor {', '.join(TABLE_SUFFIXES)} nor a folder of pictures."
+        )
     roles = Roles(label, client, weight, task, drop, categories)
     frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
     return from_frames(frames, roles, f"'{where.name}'", request.drop_unlabelled).with_facts(**facts)
@@ -100,7 +104,9 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "") -> Loaded:
         for i, (side, x, y) in enumerate(zip(sides, xs, targets, strict=True))
     ]
     if has_test and parts[0].x.shape[1:] != parts[1].x.shape[1:]:
-        raise DataError(f"'{path.name}': rows are {tuple(xs[0].shape[1:])} in x_train but {tuple(xs[1].shape[1:])} in x_test.")
+        raise DataError(
+            f"'{path.name}': rows are {tuple(xs[0].shape[1:])} in x_train but {tuple(xs[1].shape[1:])} in x_test."
+        )
     picture = xs[0].dtype == torch.uint8
     scale, shift = ((1 / 255,) * xs[0].shape[1], (0.0,) * xs[0].shape[1]) if picture else ((), ())
     test = parts[1] if has_test else None
@@ -129,7 +135,9 @@ def _targets(ys: list[np.ndarray], choice: TaskChoice, name: str) -> tuple[list[
     joined = np.concatenate([y.reshape(-1) for y in ys])
     if ys[0].ndim == 2:
         if joined.dtype.kind not in "iu" or joined.min() < -100:
-            raise DataError(f"'{name}': a target of two dimensions is a token id a step (-100 = none); it is {joined.dtype}.")
+            raise DataError(
+                f"'{name}': a target of two dimensions is a token id a step (-100 = none); it is {joined.dtype}."
+            )
         names = tuple(str(i) for i in range(int(joined.max()) + 1))
         return [torch.from_numpy(y.astype(np.int64)) for y in ys], "tokens", names
     if any(y.ndim != 1 for y in ys):
@@ -179,12 +187,21 @@ def load_pictures(folder: Path, size: int) -> Loaded:
 
     Grey where every picture is grey, else colour; uint8, divided by 255 for the model.
     """
-    roots = [folder / side for side in SIDES] if (folder / "train").is_dir() and (folder / "test").is_dir() else [folder]
+    roots = (
+        [folder / side for side in SIDES] if (folder / "train").is_dir() and (folder / "test").is_dir() else [folder]
+    )
     classes = sorted(p.name for p in roots[0].iterdir() if p.is_dir())
     if len(classes) < 2:
-        raise DataError(f"'{roots[0]}' must hold a folder of pictures for each class, at least two; it has {len(classes)}.")
+        raise DataError(
+            f"'{roots[0]}' must hold a folder of pictures for each class, at least two; it has {len(classes)}."
+        )
     listed = [
-        [(p, c) for c, name in enumerate(classes) for p in sorted((root / name).glob("*")) if p.suffix.lower() in PICTURE_SUFFIXES]
+        [
+            (p, c)
+            for c, name in enumerate(classes)
+            for p in sorted((root / name).glob("*"))
+            if p.suffix.lower() in PICTURE_SUFFIXES
+        ]
         for root in roots
     ]
     empty = next((name for c, name in enumerate(classes) if not any(c == label for _, label in listed[0])), None)
@@ -192,7 +209,10 @@ def load_pictures(folder: Path, size: int) -> Loaded:
         raise DataError(f"'{roots[0] / empty}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}).")
     colour = any(is_colour(path) for side in listed for path, _ in side)
     parts = [
-        Part(torch.from_numpy(np.stack([read_picture(path, size, colour) for path, _ in side])), torch.tensor([c for _, c in side]))
+        Part(
+            torch.from_numpy(np.stack([read_picture(path, size, colour) for path, _ in side])),
+            torch.tensor([c for _, c in side]),
+        )
         for side in listed
         if side
     ]

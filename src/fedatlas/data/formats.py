@@ -91,11 +91,9 @@ def _member(raw: bytes, name: str) -> bytes | None:
             return next((found for content in inner if (found := _member(content, name)) is not None), None)
     try:
         with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
-            for entry in tar:
-                file = tar.extractfile(entry) if f"/{entry.name}".endswith(f"/{name}") else None
-                if file is not None:
-                    return file.read()
-        return None
+            entries = (e for e in tar if f"/{e.name}".endswith(f"/{name}"))
+            files = (tar.extractfile(entry) for entry in entries)
+            return next((file.read() for file in files if file is not None), None)
     except tarfile.ReadError:
         return raw
 

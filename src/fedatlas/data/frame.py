@@ -76,13 +76,19 @@ def _read_text(path: Path) -> pd.DataFrame:
     header, _, _ = text.partition(b"\n")
     delimiter = max((b",", b";", b"\t"), key=header.count).decode()
     return pd.read_csv(
-        io.BytesIO(text), sep=delimiter, dtype=str, keep_default_na=False, na_filter=False, encoding="utf-8-sig", index_col=False
+        io.BytesIO(text),
+        sep=delimiter,
+        dtype=str,
+        keep_default_na=False,
+        na_filter=False,
+        encoding="utf-8-sig",
+        index_col=False,
     )
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     try:
-        import pyarrow  # noqa: F401, ICN001 - only to see that it is there
+        import pyarrow  # noqa: F401 - only to see that it is there
     except ImportError as error:
         raise DataError(f"'{path}' needs pyarrow: pip install \"fedatlas[tables]\"") from error
     return pd.read_parquet(path)
@@ -105,7 +111,8 @@ def numbers(column: pd.Series) -> np.ndarray | None:
     if pd.api.types.is_bool_dtype(column.dtype):
         return None
     if pd.api.types.is_numeric_dtype(column.dtype):
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+        values: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        return values
     cells = texts(column)
     gone = missing(cells) | (cells == "?")
     out = np.full(len(cells), np.nan)
@@ -156,7 +163,9 @@ def _check_names(table: pd.DataFrame, roles: Roles, source: str) -> None:
     ):
         for name in names:
             if name and name not in table.columns:
-                raise ConfigError(f"data.{key} = '{name}': {source} has no such column; it has {', '.join(table.columns)}.")
+                raise ConfigError(
+                    f"data.{key} = '{name}': {source} has no such column; it has {', '.join(table.columns)}."
+                )
 
 
 def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Column, np.ndarray]:
@@ -233,5 +242,7 @@ def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence
             continue
         cells = texts(frame[column.name])
         code = {name: i for i, name in enumerate(column.categories)}
-        out[:, j] = [np.nan if gone else code.get(str(cell), -1) for cell, gone in zip(cells, missing(cells), strict=True)]
+        out[:, j] = [
+            np.nan if gone else code.get(str(cell), -1) for cell, gone in zip(cells, missing(cells), strict=True)
+        ]
     return torch.from_numpy(out)

@@ -62,7 +62,8 @@ def emnist_files(form: str) -> tuple[str, ...]:
 
 def prepare_emnist(originals: Mapping[str, Path], home: Path, form: str) -> None:
     """NIST's archive of idx files: pictures stored by columns, so that they are transposed here; letters count from 1."""
-    archive, arrays = originals[EMNIST_REMOTES[0].file], {}
+    archive = originals[EMNIST_REMOTES[0].file]
+    arrays: dict[str, np.ndarray] = {}
     for side in ("train", "test"):
         x, y = (
             read_idx_member(archive, f"emnist-{form}-{side}-{what}.gz")

@@ -16,10 +16,7 @@ from fedatlas.data.formats import (
     encode_pixels,
     member,
     parse_cifar,
-    parse_example,
-    parse_idx,
     read_idx,
-    read_leaf,
 )
 from fedatlas.data.loaded import Loaded, Part, Request
 from fedatlas.data.store import Found, provenance, read_npz, write_npz
@@ -29,7 +26,12 @@ DIGITS = tuple(string.digits)
 FASHION = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100 = tuple(
-    ["apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle", "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle", "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch", "crab", "crocodile", "cup", "dinosaur", "dolphin", "elephant", "flatfish", "forest", "fox", "girl", "hamster", "house", "kangaroo", "keyboard", "lamp", "lawn_mower", "leopard", "lion", "lizard", "lobster", "man", "maple_tree", "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange", "orchid", "otter", "palm_tree", "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine", "possum", "rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark", "shrew", "skunk", "skyscraper", "snail", "snake", "spider", "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank", "telephone", "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale", "willow_tree", "wolf", "woman", "worm"]
+    """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle caterpillar cattle
+    chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house
+    kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid
+    otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew
+    skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout
+    tulip turtle wardrobe whale willow_tree wolf woman worm""".split()
 )
 CIFAR100_COARSE = (
     "aquatic mammals", "fish", "flowers", "food containers", "fruit and vegetables", "household electrical devices",
@@ -103,6 +105,8 @@ FASHION_FILES = ("fashion_mnist.npz",)
 CIFAR10_FILES = (*(f"cifar10_batch_{k}.npz" for k in range(1, 6)), "cifar10_test.npz")
 CIFAR100_FILES = ("cifar100.npz",)
 CIFAR100_SUBSET = ("cifar100_20k_4k.npz",)
+
+
 def pictures(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> Part:
     """uint8 grey (n, h, w) or colour (n, 3, h, w) pixels and integer labels as rows."""
     x = x[:, None] if x.ndim == 3 else x
@@ -178,6 +182,7 @@ def prepare_fashion(originals: Mapping[str, Path], home: Path) -> None:
 
 
 def load_grey(found: Found, class_names: tuple[str, ...]) -> Loaded:
+    """Grey pictures of a prepared .npz with the four usual arrays."""
     a = read_npz(found.paths[0], ("x_train", "y_train", "x_test", "y_test"))
     train, test = pictures(a["x_train"], a["y_train"]), pictures(a["x_test"], a["y_test"])
     return Loaded(
@@ -230,7 +235,7 @@ def load_cifar100(request: Request, *, labels: Literal["fine", "coarse"] = "fine
 
 def prepare_cifar100(originals: Mapping[str, Path], home: Path) -> None:
     """The binary archive: a coarse and a fine label byte a record."""
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for side in ("train", "test"):
         labels, x = parse_cifar(member(originals[CIFAR100_REMOTES[0].file], f"{side}.bin"), 2, f"{side}.bin")
         arrays |= {f"d_{side}": encode_pixels(x), f"coarse_{side}": labels[:, 0], f"fine_{side}": labels[:, 1]}

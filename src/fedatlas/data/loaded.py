@@ -67,10 +67,17 @@ class Request:
     drop_unlabelled: bool = False  # data.missing = "drop": rows without a target go too
 
 
+def at_least(low: float, **keys: float) -> None:
+    """ConfigError where a key of ``[data]`` is below ``low``."""
+    for key, value in keys.items():
+        if not value >= low:
+            raise ConfigError(f"data.{key} = {value}: it must be {low} or more.")
+
+
 def share_out(counts: np.ndarray, total: int) -> np.ndarray:
     """``total`` dealt in proportion to ``counts`` by largest remainder, ties to the lower index; never above a count."""
     quota = counts * (total / counts.sum())
-    out = np.floor(quota + 1e-9).astype(np.int64)
+    out: np.ndarray = np.floor(quota + 1e-9).astype(np.int64)
     order = np.lexsort((np.arange(len(counts)), -(quota - out)))
     out[order[: total - int(out.sum())]] += 1
     return out

@@ -10,16 +10,15 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from fedatlas.data.dataset import Task
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import read_leaf
-from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.data.loaded import Loaded, Part, Request, at_least
 from fedatlas.data.store import provenance, write_atomically
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
@@ -41,11 +40,9 @@ PLAYS = tuple(
     king_richard_ii loves_labours_lost macbeth measure_for_measure merchant_of_venice merry_wives_of_windsor
     midsummer_nights_dream much_ado_about_nothing othello pericles richard_iii romeo_and_juliet sir_thomas_more
     taming_of_the_shrew tempest timon_of_athens titus_andronicus troilus_and_cressida twelfth_night
-    two_gentlemen_of_verona two_noble_kinsmen winters_tale""".split()  # noqa: SIM905 - a list of 39 strings is hard to read
+    two_gentlemen_of_verona two_noble_kinsmen winters_tale""".split()
 )
 PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "--", "…": "...", "\u2060": ""})
-
-Count = Annotated[int, Field(ge=0)]
 
 _CODES = np.full(256, ALPHABET.index(" "), np.int64)  # a character outside the alphabet reads as a space
 _CODES[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
@@ -57,10 +54,10 @@ def load_shakespeare(
     request: Request,
     *,
     path: str = "",
-    stride: Annotated[int, Field(ge=1)] = LENGTH,
-    roles: Count = 0,
-    per_role: Count = 0,
-    test_per_role: Count = 0,
+    stride: int = LENGTH,
+    roles: int = 0,
+    per_role: int = 0,
+    test_per_role: int = 0,
 ) -> Loaded:
     """Sequences of 80 characters and the next one, by (play, speaker); ``stride`` characters lie between two sequences.
 
@@ -70,6 +67,8 @@ def load_shakespeare(
     stride is 1, 80 times as many sequences. FedDyn's form is stride 1, 100 roles, 2,000 and 400 sequences.
     ``path``: a folder with LEAF's own ``train`` and ``test`` JSON, whose sequences are taken as they are.
     """
+    at_least(1, stride=stride)
+    at_least(0, roles=roles, per_role=per_role, test_per_role=test_per_role)
     leaf = Path(path) if path else None
     if leaf is None and (there := request.store.find(["shakespeare/train", "shakespeare/test"])):
         leaf = there.root / "shakespeare"
@@ -98,7 +97,7 @@ def load_shakespeare(
 
 
 def role_texts(path: Path) -> dict[str, np.ndarray]:
-    """ "play / speaker" -> what that role speaks, as character codes, from the prepared table of lines."""
+    """What each role ("play / speaker") speaks, as character codes, from the prepared table of lines."""
     spoken = defaultdict(list)
     with lzma.open(path, "rt", encoding="utf-8") as file:
         if tuple(next(file, "").rstrip("\n").split("\t")) != HEADER:
@@ -202,9 +201,8 @@ def spoken_lines(xml: bytes) -> Iterator[tuple[str, str, str, str, str]]:
 
     In a prologue, chorus or induction the scene is "prologue"; in an epilogue act and scene are "epilogue".
     """
-    speech = 0
-    for act, scene, element in _speeches(ET.fromstring(xml), "", ""):  # noqa: S314 - a file of a fixed commit, no entities
-        speech += 1
+    play = ET.fromstring(xml)  # noqa: S314 - a file of a fixed commit, without entities
+    for speech, (act, scene, element) in enumerate(_speeches(play, "", ""), start=1):
         speaker = element.find("speaker")
         name = speaker.get("long") or "".join(speaker.itertext()) if speaker is not None else ""
         for line in element.iter("l"):

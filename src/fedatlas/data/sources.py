@@ -231,7 +231,7 @@ _FIXED = (
         _OWNED,
         "as in the file",
         _OWNED,
-        "client = \"column\", or client_train in a .npz",
+        'client = "column", or client_train in a .npz',
         f"tables: {_TABLE}; pictures divided by 255; float arrays as they are",
         own_test=False,
         test_files=True,
@@ -245,7 +245,7 @@ _FIXED = (
         "as on its page",
         "as on its page",
         "as on its page",
-        "client = \"column\"",
+        'client = "column"',
         "pictures divided by 255; numbers as they are",
         own_test=True,
     ),
@@ -288,7 +288,9 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
     source = find_source(config.name)
     by_file = isinstance(config.test, str) and config.test != "own"
     if by_file and not source.test_files:
-        raise ConfigError(f"data.test = '{config.test}': '{config.name}' takes 'own' or a fraction; a file is for tables and files.")
+        raise ConfigError(
+            f"data.test = '{config.test}': '{config.name}' takes 'own' or a fraction; a file is for tables and files."
+        )
     request = Request(
         store or Store.default(), seed, str(config.test) if by_file else "", drop_unlabelled=config.missing == "drop"
     )
@@ -299,7 +301,12 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
         loaded = source.finish(loaded, options)
     if config.augment != "none" and loaded.train.x.dim() != 4:
         raise ConfigError(f"data.augment = '{config.augment}' is for pictures; '{config.name}' has none.")
-    about = {"licence": source.licence, "citation": source.citation, "units": source.units, "test": _test_words(config, by_file)}
+    about = {
+        "licence": source.licence,
+        "citation": source.citation,
+        "units": source.units,
+        "test": _test_words(config, by_file),
+    }
     return to_dataset(config.name, replace(loaded, facts={**about, **loaded.facts}))
 
 
@@ -308,7 +315,9 @@ def _test_words(config: DataConfig, by_file: bool) -> str:
     return f"file {config.test}" if by_file else "the source's own"
 
 
-def take_public(dataset: Dataset, config: PublicConfig, seed: int, store: Store | None = None) -> tuple[Dataset, Tensor, Tensor]:
+def take_public(
+    dataset: Dataset, config: PublicConfig, seed: int, store: Store | None = None
+) -> tuple[Dataset, Tensor, Tensor]:
     """Public rows by ``[public]``: (the data set without them, their x in stored form, their y).
 
     From the test or training rows they are taken out; from another data set they are its training rows, whose shape
@@ -345,7 +354,9 @@ def _public_rows(rows: Part, dataset: Dataset, config: PublicConfig, seed: int) 
     for c, name in enumerate(dataset.class_names):
         mine = np.flatnonzero(labels == c)
         if len(mine) < per_class:
-            raise ConfigError(f"public.per_class = {per_class}: class '{name}' has {len(mine)} rows in '{config.source}'.")
+            raise ConfigError(
+                f"public.per_class = {per_class}: class '{name}' has {len(mine)} rows in '{config.source}'."
+            )
         chosen.append(stream.permutation(mine)[:per_class])
     return np.sort(np.concatenate(chosen))
 
@@ -353,7 +364,9 @@ def _public_rows(rows: Part, dataset: Dataset, config: PublicConfig, seed: int) 
 def describe_sources() -> list[dict[str, Any]]:
     """A plain record for each data set, for ``fedatlas list data`` and ``fedatlas show``."""
     keys = ("name", "summary", "licence", "citation", "rows", "shape", "units", "clients", "scaling", "own_test")
-    return [{**{key: getattr(source, key) for key in keys}, "parameters": source.parameters} for source in SOURCES.values()]
+    return [
+        {**{key: getattr(source, key) for key in keys}, "parameters": source.parameters} for source in SOURCES.values()
+    ]
 
 
 def find_data(store: Store | None = None) -> list[dict[str, Any]]:

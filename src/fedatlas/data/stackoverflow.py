@@ -13,15 +13,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import member, parse_example
-from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.data.loaded import Loaded, Part, Request, at_least
 from fedatlas.data.store import provenance, write_atomically
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
@@ -53,7 +52,6 @@ USER_REMOTES = (
 
 Form = Literal["titles", "users"]
 Target = Literal["per_step", "last_step"]
-Positive = Annotated[int, Field(ge=1)]
 
 
 def load_stackoverflow(
@@ -61,8 +59,8 @@ def load_stackoverflow(
     *,
     form: Form = "titles",
     target: Target = "per_step",
-    users: Positive = 400,
-    per_user: Positive = 1000,
+    users: int = 400,
+    per_user: int = 1000,
 ) -> Loaded:
     """``form = "titles"``: question titles, client = tag, vocabulary from the training rows. ``"users"``: see `load_users`.
 
@@ -70,6 +68,7 @@ def load_stackoverflow(
     sentence from those before it, padded on the left so that the last of the 20 steps is always real (M10). What is
     returned here are still word numbers, -1 behind the end: `finish_stackoverflow` makes tokens of them.
     """
+    at_least(1, users=users, per_user=per_user)
     return load_titles(request) if form == "titles" else load_users(request, users, per_user)
 
 

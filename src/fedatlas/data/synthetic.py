@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
 import torch
-from pydantic import Field
 
-from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.data.loaded import Loaded, Part, Request, at_least
 from fedatlas.rng import numpy_stream
 
 COLUMNS, CLASSES = 60, 10
 TEST_SHARE = 0.1  # of each user's rows, as in the reference code
-Spread = Annotated[float, Field(ge=0)]
 
 
 def load_synthetic(
-    request: Request, *, alpha: Spread = 1.0, beta: Spread = 1.0, users: Annotated[int, Field(ge=1)] = 30, iid: bool = False
+    request: Request, *, alpha: float = 1.0, beta: float = 1.0, users: int = 30, iid: bool = False
 ) -> Loaded:
     """User k: u_k ~ N(0, alpha), W_k ~ N(u_k, 1), b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1).
 
@@ -25,6 +21,8 @@ def load_synthetic(
     argument of N is the standard deviation, as in the reference code; diag() holds variances. ``iid``: one W and b for
     all users and v = 0. A user's last tenth of rows is test (rounded down); natural client = user. ALGORITHMS.md section 11.
     """
+    at_least(0, alpha=alpha, beta=beta)
+    at_least(1, users=users)
     sizes = numpy_stream(request.seed, "split", "synthetic", "sizes").lognormal(4, 2, users).astype(np.int64) + 50
     shared = numpy_stream(request.seed, "split", "synthetic", "shared")
     common = (shared.normal(0, 1, (CLASSES, COLUMNS)), shared.normal(0, 1, CLASSES))
@@ -55,7 +53,9 @@ def load_synthetic(
 
 
 def _part(x: np.ndarray, y: np.ndarray, owner: int) -> Part:
-    return Part(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)), torch.full((len(y),), owner))
+    return Part(
+        torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)), torch.full((len(y),), owner)
+    )
 
 
 def _stack(parts: list[Part]) -> Part:

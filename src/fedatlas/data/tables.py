@@ -70,7 +70,9 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unla
         absent = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]
         if absent:
             raise DataError(f"{source}: the test file has no column '{absent[0]}'.")
-        table = pd.concat([frames[0], frames[1][[c for c in frames[0].columns if c in frames[1].columns]]], ignore_index=True)
+        table = pd.concat(
+            [frames[0], frames[1][[c for c in frames[0].columns if c in frames[1].columns]]], ignore_index=True
+        )
     encoded = encode_table(table, roles, source, drop_unlabelled)
     side = encoded.kept < len(frames[0])
     train = encoded.rows.take(np.flatnonzero(side))
@@ -104,7 +106,9 @@ def bundled(spec: TableSpec) -> pd.DataFrame:
     else:
         values = datasets.load_breast_cancer()
         target = np.array(["M", "B"])[values.target]
-    names = [_wdbc_name(name) if spec.bundled == "breast_cancer" else _plain_name(name) for name in values.feature_names]
+    names = [
+        _wdbc_name(name) if spec.bundled == "breast_cancer" else _plain_name(name) for name in values.feature_names
+    ]
     return pd.DataFrame(values.data, columns=names).assign(**{spec.label: target})
 
 
@@ -124,7 +128,10 @@ def prepare_table(spec: TableSpec, originals: Mapping[str, Path], home: Path) ->
     original = spec.original
     assert original is not None
     archive = originals[original.remote.file]
-    parsed = [parse_original(original, member(archive, name).decode("utf-8-sig"), i) for i, name in enumerate(original.members)]
+    parsed = [
+        parse_original(original, member(archive, name).decode("utf-8-sig"), i)
+        for i, name in enumerate(original.members)
+    ]
     groups = [[one] for one in parsed] if spec.split else [parsed]
     for file, group in zip(spec.files, groups, strict=True):
         header = group[0][0]
@@ -143,7 +150,9 @@ def parse_original(original: Original, text: str, part: int) -> tuple[list[str],
     keep = [name for name in (original.order or names) if name]
     at = [names.index(k) for k in keep]
     missing = original.unknown
-    rows = [["" if missing and row[i] == missing else row[i] for i in at] + [values[part]] * bool(name) for row in cells]
+    rows = [
+        ["" if missing and row[i] == missing else row[i] for i in at] + [values[part]] * bool(name) for row in cells
+    ]
     return [*keep, *([name] if name else [])], rows
 
 

@@ -1,0 +1,416 @@
+"""Scaling, categories and missing values, settled between clients without pooling rows (EXPERIMENT.md, data.scale)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedatlas.data import summaries
+from fedatlas.data.dataset import Column, Dataset, Partition, Task
+from fedatlas.data.frame import raw_rows
+from fedatlas.data.summaries import Sums, Traffic
+from fedatlas.errors import ConfigError, DataError
+
+Scale = Literal["auto", "none", "federated", "client"]
+Missing = Literal["error", "drop", "median"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What becomes of one raw column: (x - mean) / sd, or a column 0/1 for each of ``categories``; `indicator` adds one."""
+
+    name: str
+    categories: tuple[str, ...] = ()  # those that a training client holds; () = numeric
+    mean: float = 0.0
+    sd: float = 1.0
+    median: float | None = None  # stands in for a missing number
+    indicator: bool = False  # a column 0/1 "missing" beside it
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the model's columns made of it."""
+        made = tuple(f"{self.name}={c}" for c in self.categories) if self.categories else (self.name,)
+        return (*made, f"{self.name} missing") if self.indicator else made
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Everything that turns raw rows into model inputs, and a model's outputs into predictions: ``preprocess.json``."""
+
+    kind: Literal["table", "pictures", "tokens"]
+    rules: tuple[Rule, ...]
+    scale: str  # as resolved: "federated" | "client" | "constants" (the source's) | "none"
+    missing: str
+    input_scale: tuple[float, ...]  # pictures: x * scale + shift per channel
+    input_shift: tuple[float, ...]
+    shape: tuple[int, ...]  # of a row as the model sees it
+    task: Task
+    class_names: tuple[str, ...]
+    target_mean: float  # prediction = output * sd + mean, in the target's unit
+    target_sd: float
+    client_constants: tuple[
+        tuple[tuple[float, float], ...], ...
+    ] = ()  # scale = "client": (mean, sd) by client and numeric column
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of a table's model inputs, in order."""
+        return tuple(name for rule in self.rules for name in rule.outputs)
+
+    @property
+    def schema(self) -> tuple[Column, ...]:
+        """The raw columns, with the categories that are known."""
+        return tuple(Column(rule.name, rule.categories) for rule in self.rules)
+
+    def apply(self, rows: pd.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor) -> Tensor:
+        """New rows -> model inputs: a table by column names (further columns are ignored), or an array in stored form.
+
+        Categories that no training client held become zeros; a missing cell is filled where ``missing = "median"``
+        and a DataError otherwise.
+        """
+        if isinstance(rows, np.ndarray):
+            rows = torch.from_numpy(np.ascontiguousarray(rows))
+        if isinstance(rows, Tensor):
+            return self._array(rows)
+        if self.kind != "table":
+            raise DataError(f"the model reads {self.kind}, not a table.")
+        return encode(raw_rows(rows, self.schema), self.rules, self.missing == "median")
+
+    def _array(self, x: Tensor) -> Tensor:
+        if self.kind == "table":
+            if x.dim() != 2 or x.shape[1] != len(self.rules):
+                raise DataError(f"the model reads rows of {len(self.rules)} columns; these are {tuple(x.shape[1:])}.")
+            return encode(x.to(torch.float32), self.rules, self.missing == "median")
+        if tuple(x.shape[1:]) != self.shape:
+            raise DataError(f"the model reads rows of shape {self.shape}; these are {tuple(x.shape[1:])}.")
+        if self.kind == "tokens":
+            return x.to(torch.int64)
+        x = x.to(torch.float32)
+        return x * _channels(self.input_scale) + _channels(self.input_shift) if self.input_scale else x
+
+    def transform(self, x: Tensor, schema: Sequence[Column]) -> Tensor:
+        """Rows in a raw data set's stored form (its codes) -> the stored form after `preprocess`; for public rows."""
+        if self.kind != "table":
+            return x
+        return encode(recode(x, schema, self.rules), self.rules, self.missing == "median")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Preprocess:
+        """The inverse of `to_json`, also after a round trip through JSON (lists for tuples)."""
+        rules = tuple(Rule(**{**rule, "categories": tuple(rule["categories"])}) for rule in values["rules"])
+        constants = tuple(tuple((mean, sd) for mean, sd in client) for client in values["client_constants"])
+        tuples = {key: tuple(values[key]) for key in ("input_scale", "input_shift", "shape", "class_names")}
+        return cls(**{**values, **tuples, "rules": rules, "client_constants": constants})
+
+
+def _channels(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1)
+
+
+def preprocess(
+    dataset: Dataset, partition: Partition, scale: Scale = "auto", missing: Missing = "error"
+) -> tuple[Dataset, Preprocess, Partition]:
+    """Raw rows -> model inputs by constants that clients settle from summaries; (data set, what was done, partition).
+
+    ``scale = "auto"``: tables "federated", all else as its source says. "federated": numbers minus the mean over all
+    clients' training rows, divided by their standard deviation, from n, sum x, sum x^2 (pictures: per channel).
+    "client": each client's rows by its own two numbers; the test rows, and training rows that nobody holds, by the mean
+    of the clients' constants. "none": as stored. Categories become a column 0/1 each, from the union over training
+    clients; they and the indicator columns are never scaled. A target that is a number keeps its unit; its mean and
+    deviation over all clients are kept beside it (`Dataset.targets`), 0 and 1 where ``scale = "none"``.
+
+    ``missing``: "error", "drop" (rows with a hole leave, the partition's indices change), "median" (the exact median
+    over all clients' cells, from counts, and an indicator column where a training row has a hole).
+    """
+    if dataset.x_train.dtype == torch.int64:
+        if scale not in {"auto", "none"}:
+            raise ConfigError(f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled.")
+        return dataset, _untouched(dataset, "tokens", scale, missing), partition
+    if dataset.x_train.is_floating_point():
+        dataset, partition = _holes(dataset, partition, missing)
+    target, traffic = _target_sums(dataset, partition, scale)
+    if dataset.x_train.dim() == 2 and dataset.x_train.is_floating_point():
+        dataset, done = _table(dataset, partition, scale, missing)
+    else:
+        dataset, done = _pictures(dataset, partition, scale, missing)
+    mean, sd = (float(target.mean()), float(target.sd())) if target else (0.0, 1.0)
+    traffic = traffic.plus(Traffic(done.bytes_up, done.bytes_down))
+    done = replace(done, target_mean=mean, target_sd=sd, bytes_up=traffic.up, bytes_down=traffic.down)
+    facts = {
+        **dataset.facts,
+        "scale": done.scale,
+        "missing": missing,
+        "preprocess_bytes": {"up": traffic.up, "down": traffic.down},
+    }
+    return replace(dataset, target_mean=mean, target_sd=sd, facts=facts), done, partition
+
+
+def _untouched(dataset: Dataset, kind: Literal["pictures", "tokens"], scale: str, missing: str) -> Preprocess:
+    return Preprocess(
+        kind,
+        (),
+        scale,
+        missing,
+        dataset.scale,
+        dataset.shift,
+        dataset.shape,
+        dataset.task,
+        dataset.class_names,
+        0.0,
+        1.0,
+    )
+
+
+def _rows_of(x: Tensor, partition: Partition) -> list[Tensor]:
+    """Each client's rows; those who hold none say nothing."""
+    return [x[torch.from_numpy(rows)] for rows in partition.clients if len(rows)]
+
+
+def _target_sums(dataset: Dataset, partition: Partition, scale: str) -> tuple[Sums | None, Traffic]:
+    if dataset.task != "numbers" or scale == "none":
+        return None, Traffic()
+    return summaries.combine_sums([summaries.sums_of(y[:, None]) for y in _rows_of(dataset.y_train, partition)])
+
+
+def _holes(dataset: Dataset, partition: Partition, missing: Missing) -> tuple[Dataset, Partition]:
+    """Refuses or drops rows with missing cells, as ``missing`` says; "median" leaves them for the table's rules."""
+    gone = [torch.isnan(x).reshape(len(x), -1) for x in (dataset.x_train, dataset.x_test)]
+    counts = [g.sum(0) for g in gone]
+    if not bool((counts[0] + counts[1]).any()) or (missing == "median" and dataset.x_train.dim() == 2):
+        return dataset, partition
+    if missing == "drop":
+        return _drop(dataset, partition, [~g.any(1) for g in gone])
+    columns = (counts[0] + counts[1]).nonzero()[:, 0].tolist()
+    names = [column.name for column in _schema(dataset)]
+    first = f"column '{names[columns[0]]}'" if names else "a pixel"
+    more = f" and {len(columns) - 1} more columns have holes" if len(columns) > 1 else ""
+    advice = (
+        "data.missing = 'drop' or 'median' says what to do" if names else "data.missing = 'drop' leaves such rows out"
+    )
+    train, test = int(counts[0][columns[0]]), int(counts[1][columns[0]])
+    raise DataError(f"'{dataset.name}': {first} is missing in {train} training and {test} test rows{more}: {advice}.")
+
+
+def _drop(dataset: Dataset, partition: Partition, keep: Sequence[Tensor]) -> tuple[Dataset, Partition]:
+    train, test = keep
+    place = (torch.cumsum(train.long(), 0) - 1).numpy()
+    kept = train.numpy()
+    clients = tuple(place[rows[kept[rows]]] for rows in partition.clients)
+    for k, (before, after) in enumerate(zip(partition.clients, clients, strict=True)):
+        if len(before) and not len(after):
+            raise DataError(f"data.missing = 'drop' leaves client {k} without rows: all its {len(before)} have holes.")
+    if not bool(test.any()):
+        raise DataError("data.missing = 'drop' leaves no test rows: all have holes.")
+
+    def cut(value: Tensor | None, mask: Tensor) -> Tensor | None:
+        return None if value is None else value[mask]
+
+    dropped = {"train": int((~train).sum()), "test": int((~test).sum())}
+    dataset = replace(
+        dataset,
+        x_train=dataset.x_train[train],
+        y_train=dataset.y_train[train],
+        x_test=dataset.x_test[test],
+        y_test=dataset.y_test[test],
+        client_train=cut(dataset.client_train, train),
+        weight_train=cut(dataset.weight_train, train),
+        weight_test=cut(dataset.weight_test, test),
+        facts={**dataset.facts, "rows_dropped": dropped},
+    )
+    left_out = len(dataset.y_train) - sum(len(rows) for rows in clients)
+    info = {**partition.info, "rows_dropped": dropped["train"]}
+    return dataset, partition._replace(clients=clients, left_out=left_out, info=info)
+
+
+def _schema(dataset: Dataset) -> tuple[Column, ...]:
+    """Raw columns of two-dimensional floats, named by number where they have no names; () for pictures."""
+    if dataset.x_train.dim() != 2:
+        return ()
+    names = dataset.columns or tuple(str(j) for j in range(dataset.x_train.shape[1]))
+    return dataset.schema or tuple(Column(name) for name in names)
+
+
+def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing) -> tuple[Dataset, Preprocess]:
+    """Settles the rules of a table's columns and applies them."""
+    schema = _schema(dataset)
+    resolved = {"auto": "federated" if dataset.schema else "none"}.get(scale, scale)
+    parts = _rows_of(dataset.x_train, partition)
+    rules, traffic = _categories(schema, parts)
+    x_train, x_test = (recode(x, schema, rules) for x in (dataset.x_train, dataset.x_test))
+    if missing == "median":
+        rules, more = _medians(rules, _rows_of(x_train, partition))
+        traffic = traffic.plus(more)
+    numeric = [j for j, rule in enumerate(rules) if not rule.categories]
+    constants: tuple[tuple[tuple[float, float], ...], ...] = ()
+    if resolved in {"federated", "client"} and numeric:
+        sums = [summaries.sums_of(fill(x, rules)[:, numeric]) for x in _rows_of(x_train, partition)]
+        whole, more = summaries.combine_sums(sums)
+        traffic = traffic.plus(more)
+        mean, sd = whole.mean(), whole.sd()
+        if resolved == "client":
+            mean, sd = (torch.stack([getattr(s, what)() for s in sums]).mean(0) for what in ("mean", "sd"))
+            constants = tuple(tuple(zip(s.mean().tolist(), s.sd().tolist(), strict=True)) for s in sums)
+        rules = _with_constants(rules, numeric, mean.tolist(), sd.tolist())
+    fills = missing == "median"
+    train = encode(x_train, rules, fills)
+    holders = [rows for rows in partition.clients if len(rows)]
+    for rows, own in zip(holders, constants, strict=False):  # only scale = "client" has constants
+        at = torch.from_numpy(rows)
+        train[at] = encode(x_train[at], _with_constants(rules, numeric, *map(list, zip(*own, strict=True))), fills)
+    columns = tuple(name for rule in rules for name in rule.outputs)
+    done = Preprocess(
+        "table",
+        rules,
+        resolved,
+        missing,
+        (),
+        (),
+        (len(columns),),
+        dataset.task,
+        dataset.class_names,
+        0.0,
+        1.0,
+        constants,
+        *traffic,
+    )
+    return replace(dataset, x_train=train, x_test=encode(x_test, rules, fills), columns=columns, schema=()), done
+
+
+def _with_constants(
+    rules: Sequence[Rule], numeric: Sequence[int], mean: Sequence[float], sd: Sequence[float]
+) -> tuple[Rule, ...]:
+    out = list(rules)
+    for j, m, s in zip(numeric, mean, sd, strict=True):
+        out[j] = replace(rules[j], mean=m, sd=s)
+    return tuple(out)
+
+
+def _categories(schema: Sequence[Column], parts: Sequence[Tensor]) -> tuple[tuple[Rule, ...], Traffic]:
+    """A rule for each column; the categories are those that any training client holds."""
+    rules, traffic = [], Traffic()
+    for j, column in enumerate(schema):
+        if not column.categories:
+            rules.append(Rule(column.name))
+            continue
+        held = [summaries.held_categories(x[:, j], len(column.categories)) for x in parts]
+        names, more = summaries.union_categories(held, column.categories)
+        if not names:
+            raise DataError(f"column '{column.name}' is missing in all training rows; leave it out with data.drop.")
+        rules.append(Rule(column.name, names))
+        traffic = traffic.plus(more)
+    return tuple(rules), traffic
+
+
+def _medians(rules: Sequence[Rule], parts: Sequence[Tensor]) -> tuple[tuple[Rule, ...], Traffic]:
+    """The same rules with medians for numbers, and indicators for columns with a hole in a training row."""
+    holes, traffic = summaries.missing_counts(parts)
+    numeric = [j for j, rule in enumerate(rules) if not rule.categories]
+    out = [replace(rule, indicator=bool(holes[j] > 0)) for j, rule in enumerate(rules)]
+    if numeric:
+        values, more = summaries.medians([x[:, numeric] for x in parts])
+        traffic = traffic.plus(more)
+        for j, value in zip(numeric, values.tolist(), strict=True):
+            if math.isnan(value):
+                raise DataError(
+                    f"column '{rules[j].name}' is missing in all training rows; leave it out with data.drop."
+                )
+            out[j] = replace(out[j], median=value)
+    return tuple(out), traffic
+
+
+def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[Rule]) -> Tensor:
+    """Codes into the schema's categories -> codes into the rules'; -1 where no training client holds the category."""
+    if not any(column.categories for column in schema):
+        return x
+    x = x.clone()
+    for j, (column, rule) in enumerate(zip(schema, rules, strict=True)):
+        if column.categories:
+            place = {name: i for i, name in enumerate(rule.categories)}
+            codes = torch.tensor([float(place.get(name, -1)) for name in column.categories])
+            known = ~torch.isnan(x[:, j])
+            x[known, j] = codes[x[known, j].long()]
+    return x
+
+
+def fill(x: Tensor, rules: Sequence[Rule]) -> Tensor:
+    """Missing numbers replaced by their column's median, where it has one."""
+    medians = torch.tensor([torch.nan if rule.median is None else rule.median for rule in rules], dtype=x.dtype)
+    return torch.where(torch.isnan(x), medians, x)
+
+
+def encode(x: Tensor, rules: Sequence[Rule], fills: bool) -> Tensor:
+    """Raw rows coded by the rules' categories (n, columns) -> model inputs float32 (n, outputs).
+
+    ``fills``: a missing category becomes zeros (numbers have their median); otherwise a hole is a DataError.
+    """
+    if all(rule == Rule(rule.name) for rule in rules) and not bool(torch.isnan(x).any()):
+        return x
+    gone = torch.isnan(x)
+    filled = fill(x, rules)
+    out = []
+    for j, rule in enumerate(rules):
+        if rule.categories:
+            if not fills and bool(gone[:, j].any()):
+                raise _hole(rule, gone[:, j])
+            codes = torch.where(gone[:, j], -1.0, x[:, j])
+            out.append((codes[:, None] == torch.arange(len(rule.categories))).to(torch.float32))
+        else:
+            if bool(torch.isnan(filled[:, j]).any()):
+                raise _hole(rule, gone[:, j])
+            out.append(((filled[:, j].to(torch.float64) - rule.mean) / rule.sd).to(torch.float32)[:, None])
+        if rule.indicator:
+            out.append(gone[:, j, None].to(torch.float32))
+    return torch.cat(out, 1)
+
+
+def _hole(rule: Rule, gone: Tensor) -> DataError:
+    return DataError(
+        f"column '{rule.name}' is missing in {int(gone.sum())} rows, and the model was trained without holes."
+    )
+
+
+def _pictures(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing) -> tuple[Dataset, Preprocess]:
+    """Per-channel constants of pictures (or of any rows of more than two dimensions)."""
+    if scale in {"auto", "none"}:
+        if scale == "none":
+            dataset = replace(dataset, scale=(), shift=())
+        return dataset, _untouched(dataset, "pictures", "constants" if dataset.scale else "none", missing)
+    sums = [summaries.sums_of_pictures(x) for x in _rows_of(dataset.x_train, partition)]
+    whole, traffic = summaries.combine_sums(sums)
+    if scale == "federated":
+        mean, sd = whole.mean(), whole.sd()
+        dataset = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))
+        done = _untouched(dataset, "pictures", scale, missing)
+        return dataset, replace(done, bytes_up=traffic.up, bytes_down=traffic.down)
+    mean, sd = (torch.stack([getattr(s, what)() for s in sums]).mean(0) for what in ("mean", "sd"))
+    x_train, x_test = (_standardise(x, mean, sd) for x in (dataset.x_train, dataset.x_test))
+    for rows, own in zip((rows for rows in partition.clients if len(rows)), sums, strict=True):
+        at = torch.from_numpy(rows)
+        x_train[at] = _standardise(dataset.x_train[at], own.mean(), own.sd())
+    constants = tuple(tuple(zip(s.mean().tolist(), s.sd().tolist(), strict=True)) for s in sums)
+    applied = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))  # for new pictures
+    done = replace(
+        _untouched(applied, "pictures", scale, missing),
+        client_constants=constants,
+        bytes_up=traffic.up,
+        bytes_down=traffic.down,
+    )
+    return replace(dataset, x_train=x_train, x_test=x_test, scale=(), shift=()), done
+
+
+def _standardise(x: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
+    view = (1, -1) + (1,) * (x.dim() - 2)
+    return (x.to(torch.float32) - mean.to(torch.float32).view(view)) / sd.to(torch.float32).view(view)
