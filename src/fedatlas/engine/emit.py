@@ -13,9 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.fx import Node
 
-from fedatlas.engine.fuse import VIEWS, constants
-from fedatlas.engine.rewrite import same_layout, value
-from fedatlas.engine.trace import Flat, writes
+from fedatlas.engine.fuse import constants
+from fedatlas.engine.graph import VIEWS, Flat, dense, same_layout, value, writes
 
 aten = torch.ops.aten
 
@@ -51,6 +50,10 @@ CALLS: dict[Any, Call] = {
     aten.threshold_backward.default: Call(
         "torch.ops.aten.threshold_backward.grad_input", out="grad_input", elementwise=True
     ),
+    aten.tanh_backward.default: Call("torch.ops.aten.tanh_backward.grad_input", out="grad_input", elementwise=True),
+    aten.sigmoid_backward.default: Call(
+        "torch.ops.aten.sigmoid_backward.grad_input", out="grad_input", elementwise=True
+    ),
     aten._log_softmax.default: Call("torch._log_softmax"),
     aten._softmax.default: Call("torch._softmax"),
     aten.sum.dim_IntList: Call("torch.sum"),
@@ -69,9 +72,26 @@ _COMMUTE = {aten.add.Tensor, aten.mul.Tensor}
 _LARGE = 1 << 14  # elements from which memory is handed back as soon as nobody needs it
 
 
-def emit(flat: Flat) -> str:
-    """The source of a program: ``bind(T)`` takes tensors and numbers by path and returns ``step(x, y, ...)``."""
-    return _Emitter(flat).source()
+class Emitted(NamedTuple):
+    """A program's text and what it expects."""
+
+    source: str  # defines bind(T): tensors by path in, step(x, y, ...) out
+    reads: dict[str, tuple[torch.Size, tuple[int, ...]]]  # what bind takes from T, with shapes and strides
+    fixed: dict[str, Any]  # leaves the program holds for these values only
+    note: str
+
+
+def emit(flat: Flat) -> Emitted:
+    """The program of a fused graph."""
+    emitter = _Emitter(flat)
+    source = emitter.source()
+    steps = "\n".join(emitter.step)
+    count = {name: len(re.findall(rf"\.{name}\(", steps)) for name in ("addmm_", "addmv_")}
+    note = (
+        f"{len(emitter.step)} operators a step; {count['addmm_']} gradients go straight into their parameters by addmm_, "
+        f"{count['addmv_']} by addmv_"
+    )
+    return Emitted(source, emitter.reads, flat.fixed, note)
 
 
 class _Emitter:
@@ -90,6 +110,7 @@ class _Emitter:
         self.made: dict[str, str] = {}
         self.functions: dict[str, str] = {}
         self.slots = 0
+        self.reads: dict[str, tuple[torch.Size, tuple[int, ...]]] = {}
         self.bind: list[str] = []
         self.step: list[str] = []
         self.plan()
@@ -127,10 +148,8 @@ class _Emitter:
         """Whether memory for the result is laid out beforehand."""
         if "val" not in node.meta or not isinstance(node.meta["val"], torch.Tensor):
             return False
-        x = value(node)
-        dense = x.numel() == 0 or 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) == x.numel()
         known = node.target in _COPIES or (node.target in CALLS and set(node.kwargs) <= {"alpha", "beta"})
-        return known and dense and x.dim() > 0
+        return known and dense(value(node)) and value(node).dim() > 0
 
     # ------------------------------------------------------------------ the text
 
@@ -152,6 +171,7 @@ class _Emitter:
         if node.op == "placeholder":
             name = self.new_name(node, self.paths[node])
             if self.kind[node] != "passing" and node.users:
+                self.reads[self.paths[node]] = value(node).shape, value(node).stride()
                 self.bind.append(f"{name} = T[{self.paths[node]!r}]")
         elif node.op == "get_attr":
             self.bind.append(f"{self.new_name(node)} = T['constants/{node.name}']")

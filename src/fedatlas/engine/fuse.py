@@ -11,26 +11,21 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from fedatlas.engine.rewrite import effect, insert, value
-from fedatlas.engine.trace import SILENT_WRITERS, Flat, writes
+from fedatlas.engine.graph import SILENT_WRITERS, VIEWS, Flat, effect, insert, swap, value, writes
+from fedatlas.engine.rewrite import share
 
 aten = torch.ops.aten
 
 Factor = float | Node  # a plain number, or a node whose value is one
 _VARIES = ("params/", "memory/", "batch/")
-VIEWS = {
-    aten.t.default,
-    aten.transpose.int,
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.permute.default,
-    aten.expand.default,
-    aten.unsqueeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.slice.Tensor,
-    aten.select.int,
-    aten.as_strided.default,
+_LINEAR = {
+    aten.add.Tensor,
+    aten.sub.Tensor,
+    aten.neg.default,
+    aten.mul.Tensor,
+    aten.mul.Scalar,
+    aten.div.Tensor,
+    aten.div.Scalar,
 }
 
 
@@ -41,13 +36,13 @@ class Term(NamedTuple):
     node: Node
 
 
-class Target(NamedTuple):
-    """An argument to be written, where, and what may be read there."""
+class Place(NamedTuple):
+    """Where a linear combination is computed: in front of ``end``, into ``own`` if that is given."""
 
-    node: Node
-    end: Node  # operators are put in front of it
-    steady: set[Node]
-    done: set[Node]  # arguments written before: their old values are gone
+    end: Node
+    steady: set[Node]  # values that do not change during a client's local work
+    done: set[Node]  # arguments whose old values are gone
+    own: Node | None = None
 
 
 def fuse(flat: Flat) -> Flat:
@@ -55,18 +50,25 @@ def fuse(flat: Flat) -> Flat:
     loss, new = flat.returned
     changed = {path: node for path, node in new.items() if node is not flat.arguments[path]}
     steady, done = constants(flat), set[Node]()
-    place = {node: i for i, node in enumerate(flat.graph.nodes)}
+    for node in list(flat.graph.nodes):
+        if shared_combination(node) and node not in steady and node not in changed.values():
+            place = Place(node, steady, done)
+            terms = collect(place, node, 1.0, root=True)
+            if terms[0].node is not node:
+                swap(node, combined(place, merged(place, terms)))
+    order = {node: i for i, node in enumerate(flat.graph.nodes)}
     output = flat.graph.output_node()
-    for path, node in sorted(changed.items(), key=lambda item: place[item[1]]):
+    for path, node in sorted(changed.items(), key=lambda item: order[item[1]]):
         argument = flat.arguments[path]
         if node.op == "call_function" and not read_behind(argument, node):
-            target = Target(argument, node.next, steady, done)
-            node.replace_all_uses_with(write(target, node), delete_user_cb=lambda user: not writes(user))
+            written = write(Place(node.next, steady, done, argument), node)
+            node.replace_all_uses_with(written, delete_user_cb=lambda user: not writes(user))
             done.add(argument)
         else:
             insert(output, aten.copy_.default, argument, node, like=argument)
-    output.args = ((output.args[0][0],),)  # type: ignore[index]
+    output.args = ((loss,),)
     flat.graph.eliminate_dead_code(effect)
+    share(flat.graph)
     return flat._replace(results=list(changed))
 
 
@@ -77,11 +79,87 @@ def constants(flat: Flat) -> set[Node]:
         written |= {node.args[i] for i in SILENT_WRITERS.get(node.target, ())}
     steady = {n for path, n in flat.arguments.items() if not path.startswith(_VARIES) and n not in written}
     for node in flat.graph.nodes:
-        if node.op == "get_attr" or (
-            node.op == "call_function" and not effect(node) and all(a in steady for a in node.all_input_nodes)
-        ):
+        made = node.op == "call_function" and not effect(node) and all(a in steady for a in node.all_input_nodes)
+        if made or node.op == "get_attr":
             steady.add(node)
     return steady
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def shared_combination(node: Node) -> bool:
+    """Whether a sum is wanted as a value of its own: by several operators, or by one that is not linear."""
+    if node.target not in _LINEAR or value(node).dim() == 0 or not value(node).is_floating_point():
+        return False
+    return len(node.users) > 1 or any(user.target not in _LINEAR for user in node.users)
+
+
+def collect(place: Place, node: Node, factor: Factor, *, root: bool = False) -> list[Term]:
+    """The terms of ``factor * node``; what several operators use, or what is no linear combination, is one term."""
+    whole = [Term(factor, node)]
+    if node is place.own or node in place.steady or node.op != "call_function" or (len(node.users) > 1 and not root):
+        return whole
+    parts = split(place, node, factor)
+    if parts is None or any(not same_kind(part.node, node) for part in parts):
+        return whole
+    if any(read in place.done for part in parts for read in sources(part.node)):
+        return whole
+    return [term for part in parts for term in collect(place, part.node, part.factor)]
+
+
+def split(place: Place, node: Node, factor: Factor) -> list[Term] | None:
+    """One level of ``factor * node`` as terms; None where the operator is not linear."""
+    a, b = (*node.args, None, None)[:2]
+    end = place.end
+    if not isinstance(a, Node):
+        return None
+    match node.target:
+        case aten.add.Tensor | aten.sub.Tensor if isinstance(b, Node):
+            alpha: Any = node.kwargs.get("alpha", 1.0)
+            sign = times(end, factor, -alpha if node.target is aten.sub.Tensor else alpha)
+            return [Term(factor, a), Term(sign, b)]
+        case aten.neg.default:
+            return [Term(times(end, factor, -1.0), a)]
+        case aten.mul.Tensor | aten.mul.Scalar if is_factor(place, b):
+            return [Term(times(end, factor, b), a)]
+        case aten.mul.Tensor if is_factor(place, a) and isinstance(b, Node):
+            return [Term(times(end, factor, a), b)]
+        case aten.div.Tensor | aten.div.Scalar if is_factor(place, b):
+            return [Term(over(end, factor, b), a)]
+        case aten.div.Tensor if len(a.users) == 1 and isinstance(b, Node):  # (c m) / d = c (m / d)
+            inner = split(place, a, 1.0) or []
+            if len(inner) == 1 and same_kind(inner[0].node, node):
+                quotient = insert(end, aten.div.Tensor, inner[0].node, b, like=node)
+                return [Term(times(end, factor, inner[0].factor), quotient)]
+        case aten.t.default if a.target is aten.mm.default and len(a.users) == 1:  # (A B)' = B' A'
+            left, right = (transposed(end, x) for x in (a.args[1], a.args[0]))
+            return [Term(factor, insert(end, aten.mm.default, left, right))]
+    return None
+
+
+def same_kind(a: Node, b: Node) -> bool:
+    """Whether two values agree in shape and type."""
+    return "val" in a.meta and value(a).shape == value(b).shape and value(a).dtype == value(b).dtype
+
+
+def sources(node: Node) -> list[Node]:
+    """What is read when a term is added: the value, or the operands of its product, looked up through views."""
+    found = [node] if not alone(node) else node.all_input_nodes
+    while any(n.target in VIEWS for n in found):
+        found = [m for n in found for m in (n.all_input_nodes if n.target in VIEWS else [n])]
+    return found
+
+
+def alone(node: Node) -> bool:
+    """Whether a term is an operator whose result nobody else needs, so that it may be added as it is computed."""
+    return node.op == "call_function" and len(node.users) <= 1
+
+
+def transposed(end: Node, node: Any) -> Node:
+    """The transpose of a matrix."""
+    inner = node.args[0] if node.target is aten.t.default else None
+    return inner if isinstance(inner, Node) else insert(end, aten.t.default, node)
 
 
 def read_behind(argument: Node, place: Node) -> bool:
@@ -97,103 +175,32 @@ def read_behind(argument: Node, place: Node) -> bool:
     return False
 
 
-def write(target: Target, new: Node) -> Node:
-    """Puts the operators that bring an argument to its new value in front of ``target.end``; the last one is the new value."""
-    terms = collect(target, new, 1.0, root=True)
-    own = [term.factor for term in terms if term.node is target.node]
-    if not own:
-        return insert(target.end, aten.copy_.default, target.node, new, like=target.node)
-    beta = own[0]
-    for factor in own[1:]:
-        beta = plus(target.end, beta, factor)
-    fixed = [term for term in terms if term.node in target.steady]
-    rest = [term for term in terms if term.node is not target.node and term.node not in target.steady]
-    if fixed:
-        rest.insert(0, Term(1.0, total(target.end, fixed)))
-    rest.sort(key=lambda term: term.factor != 1.0 or product(term.node))  # plain summands can take beta along
-    return update(target, beta, rest)
+# ---------------------------------------------------------------------- factors
 
 
-def collect(target: Target, node: Node, factor: Factor, *, root: bool = False) -> list[Term]:
-    """The terms of ``factor * node``; what several operators use, or what is no linear combination, is one term."""
-    whole = [Term(factor, node)]
-    if node is target.node or node in target.steady or node.op != "call_function" or (len(node.users) > 1 and not root):
-        return whole
-    parts = split(target.end, node, factor)
-    if parts is None or any(value(part.node).shape != value(target.node).shape for part in parts):
-        return whole
-    if any(part.node in target.done or any(a in target.done for a in sources(part.node)) for part in parts):
-        return whole
-    return [term for part in parts for term in collect(target, part.node, part.factor)]
+def is_factor(place: Place, x: Any) -> bool:
+    """Whether an operand is a number: a plain one, or a node without dimensions on the CPU that nobody overwrites."""
+    if not isinstance(x, Node):
+        return isinstance(x, int | float)
+    if "val" not in x.meta or value(x).dim() or x.meta["device"].type != "cpu":
+        return False
+    return x in place.steady or (x.op == "call_function" and x.target not in VIEWS)
 
 
-def sources(node: Node) -> list[Node]:
-    """Arguments that a term reads at the moment it is added: its own, or those of a product's operands, through views."""
-    found = list(node.args[:2]) if product(node) else [node]
-    while any(isinstance(n, Node) and n.target in VIEWS for n in found):
-        found = [n.args[0] if isinstance(n, Node) and n.target in VIEWS else n for n in found]
-    return [n for n in found if isinstance(n, Node)]
-
-
-def split(end: Node, node: Node, factor: Factor) -> list[Term] | None:
-    """One level of ``factor * node`` as terms; None where the operator is not linear."""
-    a, b = (*node.args, None, None)[:2]
-    match node.target:
-        case aten.add.Tensor | aten.sub.Tensor if isinstance(a, Node) and isinstance(b, Node):
-            sign = 1.0 if node.target is aten.add.Tensor else -1.0
-            scale: Any = node.kwargs.get("alpha", 1.0)
-            return [Term(factor, a), Term(times(end, times(end, sign, scale), factor), b)]
-        case aten.neg.default:
-            return [Term(times(end, -1.0, factor), a)]  # type: ignore[arg-type]
-        case aten.mul.Tensor | aten.mul.Scalar:
-            if isinstance(a, Node) and is_factor(b):
-                return [Term(times(end, factor, b), a)]  # type: ignore[arg-type]
-            if isinstance(b, Node) and is_factor(a):
-                return [Term(times(end, factor, a), b)]  # type: ignore[arg-type]
-        case aten.div.Tensor | aten.div.Scalar if isinstance(a, Node) and is_factor(b):
-            return [Term(over(end, factor, b), a)]  # type: ignore[arg-type]
-        case aten.t.default if isinstance(a, Node) and a.target is aten.mm.default and len(a.users) == 1:
-            left, right = (transposed(end, x) for x in (a.args[1], a.args[0]))
-            return [Term(factor, insert(end, aten.mm.default, left, right))]
-    return None
-
-
-def product(node: Node) -> bool:
-    """Whether a term is a matrix product that nobody else needs."""
-    return node.target in {aten.mm.default, aten.bmm.default} and len(node.users) <= 1
-
-
-def transposed(end: Node, node: Any) -> Node:
-    """The transpose of a matrix."""
-    inner = node.args[0] if node.target is aten.t.default else None
-    return inner if isinstance(inner, Node) else insert(end, aten.t.default, node)
-
-
-def is_factor(x: Any) -> bool:
-    """Whether an operand is a number: a plain one, or a node without dimensions on the CPU."""
-    if isinstance(x, Node):
-        device = x.meta.get("device")
-        return "val" in x.meta and value(x).dim() == 0 and device is not None and device.type == "cpu"
-    return isinstance(x, int | float)
-
-
-def times(end: Node, a: Factor, b: Factor) -> Factor:
+def times(end: Node, a: Factor, b: Any) -> Factor:
     """a * b."""
     if isinstance(a, Node) and isinstance(b, Node):
         return insert(end, aten.mul.Tensor, a, b)
-    if not isinstance(a, Node) and not isinstance(b, Node):
-        return a * b
-    node, x = (a, b) if isinstance(a, Node) else (b, a)
-    assert isinstance(node, Node)
-    assert not isinstance(x, Node)
-    return node if x == 1.0 else insert(end, aten.mul.Scalar, node, x)
+    if isinstance(b, Node):
+        return times(end, b, a)
+    if isinstance(a, Node):
+        return a if b == 1 else insert(end, aten.mul.Scalar, a, b)
+    return a * float(b)
 
 
-def over(end: Node, a: Factor, b: Factor) -> Factor:
+def over(end: Node, a: Factor, b: Any) -> Factor:
     """a / b."""
-    if not isinstance(b, Node):
-        return times(end, a, 1.0 / b)
-    return times(end, a, insert(end, aten.reciprocal.default, b))
+    return times(end, a, insert(end, aten.reciprocal.default, b) if isinstance(b, Node) else 1.0 / b)
 
 
 def plus(end: Node, a: Factor, b: Factor) -> Factor:
@@ -203,50 +210,97 @@ def plus(end: Node, a: Factor, b: Factor) -> Factor:
     return plus(end, b, a) if isinstance(b, Node) else a + b
 
 
+# ---------------------------------------------------------------------- writing
+
+
+def merged(place: Place, terms: list[Term]) -> list[Term]:
+    """Each node once; terms that stay the same during a client's local work added up in front."""
+    factors: dict[Node, Factor] = {}
+    for factor, node in terms:
+        factors[node] = plus(place.end, factors[node], factor) if node in factors else factor
+    fixed = [Term(f, node) for node, f in factors.items() if node in place.steady]
+    rest = [Term(f, node) for node, f in factors.items() if node not in place.steady]
+    return [Term(1.0, total(place.end, fixed)), *rest] if fixed else rest
+
+
 def total(end: Node, terms: list[Term]) -> Node:
     """The sum of terms as one tensor."""
-    parts = [t.node if t.factor == 1.0 else insert(end, aten.mul.Tensor, t.node, t.factor, like=t.node) for t in terms]
+    parts = [node if f == 1.0 else insert(end, aten.mul.Tensor, node, f, like=node) for f, node in terms]
     out = parts[0]
     for part in parts[1:]:
         out = insert(end, aten.add.Tensor, out, part, like=out)
     return out
 
 
-def update(target: Target, beta: Factor, terms: list[Term]) -> Node:
-    """The operators themselves: beta goes with the first that can take it."""
-    out, end = target.node, target.end
-    for factor, node in terms:
-        a, b = (*node.args, None, None)[:2]
-        if product(node):
-            into = aten.addmm_.default if node.target is aten.mm.default else aten.baddbmm_.default
-            out = insert(end, into, out, a, b, like=out, beta=beta, alpha=factor)
-            beta = 1.0
-        elif summed_rows(node):
-            ones = insert(
-                end, aten.full.default, [value(a).shape[0]], 1.0, dtype=value(a).dtype, device=a.meta["device"]
-            )  # type: ignore[union-attr]
-            rows = insert(end, aten.t.default, a)
-            out = insert(end, aten.addmv_.default, out, rows, ones, like=out, beta=beta, alpha=factor)
-            beta = 1.0
-        elif beta != 1.0 and factor == 1.0:
-            out = insert(end, aten.add.out, node, out, like=out, alpha=beta, out=out)
-            beta = 1.0
-        else:
-            out = scaled(end, out, beta)
-            out = insert(end, aten.add_.Tensor, out, node, like=out, alpha=factor)
-            beta = 1.0
+def combined(place: Place, terms: list[Term]) -> Node:
+    """A linear combination as a new value: a product first, the rest added to it."""
+    terms = sorted(terms, key=lambda term: not product(term.node))
+    (factor, out), rest = terms[0], terms[1:]
+    if product(out) and rest and rest[0].factor == 1.0 and not product(rest[0].node):
+        a, b = out.args
+        out = insert(place.end, aten.addmm.default, rest[0].node, a, b, like=out, alpha=factor)
+        rest = rest[1:]
+    elif factor != 1.0:
+        out = insert(place.end, aten.mul.Tensor, out, factor, like=out)
+    for factor, node in rest:
+        out = insert(place.end, aten.add.Tensor, out, node, like=out, alpha=factor)
+    return out
+
+
+def write(place: Place, new: Node) -> Node:
+    """Puts the operators that bring ``place.own`` to its new value in front of ``place.end``; the last is the new value."""
+    own, end = place.own, place.end
+    assert own is not None
+    terms = merged(place, collect(place, new, 1.0, root=True))
+    beta = next((factor for factor, node in terms if node is own), None)
+    if beta is None:
+        return insert(end, aten.copy_.default, own, new, like=own)
+    rest = [term for term in terms if term.node is not own]
+    rest.sort(key=lambda term: term.factor != 1.0 or alone(term.node))  # plain summands can take beta along
+    out = own
+    for term in rest:
+        out, beta = added(end, out, beta, term), 1.0
     return scaled(end, out, beta)
 
 
+def added(end: Node, out: Node, beta: Factor, term: Term) -> Node:
+    """out <- beta out + factor * node, in place and in one operator where there is one."""
+    factor, node = term
+    if product(node):
+        a, b = node.args
+        into = aten.addmm_.default if node.target is aten.mm.default else aten.baddbmm_.default
+        return insert(end, into, out, a, b, like=out, beta=beta, alpha=factor)
+    if row_sum(node):
+        x = node.args[0]
+        assert isinstance(x, Node)
+        ones = insert(end, aten.full.default, [value(x).shape[0]], 1.0, dtype=value(x).dtype, device=x.meta["device"])
+        rows = insert(end, aten.t.default, x)
+        return insert(end, aten.addmv_.default, out, rows, ones, like=out, beta=beta, alpha=factor)
+    if beta != 1.0 and factor == 1.0:
+        return insert(end, aten.add.out, node, out, like=out, alpha=beta, out=out)
+    out = scaled(end, out, beta)
+    if (
+        node.target in {aten.mul.Tensor, aten.div.Tensor}
+        and alone(node)
+        and all(same_kind(a, node) for a in node.all_input_nodes)
+    ):
+        into = aten.addcmul_.default if node.target is aten.mul.Tensor else aten.addcdiv_.default
+        return insert(end, into, out, *node.args, like=out, value=factor)
+    return insert(end, aten.add_.Tensor, out, node, like=out, alpha=factor)
+
+
 def scaled(end: Node, out: Node, beta: Factor) -> Node:
+    """out <- beta out."""
     return out if beta == 1.0 else insert(end, aten.mul_.Tensor, out, beta, like=out)
 
 
-def summed_rows(node: Node) -> bool:
+def product(node: Node) -> bool:
+    """Whether a term is a matrix product that nobody else needs."""
+    return node.target in {aten.mm.default, aten.bmm.default} and alone(node)
+
+
+def row_sum(node: Node) -> bool:
     """Whether a term is the sum of a matrix over its rows that nobody else needs."""
     return (
-        node.target is aten.sum.dim_IntList
-        and len(node.users) <= 1
-        and node.args[1:] == ([0],)
-        and value(node.args[0]).dim() == 2
+        node.target is aten.sum.dim_IntList and alone(node) and node.args[1:] == ([0],) and len(value(node).shape) == 1
     )

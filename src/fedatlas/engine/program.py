@@ -1,8 +1,12 @@
-"""The step program: one local step, derived once per (task, model, batch shape, local optimiser), as plain Python."""
+"""The step program: one local step, derived once per (task, model, batch shape, local optimiser), as plain Python.
+
+spec -> trace (one flat graph: gradient, direction, update) -> rewrite -> fuse -> emit -> check against autograd
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -10,40 +14,125 @@ from torch import Tensor
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
-from fedatlas.engine.emit import emit
+from fedatlas.engine.emit import Emitted, emit
 from fedatlas.engine.fuse import fuse
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.rewrite import rewrite
-from fedatlas.engine.step import Inputs, StepSpec, is_number, leaves, number
-from fedatlas.engine.trace import Example, channels_last, trace
+from fedatlas.engine.step import Inputs, NotTraceable, StepSpec, batch_arguments, is_number, leaves, number, rebuilt
+from fedatlas.engine.trace import Example, channels_last, laid_out, trace
+from fedatlas.engine.tuned import Step, TunedStep
+from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
-Step = Callable[..., Tensor]
+# How far one step may be from autograd's, relative to the length of the step itself. Sums in another order and
+# decisions (ReLU, arg-max) at the edge are within it; a wrong formula is not.
+_TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.1}
 
 
 class StepProgram:
-    def __init__(self, source, fixed, constants, spec):
-        self.source, self.fixed, self.constants, self.spec = source, fixed, constants, spec
-        space = {"torch": torch}
-        exec(compile(source, "<step program>", "exec"), space)
-        self._bind = space["bind"]
+    """A derived step. It can be pickled; ``source`` is its whole text, ``note`` says what was fused."""
 
-    def local_copy(self, params):
-        return Tree({n: channels_last(x).clone() for n, x in params.items()})
+    def __init__(self, emitted: Emitted, spec: StepSpec, constants: Mapping[str, Tensor]) -> None:
+        self.emitted, self.optimizer, self.constants = emitted, spec.optimizer, dict(constants)
+        self.source, self.note = emitted.source, emitted.note
+        self._bind: Callable[[Mapping[str, Any]], Step] | None = None
 
-    def bind(self, params, memory, inputs, buffers=None):
-        memory = memory or optim.start(self.spec.optimizer, params)
-        given = leaves({"params": params, "memory": memory._asdict(), "inputs": inputs, "buffers": buffers or {}})
-        T = {path: number(x) if is_number(x) else x for path, x in given}
-        T.update({f"constants/{k}": v for k, v in self.constants.items()})
-        return self._bind(T)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bind": None}
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """Where to copy, bind and step: without autograd's bookkeeping."""
+        return torch.inference_mode()
+
+    def local_copy(self, params: Mapping[str, Tensor]) -> Tree:
+        """The client's own parameters, in the layout the step works in."""
+        return Tree({name: channels_last(x.detach()).clone() for name, x in params.items()})
+
+    def bind(
+        self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None
+    ) -> Step:
+        """The step of one client: ``step(x, y, row weights if any, masks in their order) -> loss``.
+
+        ``params`` (from `local_copy`), the trees of ``memory`` and ``buffers`` are written in place. What does not change
+        during the client's local work is computed here.
+        """
+        memory = optim.start(self.optimizer, params) if memory is None else memory
+        given = dict(leaves({"params": params, "buffers": buffers or {}, "memory": memory._asdict(), "inputs": inputs}))
+        for path, value in self.emitted.fixed.items():
+            if path in given and given[path] != value:
+                raise ValueError(f"this step was derived for {path} = {value!r}, not {given[path]!r}")
+        taken = {f"constants/{name}": x for name, x in self.constants.items()}
+        for path, (shape, stride) in self.emitted.reads.items():
+            x = given[path]
+            x = number(x) if is_number(x) else laid_out(path, x)
+            if (x.shape, x.stride()) != (shape, stride):
+                raise ValueError(f"{path} has shape {tuple(x.shape)} and strides {x.stride()}: use local_copy()")
+            taken[path] = x
+        return self.compiled()(taken)
+
+    def compiled(self) -> Callable[[Mapping[str, Any]], Step]:
+        """The program's ``bind``."""
+        if self._bind is None:
+            space: dict[str, Any] = {"torch": torch}
+            exec(compile(self.source, "<step program>", "exec"), space)  # noqa: S102  # text written by emit.py alone
+            self._bind = space["bind"]
+        assert self._bind is not None
+        return self._bind
 
 
 def derive(spec: StepSpec, batch: Batch, inputs: Inputs) -> StepProgram:
-    with torch.no_grad():
-        params = Tree({n: channels_last(p.detach()) for n, p in spec.module.named_parameters() if p.requires_grad})
-        state = spec.module.state_dict()
-        buffers = Tree({n: x.detach().clone() for n, x in state.items() if n not in params})
-    flat = trace(spec, Example(params, buffers, optim.start(spec.optimizer, params), inputs, batch))
-    flat = fuse(rewrite(flat))
-    return StepProgram(emit(flat), flat.fixed, flat.constants, spec)
+    """The program of ``spec`` for batches shaped like ``batch``; NotTraceable, with the reason, where there is none.
+
+    It is run beside autograd once before it is handed out: a program that disagrees is refused.
+    """
+    state = spec.module.state_dict()
+    params = Tree({n: channels_last(x.detach()) for n, x in spec.module.named_parameters() if x.requires_grad})
+    buffers = Tree({name: x.detach().clone() for name, x in state.items() if name not in params})
+    example = Example(params, buffers, optim.start(spec.optimizer, params), inputs, batch)
+    flat = fuse(rewrite(trace(spec, example)))
+    program = StepProgram(emit(flat), spec, flat.constants)
+    check(spec, program, example)
+    return program
+
+
+def step_for(spec: StepSpec, batch: Batch, inputs: Inputs) -> StepProgram | TunedStep:
+    """The derived program, or the tuned step where none can be derived; ``note`` says which, and why."""
+    try:
+        return derive(spec, batch, inputs)
+    except NotTraceable as reason:
+        return TunedStep(spec, batch, str(reason))
+
+
+def check(spec: StepSpec, program: StepProgram, example: Example) -> None:
+    """Two steps of the program and of autograd from the same, slightly disturbed values: NotTraceable if they part."""
+    stream = torch_stream(0, "check")
+
+    def disturbed(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.is_floating_point():
+            return x + 0.01 * torch.rand(x.shape, generator=stream, dtype=x.dtype).to(x.device)
+        return 0.75 * x if isinstance(x, float) else x
+
+    start = {path: disturbed(x) for path, x in leaves(example._asdict()) if not path.startswith("batch/")}
+    ends = []
+    for step_of in (TunedStep(spec, example.batch), program):
+        at = Example(**rebuilt(example._asdict(), start))
+        with step_of.mode():
+            params, buffers = step_of.local_copy(at.params), at.buffers.clone()
+            step = step_of.bind(params, None, at.inputs, buffers)
+            losses = [step(*batch_arguments(at.batch)).double().reshape(1) for _ in range(2)]
+        ends.append({**leaves_of(params, buffers), "loss": torch.cat(losses)})
+    tolerance = _TOLERANCE[spec.precision if spec.precision == "bfloat16" else dtype_name(example.params)]
+    for path, right in ends[0].items():
+        begin, left = start.get(path, torch.zeros(())), ends[1][path].double()
+        size = (right.double() - begin).norm() + 1e-4 * begin.double().norm()
+        if torch.isfinite(right).all() and not bool((left - right).norm() <= tolerance * size):
+            raise NotTraceable(f"the derived step departs from autograd's at {path}")
+
+
+def leaves_of(params: Tree, buffers: Tree) -> dict[str, Tensor]:
+    return dict(leaves({"params": params, "buffers": buffers}))
+
+
+def dtype_name(params: Tree) -> str:
+    """The widest-spread floating type among the parameters, by name."""
+    return str(next(iter(params.values())).dtype).removeprefix("torch.") if params else "float32"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import Graph, Node
 
-from fedatlas.engine.trace import SILENT_WRITERS, Flat, writes
+from fedatlas.engine.graph import SILENT_WRITERS, Flat, dense, describe, effect, insert, same_layout, swap, value
 
 aten = torch.ops.aten
 
@@ -37,62 +36,27 @@ def rewrite(flat: Flat) -> Flat:
     """All rewrites in turn, in place."""
     describe(flat.graph)
     flat = return_writes(flat)
-    for change in (drop_copy, fill, pool_before_relu, pool_gradient, cross_entropy_backward, bias_gradient):
+    for change in (drop_copy, fill, pool_before_relu, pool_gradient, cross_entropy_backward, bias_gradient, square_sum):
         for node in list(flat.graph.nodes):
             if node.op == "call_function":
                 change(node)
         flat.graph.eliminate_dead_code(effect)
+    share(flat.graph)
     return flat
 
 
-def effect(node: Node) -> bool:
-    """Whether a node does more than return a value."""
-    return node.op in {"placeholder", "output"} or writes(node) or node.target in SILENT_WRITERS
-
-
-def describe(graph: Graph) -> None:
-    """Turns what the tracer noted of each value into a plain description: a tensor on the meta device."""
-    for node in graph.nodes:
-        noted = node.meta.get("val")
-        if isinstance(noted, Tensor):
-            node.meta["device"] = noted.device
-            node.meta["val"] = torch.empty_strided(noted.shape, noted.stride(), dtype=noted.dtype, device="meta")
-
-
-def value(node: Any) -> Tensor:
-    """Shape, strides and type of a node's value."""
-    described: Tensor = node.meta["val"]
-    return described
-
-
-def insert(before: Node, target: Any, *args: Any, like: Node | None = None, **kwargs: Any) -> Node:
-    """A new operator in front of a node, described as ``like`` or by running it on descriptions."""
-    with before.graph.inserting_before(before):
-        node = before.graph.call_function(target, args, kwargs)
-    known = like or next((a for a in args if isinstance(a, Node)), before)
-    node.meta["device"] = known.meta.get("device")
-    if like is None:
-        described = {key: "meta" if key == "device" else _meta(a) for key, a in kwargs.items()}
-        node.meta["val"] = target(*map(_meta, args), **described)
-    else:
-        node.meta["val"] = value(like)
-    return node
-
-
-def _meta(argument: Any) -> Any:
-    return value(argument) if isinstance(argument, Node) else argument
-
-
-def same_layout(a: Any, b: Any) -> bool:
-    """Whether two values agree in shape, strides and type."""
-    x, y = value(a), value(b)
-    return x.shape == y.shape and x.stride() == y.stride() and x.dtype == y.dtype
-
-
-def swap(old: Node, new: Node) -> None:
-    """Everybody who used ``old`` uses ``new``."""
-    old.replace_all_uses_with(new)
-    old.graph.erase_node(old)
+def share(graph: Graph) -> None:
+    """What is computed twice from the same operands is computed once."""
+    seen: dict[Any, Node] = {}
+    unsteady = {a for node in graph.nodes if node.target in SILENT_WRITERS for a in node.all_input_nodes}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or effect(node) or unsteady.intersection(node.all_input_nodes):
+            continue
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        if key in seen:
+            swap(node, seen[key])
+        else:
+            seen[key] = node
 
 
 def return_writes(flat: Flat) -> Flat:
@@ -197,3 +161,14 @@ def bias_gradient(node: Node) -> None:
             dims = [d for d in range(value(gradient).dim()) if d != 1]
             swap(user, insert(user, aten.sum.dim_IntList, gradient, dims, like=user))
     node.update_arg(len(node.args) - 1, [*mask[:2], False])  # type: ignore[index, misc]
+
+
+def square_sum(node: Node) -> None:
+    """sum(x * x) of a dense tensor is the dot product with itself, which stores nothing."""
+    square = node.args[0] if node.target is aten.sum.default else None
+    if not isinstance(square, Node) or square.target is not aten.mul.Tensor or square.args[0] is not square.args[1]:
+        return
+    x = square.args[0]
+    if dense(value(x)) and value(x).is_floating_point():
+        row = insert(node, aten.as_strided.default, x, [value(x).numel()], [1])
+        swap(node, insert(node, aten.dot.default, row, row))

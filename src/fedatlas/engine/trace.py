@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functionalize
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
+from fedatlas.engine.graph import Flat, writes
 from fedatlas.engine.model import grad, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
@@ -23,30 +24,6 @@ from fedatlas.tree import Tree
 aten = torch.ops.aten
 
 LIMIT = 5000  # operators; a longer graph (an unrolled recurrence) is slower to emit than it is worth
-
-# Writes into running_mean and running_var (arguments 3 and 4) although its schema does not say so.
-SILENT_WRITERS = {aten.native_batch_norm.default: (3, 4)}
-
-
-class Flat(NamedTuple):
-    """A traced step. The graph returns the loss and then the new values of the arguments that ``results`` names."""
-
-    graph: Graph
-    arguments: dict[str, Node]  # path -> placeholder
-    results: list[str]  # paths
-    constants: dict[str, Tensor]  # tensors that the loss's own code holds, by the name of their get_attr node
-    fixed: dict[str, Any]  # leaves that are neither tensors nor numbers: the program holds for these values only
-
-    @property
-    def returned(self) -> tuple[Node, dict[str, Node]]:
-        """The loss, and every new value by its path."""
-        loss, *new = self.graph.output_node().args[0]  # type: ignore[misc, union-attr]
-        return loss, dict(zip(self.results, new, strict=True))  # type: ignore[return-value, arg-type]
-
-    def give_back(self, loss: Node, new: Mapping[str, Node]) -> Flat:
-        """The same graph with other results."""
-        self.graph.output_node().args = ([loss, *new.values()],)
-        return self._replace(results=list(new))
 
 
 class Example(NamedTuple):
@@ -67,10 +44,15 @@ def channels_last(x: Tensor) -> Tensor:
     """
     if x.dim() != 4:
         return x
-    n, c, h, w = x.shape
+    _, c, h, w = x.shape
     if c == 1 and x.is_contiguous():
         return x.as_strided(x.shape, (h * w, 1, w, 1))
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def laid_out(path: str, x: Any) -> Any:
+    """A tensor of the message or of the client's state in the layout of the parameter it will be added to."""
+    return channels_last(x) if path.startswith("inputs/") and isinstance(x, Tensor) else x
 
 
 def trace(spec: StepSpec, example: Example) -> Flat:
@@ -78,7 +60,7 @@ def trace(spec: StepSpec, example: Example) -> Flat:
     if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in spec.module.modules()):
         raise NotTraceable("recurrent layers would have to be unrolled")
     given = dict(leaves(example._asdict()))
-    values = {path: number(x) if is_number(x) else x for path, x in given.items()}
+    values = {path: number(x) if is_number(x) else laid_out(path, x) for path, x in given.items()}
     tensors = {path: x.detach() for path, x in values.items() if isinstance(x, Tensor)}
     fixed = {path: x for path, x in values.items() if not isinstance(x, Tensor)}
     names: list[str] = []
@@ -127,11 +109,6 @@ def graph_of(step: Callable[..., list[Tensor]], values: list[Tensor]) -> GraphMo
     return module
 
 
-def writes(node: Node) -> bool:
-    """Whether the operator's schema says that it writes into an argument."""
-    return node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False)
-
-
 def refuse(spec: StepSpec, module: GraphModule, tensors: Mapping[str, Tensor]) -> None:
     """NotTraceable for a graph that would draw random numbers, is too long, or has swallowed an input as a constant."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
@@ -140,7 +117,7 @@ def refuse(spec: StepSpec, module: GraphModule, tensors: Mapping[str, Tensor]) -
     for node in nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise NotTraceable(f"the model draws random numbers in its forward pass ({node.target})")
-    own = [*spec.module.parameters(), *spec.module.buffers(), *tensors.values()]
+    own = [*spec.module.parameters(), *spec.module.state_dict().values(), *tensors.values()]
     held = {x.untyped_storage().data_ptr() for x in own if x.numel()}
     for node in module.graph.nodes:
         if node.op == "get_attr":

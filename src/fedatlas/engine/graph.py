@@ -1,0 +1,112 @@
+"""The flat graph that the passes work on, and the few tools they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+aten = torch.ops.aten
+
+VIEWS = {
+    aten.t.default,
+    aten.transpose.int,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.permute.default,
+    aten.expand.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.slice.Tensor,
+    aten.select.int,
+    aten.as_strided.default,
+}
+
+# Writes into running_mean and running_var (arguments 3 and 4) although its schema does not say so.
+SILENT_WRITERS = {aten.native_batch_norm.default: (3, 4)}
+
+
+class Flat(NamedTuple):
+    """A traced step. The graph returns the loss and then the new values of the arguments that ``results`` names."""
+
+    graph: Graph
+    arguments: dict[str, Node]  # path -> placeholder
+    results: list[str]  # paths
+    constants: dict[str, Tensor]  # tensors that the loss's own code holds, by the name of their get_attr node
+    fixed: dict[str, Any]  # leaves that are neither tensors nor numbers: the program holds for these values only
+
+    @property
+    def returned(self) -> tuple[Node, dict[str, Node]]:
+        """The loss, and every new value by its path."""
+        loss, *new = self.graph.output_node().args[0]  # type: ignore[misc, union-attr]
+        return loss, dict(zip(self.results, new, strict=True))  # type: ignore[return-value, arg-type]
+
+    def give_back(self, loss: Node, new: Mapping[str, Node]) -> Flat:
+        """The same graph with other results."""
+        self.graph.output_node().args = ([loss, *new.values()],)
+        return self._replace(results=list(new))
+
+
+def writes(node: Node) -> bool:
+    """Whether the operator's schema says that it writes into an argument."""
+    return node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+
+
+def effect(node: Node) -> bool:
+    """Whether a node does more than return a value."""
+    return node.op in {"placeholder", "output"} or writes(node) or node.target in SILENT_WRITERS
+
+
+def describe(graph: Graph) -> None:
+    """Turns what the tracer noted of each value into a plain description: a tensor on the meta device."""
+    for node in graph.nodes:
+        noted = node.meta.get("val")
+        if isinstance(noted, Tensor):
+            node.meta["device"] = noted.device
+            node.meta["val"] = torch.empty_strided(noted.shape, noted.stride(), dtype=noted.dtype, device="meta")
+
+
+def value(node: Any) -> Tensor:
+    """Shape, strides and type of a node's value."""
+    described: Tensor = node.meta["val"]
+    return described
+
+
+def insert(before: Node, target: Any, *args: Any, like: Node | None = None, **kwargs: Any) -> Node:
+    """A new operator in front of a node, described as ``like`` or by running it on descriptions."""
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args, kwargs)
+    known = like or next((a for a in args if isinstance(a, Node)), before)
+    node.meta["device"] = known.meta.get("device")
+    if like is None:
+        described = {key: "meta" if key == "device" else _meta(a) for key, a in kwargs.items()}
+        node.meta["val"] = target(*map(_meta, args), **described)
+    else:
+        node.meta["val"] = value(like)
+    return node
+
+
+def _meta(argument: Any) -> Any:
+    return value(argument) if isinstance(argument, Node) else argument
+
+
+def same_layout(a: Any, b: Any) -> bool:
+    """Whether two values agree in shape, strides, type and device."""
+    x, y = value(a), value(b)
+    alike = x.shape == y.shape and x.stride() == y.stride() and x.dtype == y.dtype
+    return alike and a.meta["device"] == b.meta["device"]
+
+
+def dense(x: Tensor) -> bool:
+    """Whether the elements fill a stretch of memory, in whatever order."""
+    return x.numel() == 0 or 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) == x.numel()
+
+
+def swap(old: Node, new: Node) -> None:
+    """Everybody who used ``old`` uses ``new``."""
+    old.replace_all_uses_with(new)
+    old.graph.erase_node(old)

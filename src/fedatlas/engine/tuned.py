@@ -1,0 +1,94 @@
+"""The tuned step: plain autograd with nothing wasted around it. For every module, traceable or not; the program's reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Batch
+from fedatlas.engine import optim
+from fedatlas.engine.model import grad, with_grad
+from fedatlas.engine.optim import Memory
+from fedatlas.engine.precision import convolutions_in
+from fedatlas.engine.step import Inputs, StepSpec
+from fedatlas.tree import Tree
+
+Step = Callable[..., Tensor]
+"""(x, y, row weights if there are any, masks in their order) -> loss; writes the new parameters into the old ones."""
+
+
+class TunedStep:
+    """Binds like a `StepProgram`, and steps with autograd and updates in place."""
+
+    source = ""
+
+    def __init__(self, spec: StepSpec, batch: Batch, reason: str = "asked for") -> None:
+        self.spec, self.note = spec, f"tuned step: {reason}"
+        self.weighted, self.masks = batch.weight is not None, tuple(batch.extra)
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """Where to bind and to step: outside inference mode, whose tensors autograd refuses."""
+        return nullcontext()
+
+    def local_copy(self, params: Mapping[str, Tensor]) -> Tree:
+        """The client's own parameters, to be changed by its steps."""
+        return Tree({name: x.clone() for name, x in params.items()})
+
+    def bind(
+        self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None
+    ) -> Step:
+        """The step of one client. ``params``, the trees of ``memory`` and ``buffers`` are written in place."""
+        spec, weights, state = self.spec, with_grad(params), Tree(buffers or {})
+        memory = optim.start(spec.optimizer, params) if memory is None else memory
+        update = _update(spec, params, memory, inputs)
+        spec.module.train()
+
+        def step(x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
+            extra = dict(zip(self.masks, more[self.weighted :], strict=True))
+            batch = Batch(x, y, more[0] if self.weighted else None, extra)
+            with torch.enable_grad(), convolutions_in(spec.precision):
+                loss = spec.loss(weights, state, batch, inputs)
+                grads = grad(loss, weights)
+            with torch.no_grad():
+                update(grads)
+            return loss.detach()
+
+        return step
+
+
+def _update(spec: StepSpec, params: Tree, memory: Memory, inputs: Inputs) -> Callable[[Tree], None]:
+    """Decay, direction, clip and optimiser, in place."""
+    optimizer, lr, decay = spec.optimizer, float(inputs["lr"]), inputs.get("weight_decay")
+    held, first = list(params.values()), list(memory.first.values())
+    steps = memory.steps
+
+    def corrected(grads: Tree) -> Tree:
+        if decay is not None:
+            grads = grads + decay * params
+        if spec.direction is not None:
+            grads = spec.direction(grads, params, inputs)
+        return optim.clip(grads, spec.clip)
+
+    def sgd(grads: Tree) -> None:
+        moves = list(corrected(grads).values())
+        if optimizer.momentum:
+            torch._foreach_mul_(first, optimizer.momentum)
+            torch._foreach_add_(first, moves)
+            if optimizer.nesterov:
+                torch._foreach_add_(held, moves, alpha=-lr)
+            torch._foreach_add_(held, first, alpha=-lr * (optimizer.momentum if optimizer.nesterov else 1.0))
+        else:
+            torch._foreach_add_(held, moves, alpha=-lr)
+
+    def adam(grads: Tree) -> None:
+        nonlocal steps
+        moved, after = optim.step(optimizer, params, corrected(grads), memory._replace(steps=steps), lr)
+        for old, new in ((params, moved), (memory.first, after.first), (memory.second, after.second)):
+            torch._foreach_copy_(list(old.values()), list(new.values()))
+        steps = after.steps
+
+    return adam if optimizer.name == "adam" else sgd
