@@ -44,7 +44,7 @@ def keywords(builder: Builder) -> dict[str, inspect.Parameter]:
 
 def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> dict[str, Any]:
     """``given`` checked against the builder's signature; ConfigError with the nearest valid key otherwise."""
-    hints = typing.get_type_hints(builder)
+    hints = typing.get_type_hints(builder, include_extras=True)
     fields: dict[str, Any] = {}
     for name, p in keywords(builder).items():
         fields[name] = (hints.get(name, Any), ... if p.default is inspect.Parameter.empty else p.default)

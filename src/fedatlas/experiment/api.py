@@ -6,9 +6,8 @@ import datetime
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas
 from torch import nn
 
 from fedatlas.errors import ConfigError
@@ -18,6 +17,9 @@ from fedatlas.experiment.gain import BASELINES, CHEAP, baseline_config, baseline
 from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
 from fedatlas.experiment.run import Progress, Run, Silent, run_one
 from fedatlas.experiment.summary import over
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class Experiment(NamedTuple):
@@ -160,6 +162,7 @@ class Loaded(NamedTuple):
 
 def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
     """Model, configuration and rows of a run. ``module`` where the run had a network of one's own."""
+    import pandas
     from safetensors.torch import load_file
 
     from fedatlas.experiment.setup import set_up

@@ -25,6 +25,16 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 
 
+def bytes_of(text: str) -> int:
+    """'4GiB' -> bytes. ConfigError for anything else."""
+    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+    for unit in sorted(units, key=len, reverse=True):
+        number = text.removesuffix(unit).strip()
+        if text.endswith(unit) and number.replace(".", "", 1).isdigit():
+            return int(float(number) * units[unit])
+    raise ValueError(f"'{text}' is not a size: write a number and B, KiB, MiB or GiB, such as '4GiB'")
+
+
 class Table(BaseModel):
     """A table with exactly the keys below."""
 
@@ -227,16 +237,6 @@ def _drop_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _drop_none(v) for k, v in value.items() if v is not None}
     return value
-
-
-def bytes_of(text: str) -> int:
-    """'4GiB' -> bytes. ConfigError for anything else."""
-    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-    for unit in sorted(units, key=len, reverse=True):
-        number = text.removesuffix(unit).strip()
-        if text.endswith(unit) and number.replace(".", "", 1).isdigit():
-            return int(float(number) * units[unit])
-    raise ValueError(f"'{text}' is not a size: write a number and B, KiB, MiB or GiB, such as '4GiB'")
 
 
 def parse(values: Mapping[str, Any]) -> ExperimentConfig:

@@ -18,6 +18,7 @@ from fedatlas.experiment.files import write_text
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, set_up
 from fedatlas.experiment.summary import partition_facts
+from fedatlas.experiment.units import bytes_text, seconds_text
 from fedatlas.rounds import federated
 
 
@@ -75,8 +76,6 @@ def one_client(setup: Setup, cohort: tuple[int, ...]) -> Any:
 
 def show(found: dict[str, Any]) -> None:
     """`dry_run` for people."""
-    from fedatlas.terminal import bytes_text, seconds_text
-
     console = Console(highlight=False, soft_wrap=True)
     sizes = found["partition"]["sizes"]
     console.print(f"{len(sizes)} clients hold {min(sizes):,} to {max(sizes):,} rows; {found['cohort']} take part in a round.")

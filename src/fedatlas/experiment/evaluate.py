@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,7 +55,11 @@ class Evaluator:
         """Every quality field of a row of metrics.jsonl, plus per-class accuracy."""
         rows = self.rows if rows is None else rows
         outputs, d = self.outputs(model, rows), self.setup.dataset
-        return quality.figures(d.task, outputs, rows.y, d.classes, self.setup.loss, rows.weight, d.ignore)
+        if not self.numbers:
+            return quality.figures(d.task, outputs, rows.y, d.classes, self.setup.loss, rows.weight, d.ignore)
+        losses = self.setup.loss.per_sample(outputs, rows.y)  # of the standardised target; errors in its own unit
+        predicted, y = d.predictions(outputs.double()), d.predictions(rows.y.double())
+        return dict(quality.number_figures(quality.number_sums(predicted, y, losses, rows.weight)))
 
     def row(self, model: Trained) -> dict[str, Any]:
         """The quality fields of a row, for one global model."""
@@ -65,7 +69,7 @@ class Evaluator:
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
         """The quality fields where every client uses its own model: means over the clients, weighted by test size (C14)."""
         each = [self.figures(model_of(k)) for k in self.setup.sizes]
-        mean = {key: None if key == "per_class_f1" else float(np.mean([f[key] for f in each])) for key in self.keys}
+        mean = {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
         own = self._own_summary(model_of)
         if own is None and not self.numbers:
             own = client_summary([f["accuracy"] for f in each], [1.0] * len(each))
@@ -97,7 +101,8 @@ class Evaluator:
         outputs = self.outputs(model, rows)
         own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
         if self.numbers:
-            score = (outputs.reshape(-1).double() - rows.y.double()).square().numpy()
+            sd = self.setup.dataset.target_sd
+            score = (sd * (outputs.reshape(-1).double() - rows.y.double())).square().numpy()
         else:
             right, counted = self._right(outputs, rows.y)
             score, own = right, own * counted
@@ -141,6 +146,11 @@ class Evaluator:
         held = {k: rows for k, rows in self.setup.held_out.items() if len(rows)}
         scores = [self.figures(model_of(k), own_rows(self.setup, k))["accuracy"] for k in held]
         return client_summary(scores, [len(rows) for rows in held.values()])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [x for x in values if x is not None]
+    return float(np.mean(known)) if known else None
 
 
 def two_class(outputs: Tensor, rows: Rows) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class PartyRows:
         """Training rows by index."""
         at = torch.from_numpy(np.ascontiguousarray(index))
         d = self.dataset
-        y = d.y_train[at]
+        y = d.targets(d.y_train[at])
         weight = None if d.weight_train is None else d.weight_train[at].to(self.dtype)
         return Rows(d.inputs(d.x_train[at], self.dtype), y.to(self.dtype) if y.is_floating_point() else y, weight)
 
@@ -178,7 +178,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     partition, pooled, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
     dtype = DTYPES[config.engine.precision]
     loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
-    loss.check(dataset.y_train)
+    loss.check(dataset.targets(dataset.y_train))
     network_module = make_model(
         config.model if module is None else module,
         dataset.shape,
@@ -230,7 +230,8 @@ def test_rows(setup: Setup) -> Rows:
     if setup.config.evaluation.on == "validation":
         return source.rows(setup.validation)
     d = setup.dataset
-    y = d.y_test.to(source.dtype) if d.y_test.is_floating_point() else d.y_test
+    y = d.targets(d.y_test)
+    y = y.to(source.dtype) if y.is_floating_point() else y
     weight = None if d.weight_test is None else d.weight_test.to(source.dtype)
     return Rows(d.inputs(d.x_test, source.dtype), y, weight)
 

@@ -1,0 +1,159 @@
+"""Runs the parts of a study that are not there yet, judges its gates, and writes the outcome down."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedatlas.errors import unknown_name
+from fedatlas.experiment import machine
+from fedatlas.experiment.api import Experiment, resume, run
+from fedatlas.experiment.config import parse
+from fedatlas.experiment.files import write_json, write_text
+from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
+from fedatlas.experiment.reproduce.blog import blog
+from fedatlas.experiment.reproduce.gates import Outcome, Part, Study, Verdict
+from fedatlas.experiment.reproduce.istat import istat_strategies
+
+EXPERIMENTS: Mapping[str, Callable[[bool], Study]] = {"blog": blog, "istat-strategies": istat_strategies}
+KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
+
+
+def reproduce(name: str, *, quick: bool = False, only: Sequence[str] | None = None, out: Path) -> bool:
+    """Runs what is missing of a published experiment; True if no gate that could be judged failed.
+
+    Every part and seed has its own run folder in ``out``; what is finished there is not run again, what was
+    stopped is continued. The outcome goes to ``out/NAME.json`` and, for people, ``out/NAME.md``.
+    """
+    if name not in EXPERIMENTS:
+        raise unknown_name("experiment", name, EXPERIMENTS)
+    study = EXPERIMENTS[name](quick)
+    known = {part.name: part for part in study.parts}
+    for wanted in only or ():
+        if wanted not in known:
+            raise unknown_name("part", wanted, known)
+    console = Console(stderr=True, highlight=False)
+    base = out / (f"{name}-quick" if quick else name)
+    for part in study.parts:
+        if not only or part.name in only:
+            for seed in part.seeds:
+                run_part(part, seed, base, console)
+    record = collect(study, base, quick)
+    label = f"{base.name}"
+    write_json(out / f"{label}.json", record)
+    write_text(out / f"{label}.md", page(record))
+    show(record)
+    return not any(gate["passed"] is False for gate in record["gates"])
+
+
+def folder_of(part: Part, seed: int, base: Path) -> Path:
+    """Where one seed of a part is kept."""
+    return base / part.name / f"seed-{seed}"
+
+
+def run_part(part: Part, seed: int, base: Path, console: Console) -> None:
+    """Runs, or continues, one seed of a part."""
+    folder = folder_of(part, seed, base)
+    if (folder / SUMMARY).exists():
+        return
+    console.print(f"{part.name}, seed {seed} ...", end="", soft_wrap=True)
+    if any((folder / "checkpoint").glob("manifest-*.json")):
+        done = resume(folder, baselines=False)
+    else:
+        (folder / CONFIG).unlink(missing_ok=True)
+        done = run(Experiment(parse({**part.tables, "seed": seed})), out=folder, baselines=False)
+    final = done.summary["final"]
+    console.print(f" accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {done.summary['cost']['seconds']:.0f} s")
+
+
+def collect(study: Study, base: Path, quick: bool) -> dict[str, Any]:
+    """Everything that is finished, with the verdict on every gate that it allows."""
+    outcomes, runs = {}, []
+    for part in study.parts:
+        found = {}
+        for seed in part.seeds:
+            folder = folder_of(part, seed, base)
+            if (folder / SUMMARY).exists():
+                opened = RunFolder.open(folder)
+                rows, summary = opened.rows(), opened.summary()
+                found[seed] = rows
+                kept = [{key: row[key] for key in KEPT if key in row} for row in rows]
+                facts = {"seconds": summary["cost"]["seconds"], "plan": summary["plan"], "commit": summary["commit"]}
+                runs.append({"part": part.name, "seed": seed, **facts, "cpu": summary["cpu"], "rows": kept})
+        if found:
+            outcomes[part.name] = Outcome(found)
+    gates = []
+    for gate in study.gates:
+        ready = all(name in outcomes for name in gate.parts)
+        verdict = gate.check(outcomes) if ready else Verdict("not run", None)
+        seeds = min((len(outcomes[name].rows) for name in gate.parts), default=0) if ready else 0
+        gates.append({"name": gate.name, "published": gate.published, "rule": gate.rule, "seeds": seeds, **verdict._asdict()})
+    parts = [{"name": part.name, "config": dict(part.tables), "seeds": list(part.seeds)} for part in study.parts]
+    return {
+        "study": study.name,
+        "title": study.title,
+        "source": study.source,
+        "quick": quick,
+        "notes": list(study.notes),
+        "date": datetime.date.today().isoformat(),
+        **machine.describe(),
+        "gates": gates,
+        "parts": parts,
+        "runs": runs,
+    }
+
+
+def word(passed: bool | None, obtained: str) -> str:
+    """pass, FAIL, reported or open."""
+    if passed is None:
+        return "open" if obtained == "not run" else "reported"
+    return "pass" if passed else "FAIL"
+
+
+def show(record: Mapping[str, Any]) -> None:
+    """Published against obtained, on standard output."""
+    console = Console(highlight=False)
+    label = " (quick: a smaller version, which passes no gate of the published one)" if record["quick"] else ""
+    table = Table(title=f"{record['title']}{label}", title_justify="left")
+    for heading in ("gate", "published", "obtained", "seeds", "outcome"):
+        table.add_column(heading, overflow="fold")
+    for gate in record["gates"]:
+        outcome = word(gate["passed"], gate["obtained"])
+        colour = {"pass": "green", "FAIL": "red"}.get(outcome, "yellow")
+        table.add_row(gate["name"], gate["published"], gate["obtained"], str(gate["seeds"]), f"[{colour}]{outcome}[/]")
+    console.print(table)
+
+
+def page(record: Mapping[str, Any]) -> str:
+    """The outcome as Markdown."""
+    lines = [f"## {record['title']}", "", f"Source: {record['source']}.", ""]
+    if record["quick"]:
+        lines += ["**Quick version: smaller than the published experiment; it passes no gate.**", ""]
+    lines += [*record["notes"], ""]
+    lines += ["| gate | published | rule | obtained | seeds | outcome |", "|---|---|---|---|---|---|"]
+    for gate in record["gates"]:
+        cells = (gate["name"], gate["published"], gate["rule"], gate["obtained"], str(gate["seeds"]), word(gate["passed"], gate["obtained"]))
+        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    seconds = sum(one["seconds"] for one in record["runs"])
+    commits = sorted({one["commit"][:10] for one in record["runs"] if one["commit"]})
+    cpus = sorted({one["cpu"]["model"] for one in record["runs"]})
+    facts = f"{len(record['runs'])} runs, {seconds:.0f} s of simulation in all, on {', '.join(cpus)}; commits {', '.join(commits)}."
+    name = f"fedatlas reproduce {record['study']}" + (" --quick" if record["quick"] else "")
+    return "\n".join([*lines, "", facts, f"Command: `{name}`.", ""])
+
+
+def results_page(records: Sequence[Mapping[str, Any]]) -> str:
+    """docs/results.md from the records of all studies."""
+    head = "# Results\n\nPublished figures beside obtained ones, gate by gate, generated from `docs/results/*.json`. A gate that fails is a finding.\n"
+    return head + "\n" + "\n".join(page(record) for record in records)
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The records in ``docs/results``."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
