@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx import Node
 
-from fedatlas.engine.graph import SILENT_WRITERS, VIEWS, Flat, effect, insert, swap, value, writes
+from fedatlas.engine.graph import SILENT_WRITERS, VIEWS, Flat, Op, effect, insert, is_op, swap, value, writes
 from fedatlas.engine.rewrite import share
 
 aten = torch.ops.aten
 
-Factor = float | Node  # a plain number, or a node whose value is one
+Factor = float | Op  # a plain number, or a node whose value is one
 _VARIES = ("params/", "memory/", "batch/")
 _LINEAR = {
     aten.add.Tensor,
@@ -33,23 +32,23 @@ class Term(NamedTuple):
     """``factor * node``."""
 
     factor: Factor
-    node: Node
+    node: Op
 
 
 class Place(NamedTuple):
     """Where a linear combination is computed: in front of ``end``, into ``own`` if that is given."""
 
-    end: Node
-    steady: set[Node]  # values that do not change during a client's local work
-    done: set[Node]  # arguments whose old values are gone
-    own: Node | None = None
+    end: Op
+    steady: set[Op]  # values that do not change during a client's local work
+    done: set[Op]  # arguments whose old values are gone
+    own: Op | None = None
 
 
 def fuse(flat: Flat) -> Flat:
     """Replaces every result by operators that write it into its argument; the graph then returns the loss alone."""
     loss, new = flat.returned
     changed = {path: node for path, node in new.items() if node is not flat.arguments[path]}
-    steady, done = constants(flat), set[Node]()
+    steady, done = constants(flat), set[Op]()
     for node in list(flat.graph.nodes):
         if shared_combination(node) and node not in steady and node not in changed.values():
             place = Place(node, steady, done)
@@ -72,7 +71,7 @@ def fuse(flat: Flat) -> Flat:
     return flat._replace(results=list(changed))
 
 
-def constants(flat: Flat) -> set[Node]:
+def constants(flat: Flat) -> set[Op]:
     """Nodes whose value stays the same during one client's local work."""
     written = {flat.arguments[path] for path in flat.results}
     for node in flat.graph.nodes:
@@ -88,14 +87,14 @@ def constants(flat: Flat) -> set[Node]:
 # ---------------------------------------------------------------------- reading
 
 
-def shared_combination(node: Node) -> bool:
+def shared_combination(node: Op) -> bool:
     """Whether a sum is wanted as a value of its own: by several operators, or by one that is not linear."""
     if node.target not in _LINEAR or value(node).dim() == 0 or not value(node).is_floating_point():
         return False
     return len(node.users) > 1 or any(user.target not in _LINEAR for user in node.users)
 
 
-def collect(place: Place, node: Node, factor: Factor, *, root: bool = False) -> list[Term]:
+def collect(place: Place, node: Op, factor: Factor, *, root: bool = False) -> list[Term]:
     """The terms of ``factor * node``; what several operators use, or what is no linear combination, is one term."""
     whole = [Term(factor, node)]
     if node is place.own or node in place.steady or node.op != "call_function" or (len(node.users) > 1 and not root):
@@ -108,14 +107,14 @@ def collect(place: Place, node: Node, factor: Factor, *, root: bool = False) -> 
     return [term for part in parts for term in collect(place, part.node, part.factor)]
 
 
-def split(place: Place, node: Node, factor: Factor) -> list[Term] | None:
+def split(place: Place, node: Op, factor: Factor) -> list[Term] | None:
     """One level of ``factor * node`` as terms; None where the operator is not linear."""
     a, b = (*node.args, None, None)[:2]
     end = place.end
-    if not isinstance(a, Node):
+    if not is_op(a):
         return None
     match node.target:
-        case aten.add.Tensor | aten.sub.Tensor if isinstance(b, Node):
+        case aten.add.Tensor | aten.sub.Tensor if is_op(b):
             alpha: Any = node.kwargs.get("alpha", 1.0)
             sign = times(end, factor, -alpha if node.target is aten.sub.Tensor else alpha)
             return [Term(factor, a), Term(sign, b)]
@@ -123,11 +122,11 @@ def split(place: Place, node: Node, factor: Factor) -> list[Term] | None:
             return [Term(times(end, factor, -1.0), a)]
         case aten.mul.Tensor | aten.mul.Scalar if is_factor(place, b):
             return [Term(times(end, factor, b), a)]
-        case aten.mul.Tensor if is_factor(place, a) and isinstance(b, Node):
+        case aten.mul.Tensor if is_factor(place, a) and is_op(b):
             return [Term(times(end, factor, a), b)]
         case aten.div.Tensor | aten.div.Scalar if is_factor(place, b):
             return [Term(over(end, factor, b), a)]
-        case aten.div.Tensor if len(a.users) == 1 and isinstance(b, Node):  # (c m) / d = c (m / d)
+        case aten.div.Tensor if len(a.users) == 1 and is_op(b):  # (c m) / d = c (m / d)
             inner = split(place, a, 1.0) or []
             if len(inner) == 1 and same_kind(inner[0].node, node):
                 quotient = insert(end, aten.div.Tensor, inner[0].node, b, like=node)
@@ -138,12 +137,12 @@ def split(place: Place, node: Node, factor: Factor) -> list[Term] | None:
     return None
 
 
-def same_kind(a: Node, b: Node) -> bool:
+def same_kind(a: Op, b: Op) -> bool:
     """Whether two values agree in shape and type."""
     return "val" in a.meta and value(a).shape == value(b).shape and value(a).dtype == value(b).dtype
 
 
-def sources(node: Node) -> list[Node]:
+def sources(node: Op) -> list[Op]:
     """What is read when a term is added: the value, or the operands of its product, looked up through views."""
     found = [node] if not alone(node) else node.all_input_nodes
     while any(n.target in VIEWS for n in found):
@@ -151,18 +150,18 @@ def sources(node: Node) -> list[Node]:
     return found
 
 
-def alone(node: Node) -> bool:
+def alone(node: Op) -> bool:
     """Whether a term is an operator whose result nobody else needs, so that it may be added as it is computed."""
     return node.op == "call_function" and len(node.users) <= 1
 
 
-def transposed(end: Node, node: Any) -> Node:
+def transposed(end: Op, node: Any) -> Op:
     """The transpose of a matrix."""
     inner = node.args[0] if node.target is aten.t.default else None
-    return inner if isinstance(inner, Node) else insert(end, aten.t.default, node)
+    return inner if is_op(inner) else insert(end, aten.t.default, node)
 
 
-def read_behind(argument: Node, place: Node) -> bool:
+def read_behind(argument: Op, place: Op) -> bool:
     """Whether an argument, or a view of it, is read by an operator behind ``place``."""
     aliases, behind = {argument}, False
     for node in argument.graph.nodes:
@@ -180,34 +179,34 @@ def read_behind(argument: Node, place: Node) -> bool:
 
 def is_factor(place: Place, x: Any) -> bool:
     """Whether an operand is a number: a plain one, or a node without dimensions on the CPU that nobody overwrites."""
-    if not isinstance(x, Node):
+    if not is_op(x):
         return isinstance(x, int | float)
     if "val" not in x.meta or value(x).dim() or x.meta["device"].type != "cpu":
         return False
     return x in place.steady or (x.op == "call_function" and x.target not in VIEWS)
 
 
-def times(end: Node, a: Factor, b: Any) -> Factor:
+def times(end: Op, a: Factor, b: Any) -> Factor:
     """a * b."""
-    if isinstance(a, Node) and isinstance(b, Node):
+    if is_op(a) and is_op(b):
         return insert(end, aten.mul.Tensor, a, b)
-    if isinstance(b, Node):
+    if is_op(b):
         return times(end, b, a)
-    if isinstance(a, Node):
+    if is_op(a):
         return a if b == 1 else insert(end, aten.mul.Scalar, a, b)
     return a * float(b)
 
 
-def over(end: Node, a: Factor, b: Any) -> Factor:
+def over(end: Op, a: Factor, b: Any) -> Factor:
     """a / b."""
-    return times(end, a, insert(end, aten.reciprocal.default, b) if isinstance(b, Node) else 1.0 / b)
+    return times(end, a, insert(end, aten.reciprocal.default, b) if is_op(b) else 1.0 / b)
 
 
-def plus(end: Node, a: Factor, b: Factor) -> Factor:
+def plus(end: Op, a: Factor, b: Factor) -> Factor:
     """a + b."""
-    if isinstance(a, Node):
-        return insert(end, aten.add.Tensor if isinstance(b, Node) else aten.add.Scalar, a, b)
-    return plus(end, b, a) if isinstance(b, Node) else a + b
+    if is_op(a):
+        return insert(end, aten.add.Tensor if is_op(b) else aten.add.Scalar, a, b)
+    return plus(end, b, a) if is_op(b) else a + b
 
 
 # ---------------------------------------------------------------------- writing
@@ -215,7 +214,7 @@ def plus(end: Node, a: Factor, b: Factor) -> Factor:
 
 def merged(place: Place, terms: list[Term]) -> list[Term]:
     """Each node once; terms that stay the same during a client's local work added up in front."""
-    factors: dict[Node, Factor] = {}
+    factors: dict[Op, Factor] = {}
     for factor, node in terms:
         factors[node] = plus(place.end, factors[node], factor) if node in factors else factor
     fixed = [Term(f, node) for node, f in factors.items() if node in place.steady]
@@ -223,7 +222,7 @@ def merged(place: Place, terms: list[Term]) -> list[Term]:
     return [Term(1.0, total(place.end, fixed)), *rest] if fixed else rest
 
 
-def total(end: Node, terms: list[Term]) -> Node:
+def total(end: Op, terms: list[Term]) -> Op:
     """The sum of terms as one tensor."""
     parts = [node if f == 1.0 else insert(end, aten.mul.Tensor, node, f, like=node) for f, node in terms]
     out = parts[0]
@@ -232,7 +231,7 @@ def total(end: Node, terms: list[Term]) -> Node:
     return out
 
 
-def combined(place: Place, terms: list[Term]) -> Node:
+def combined(place: Place, terms: list[Term]) -> Op:
     """A linear combination as a new value: a product first, the rest added to it."""
     terms = sorted(terms, key=lambda term: not product(term.node))
     (factor, out), rest = terms[0], terms[1:]
@@ -247,7 +246,7 @@ def combined(place: Place, terms: list[Term]) -> Node:
     return out
 
 
-def write(place: Place, new: Node) -> Node:
+def write(place: Place, new: Op) -> Op:
     """Puts the operators that bring ``place.own`` to its new value in front of ``place.end``; the last is the new value."""
     own, end = place.own, place.end
     assert own is not None
@@ -263,7 +262,7 @@ def write(place: Place, new: Node) -> Node:
     return scaled(end, out, beta)
 
 
-def added(end: Node, out: Node, beta: Factor, term: Term) -> Node:
+def added(end: Op, out: Op, beta: Factor, term: Term) -> Op:
     """out <- beta out + factor * node, in place and in one operator where there is one."""
     factor, node = term
     if product(node):
@@ -272,7 +271,6 @@ def added(end: Node, out: Node, beta: Factor, term: Term) -> Node:
         return insert(end, into, out, a, b, like=out, beta=beta, alpha=factor)
     if row_sum(node):
         x = node.args[0]
-        assert isinstance(x, Node)
         ones = insert(end, aten.full.default, [value(x).shape[0]], 1.0, dtype=value(x).dtype, device=x.meta["device"])
         rows = insert(end, aten.t.default, x)
         return insert(end, aten.addmv_.default, out, rows, ones, like=out, beta=beta, alpha=factor)
@@ -289,17 +287,17 @@ def added(end: Node, out: Node, beta: Factor, term: Term) -> Node:
     return insert(end, aten.add_.Tensor, out, node, like=out, alpha=factor)
 
 
-def scaled(end: Node, out: Node, beta: Factor) -> Node:
+def scaled(end: Op, out: Op, beta: Factor) -> Op:
     """out <- beta out."""
     return out if beta == 1.0 else insert(end, aten.mul_.Tensor, out, beta, like=out)
 
 
-def product(node: Node) -> bool:
+def product(node: Op) -> bool:
     """Whether a term is a matrix product that nobody else needs."""
     return node.target in {aten.mm.default, aten.bmm.default} and alone(node)
 
 
-def row_sum(node: Node) -> bool:
+def row_sum(node: Op) -> bool:
     """Whether a term is the sum of a matrix over its rows that nobody else needs."""
     return (
         node.target is aten.sum.dim_IntList and alone(node) and node.args[1:] == ([0],) and len(value(node).shape) == 1

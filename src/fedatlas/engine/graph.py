@@ -11,6 +11,9 @@ from torch.fx import Graph, Node
 
 aten = torch.ops.aten
 
+# A torch.fx Node. Its operands are typed as everything an operand could ever be, so that no access to them checks.
+Op = Any
+
 VIEWS = {
     aten.t.default,
     aten.transpose.int,
@@ -34,29 +37,35 @@ class Flat(NamedTuple):
     """A traced step. The graph returns the loss and then the new values of the arguments that ``results`` names."""
 
     graph: Graph
-    arguments: dict[str, Node]  # path -> placeholder
+    arguments: dict[str, Op]  # path -> placeholder
     results: list[str]  # paths
     constants: dict[str, Tensor]  # tensors that the loss's own code holds, by the name of their get_attr node
     fixed: dict[str, Any]  # leaves that are neither tensors nor numbers: the program holds for these values only
 
     @property
-    def returned(self) -> tuple[Node, dict[str, Node]]:
+    def returned(self) -> tuple[Op, dict[str, Op]]:
         """The loss, and every new value by its path."""
-        loss, *new = self.graph.output_node().args[0]  # type: ignore[misc, union-attr]
-        return loss, dict(zip(self.results, new, strict=True))  # type: ignore[return-value, arg-type]
+        output: Op = self.graph.output_node()
+        loss, *new = output.args[0]
+        return loss, dict(zip(self.results, new, strict=True))
 
-    def give_back(self, loss: Node, new: Mapping[str, Node]) -> Flat:
+    def give_back(self, loss: Op, new: Mapping[str, Op]) -> Flat:
         """The same graph with other results."""
         self.graph.output_node().args = ([loss, *new.values()],)
         return self._replace(results=list(new))
 
 
-def writes(node: Node) -> bool:
+def is_op(x: Any) -> bool:
+    """Whether an operand is another node's value, and not a constant."""
+    return isinstance(x, Node)
+
+
+def writes(node: Op) -> bool:
     """Whether the operator's schema says that it writes into an argument."""
     return node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False)
 
 
-def effect(node: Node) -> bool:
+def effect(node: Op) -> bool:
     """Whether a node does more than return a value."""
     return node.op in {"placeholder", "output"} or writes(node) or node.target in SILENT_WRITERS
 
@@ -76,11 +85,11 @@ def value(node: Any) -> Tensor:
     return described
 
 
-def insert(before: Node, target: Any, *args: Any, like: Node | None = None, **kwargs: Any) -> Node:
+def insert(before: Op, target: Any, *args: Any, like: Op | None = None, **kwargs: Any) -> Op:
     """A new operator in front of a node, described as ``like`` or by running it on descriptions."""
     with before.graph.inserting_before(before):
         node = before.graph.call_function(target, args, kwargs)
-    known = like or next((a for a in args if isinstance(a, Node)), before)
+    known = like or next((a for a in args if is_op(a)), before)
     node.meta["device"] = known.meta.get("device")
     if like is None:
         described = {key: "meta" if key == "device" else _meta(a) for key, a in kwargs.items()}
@@ -91,7 +100,7 @@ def insert(before: Node, target: Any, *args: Any, like: Node | None = None, **kw
 
 
 def _meta(argument: Any) -> Any:
-    return value(argument) if isinstance(argument, Node) else argument
+    return value(argument) if is_op(argument) else argument
 
 
 def same_layout(a: Any, b: Any) -> bool:
@@ -106,7 +115,7 @@ def dense(x: Tensor) -> bool:
     return x.numel() == 0 or 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) == x.numel()
 
 
-def swap(old: Node, new: Node) -> None:
+def swap(old: Op, new: Op) -> None:
     """Everybody who used ``old`` uses ``new``."""
     old.replace_all_uses_with(new)
     old.graph.erase_node(old)

@@ -13,9 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 _LOW = torch.bfloat16
 _CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
-_STAY = {  # these keep what a convolution returned in bfloat16: they round nothing, or as much as the type does anyway
-    F.relu, torch.relu, Tensor.relu, F.max_pool2d, torch.max_pool2d, F.max_pool2d_with_indices, F._max_pool2d,
-}  # fmt: skip
+# These keep what a convolution returned in bfloat16: they round nothing.
+_STAY = {F.relu, torch.relu, Tensor.relu, F.max_pool2d, torch.max_pool2d}
 
 
 class _LowConvolutions(TorchFunctionMode):

@@ -13,12 +13,21 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Batch
-from fedatlas.engine import optim
 from fedatlas.engine.emit import Emitted, emit
 from fedatlas.engine.fuse import fuse
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.rewrite import rewrite
-from fedatlas.engine.step import Inputs, NotTraceable, StepSpec, batch_arguments, is_number, leaves, number, rebuilt
+from fedatlas.engine.step import (
+    Inputs,
+    NotTraceable,
+    StepSpec,
+    batch_arguments,
+    fresh_memory,
+    is_number,
+    leaves,
+    number,
+    rebuilt,
+)
 from fedatlas.engine.trace import Example, channels_last, laid_out, trace
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.rng import torch_stream
@@ -53,10 +62,10 @@ class StepProgram:
     ) -> Step:
         """The step of one client: ``step(x, y, row weights if any, masks in their order) -> loss``.
 
-        ``params`` (from `local_copy`), the trees of ``memory`` and ``buffers`` are written in place. What does not change
-        during the client's local work is computed here.
+        ``params`` (from `local_copy`), ``memory`` (`fresh_memory`) and ``buffers`` are written in place; steps of other
+        batch shapes may share them. What does not change during the client's local work is computed here.
         """
-        memory = optim.start(self.optimizer, params) if memory is None else memory
+        memory = fresh_memory(self.optimizer, params) if memory is None else memory
         given = dict(leaves({"params": params, "buffers": buffers or {}, "memory": memory._asdict(), "inputs": inputs}))
         for path, value in self.emitted.fixed.items():
             if path in given and given[path] != value:
@@ -74,7 +83,7 @@ class StepProgram:
         """The program's ``bind``."""
         if self._bind is None:
             space: dict[str, Any] = {"torch": torch}
-            exec(compile(self.source, "<step program>", "exec"), space)  # noqa: S102  # text written by emit.py alone
+            exec(compile(self.source, "<step program>", "exec"), space)  # text written by emit.py alone
             self._bind = space["bind"]
         assert self._bind is not None
         return self._bind
@@ -88,7 +97,7 @@ def derive(spec: StepSpec, batch: Batch, inputs: Inputs) -> StepProgram:
     state = spec.module.state_dict()
     params = Tree({n: channels_last(x.detach()) for n, x in spec.module.named_parameters() if x.requires_grad})
     buffers = Tree({name: x.detach().clone() for name, x in state.items() if name not in params})
-    example = Example(params, buffers, optim.start(spec.optimizer, params), inputs, batch)
+    example = Example(params, buffers, fresh_memory(spec.optimizer, params), inputs, batch)
     flat = fuse(rewrite(trace(spec, example)))
     program = StepProgram(emit(flat), spec, flat.constants)
     check(spec, program, example)
@@ -120,17 +129,13 @@ def check(spec: StepSpec, program: StepProgram, example: Example) -> None:
             params, buffers = step_of.local_copy(at.params), at.buffers.clone()
             step = step_of.bind(params, None, at.inputs, buffers)
             losses = [step(*batch_arguments(at.batch)).double().reshape(1) for _ in range(2)]
-        ends.append({**leaves_of(params, buffers), "loss": torch.cat(losses)})
+        ends.append({**dict(leaves({"params": params, "buffers": buffers})), "loss": torch.cat(losses)})
     tolerance = _TOLERANCE[spec.precision if spec.precision == "bfloat16" else dtype_name(example.params)]
     for path, right in ends[0].items():
         begin, left = start.get(path, torch.zeros(())), ends[1][path].double()
         size = (right.double() - begin).norm() + 1e-4 * begin.double().norm()
         if torch.isfinite(right).all() and not bool((left - right).norm() <= tolerance * size):
             raise NotTraceable(f"the derived step departs from autograd's at {path}")
-
-
-def leaves_of(params: Tree, buffers: Tree) -> dict[str, Tensor]:
-    return dict(leaves({"params": params, "buffers": buffers}))
 
 
 def dtype_name(params: Tree) -> str:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
-from fedatlas.engine.graph import SILENT_WRITERS, Flat, dense, describe, effect, insert, same_layout, swap, value
+from fedatlas.engine.graph import (
+    SILENT_WRITERS,
+    Flat,
+    Op,
+    dense,
+    describe,
+    effect,
+    insert,
+    is_op,
+    same_layout,
+    swap,
+    value,
+)
 
 aten = torch.ops.aten
 
@@ -23,7 +36,7 @@ _SAME_VALUE = {
     aten.expand.default,
     aten.permute.default,
 }
-_FILLED = {
+_FILLED: dict[Any, Callable[[Op], Any]] = {
     aten.ones_like.default: lambda node: 1.0,
     aten.zeros_like.default: lambda node: 0.0,
     aten.new_zeros.default: lambda node: 0.0,
@@ -47,7 +60,7 @@ def rewrite(flat: Flat) -> Flat:
 
 def share(graph: Graph) -> None:
     """What is computed twice from the same operands is computed once."""
-    seen: dict[Any, Node] = {}
+    seen: dict[Any, Op] = {}
     unsteady = {a for node in graph.nodes if node.target in SILENT_WRITERS for a in node.all_input_nodes}
     for node in list(graph.nodes):
         if node.op != "call_function" or effect(node) or unsteady.intersection(node.all_input_nodes):
@@ -70,22 +83,22 @@ def return_writes(flat: Flat) -> Flat:
     return flat.give_back(loss, new)
 
 
-def drop_copy(node: Node) -> None:
+def drop_copy(node: Op) -> None:
     """Copies, detachments and reshapes that change neither value nor layout; transposes of transposes."""
-    inner = node.args[0] if node.args else None
-    if not isinstance(inner, Node):
+    inner: Op = node.args[0] if node.args else None
+    if not is_op(inner):
         return
     if node.target in _SAME_VALUE and "val" in inner.meta and same_layout(node, inner):
         swap(node, inner)
     elif node.target is aten.t.default and inner.target is aten.t.default:
-        swap(node, inner.args[0])  # type: ignore[arg-type]
+        swap(node, inner.args[0])
     elif node.target is aten.view.default and inner.target is aten.sum.dim_IntList and inner.args[2:] == (True,):
         x, dims = inner.args[:2]
-        if value(node).shape == value(x).sum(dims).shape:  # type: ignore[arg-type]
+        if value(node).shape == value(x).sum(dims).shape:
             swap(node, insert(node, aten.sum.dim_IntList, x, dims, like=node))
 
 
-def fill(node: Node) -> None:
+def fill(node: Op) -> None:
     """A constant tensor shaped like another depends on nothing: ``full``, which is then made once."""
     if node.target in _FILLED:
         x = value(node)
@@ -94,12 +107,12 @@ def fill(node: Node) -> None:
         swap(node, full)
 
 
-def pool_before_relu(node: Node) -> None:
+def pool_before_relu(node: Op) -> None:
     """maxpool(relu(x)) = relu(maxpool(x)): ReLU and its backward then work on a quarter of the data.
 
     Both orders choose the same element wherever a window's maximum is positive, and send back no gradient elsewhere.
     """
-    if node.target is not aten.max_pool2d_with_indices.default or node.args[0].target is not aten.relu.default:  # type: ignore[union-attr]
+    if node.target is not aten.max_pool2d_with_indices.default or node.args[0].target is not aten.relu.default:
         return
     relu = node.args[0]
     pooled = next((user for user in node.users if user.args[1] == 0), None)
@@ -121,25 +134,24 @@ def pool_before_relu(node: Node) -> None:
     relu.graph.erase_node(relu)
 
 
-def pool_gradient(node: Node) -> None:
+def pool_gradient(node: Op) -> None:
     """The gradient enters a pool's backward operator in the pool's own layout: else that one copies its large result twice."""
     if node.target is not aten.max_pool2d_with_indices_backward.default:
         return
     incoming = node.args[0]
     last, order = torch.channels_last, value(incoming)
     if value(node).is_contiguous(memory_format=last) and not order.is_contiguous(memory_format=last):
-        assert isinstance(incoming, Node)
         node.update_arg(0, insert(node, aten.clone.default, incoming, memory_format=last))
 
 
-def cross_entropy_backward(node: Node) -> None:
+def cross_entropy_backward(node: Op) -> None:
     """The gradient of mean cross entropy by its logits, (softmax - onehot) / n, in three small operators."""
     if node.target is not aten._log_softmax_backward_data.default:
         return
     gradient, log_p, dim = node.args[:3]
-    if gradient.target is not aten.nll_loss_backward.default or len(gradient.users) != 1 or dim != 1:  # type: ignore[union-attr]
+    if gradient.target is not aten.nll_loss_backward.default or len(gradient.users) != 1 or dim != 1:
         return
-    outer, same, labels, weight, reduction, ignored, _ = gradient.args  # type: ignore[union-attr]
+    outer, same, labels, weight, reduction, ignored, _ = gradient.args
     if same is not log_p or weight is not None or (reduction, ignored) != (_MEAN, _IGNORE):
         return
     x = value(node)
@@ -151,22 +163,22 @@ def cross_entropy_backward(node: Node) -> None:
     swap(node, insert(node, aten.mul.Tensor, difference, share, like=p))
 
 
-def bias_gradient(node: Node) -> None:
+def bias_gradient(node: Op) -> None:
     """A convolution's bias gradient as a sum of its own: oneDNN takes four times as long for it."""
-    if node.target is not aten.convolution_backward.default or not node.args[-1][2]:  # type: ignore[index]
+    if node.target is not aten.convolution_backward.default or not node.args[-1][2]:
         return
     gradient, mask = node.args[0], node.args[-1]
     for user in list(node.users):
         if user.args[1] == 2:
             dims = [d for d in range(value(gradient).dim()) if d != 1]
             swap(user, insert(user, aten.sum.dim_IntList, gradient, dims, like=user))
-    node.update_arg(len(node.args) - 1, [*mask[:2], False])  # type: ignore[index, misc]
+    node.update_arg(len(node.args) - 1, [*mask[:2], False])
 
 
-def square_sum(node: Node) -> None:
+def square_sum(node: Op) -> None:
     """sum(x * x) of a dense tensor is the dot product with itself, which stores nothing."""
-    square = node.args[0] if node.target is aten.sum.default else None
-    if not isinstance(square, Node) or square.target is not aten.mul.Tensor or square.args[0] is not square.args[1]:
+    square: Op = node.args[0] if node.target is aten.sum.default else None
+    if not is_op(square) or square.target is not aten.mul.Tensor or square.args[0] is not square.args[1]:
         return
     x = square.args[0]
     if dense(value(x)) and value(x).is_floating_point():

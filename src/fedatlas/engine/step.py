@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithm import Batch
-from fedatlas.engine.optim import Optimizer
+from fedatlas.engine import optim
+from fedatlas.engine.optim import Memory, Optimizer
 from fedatlas.errors import FedatlasError
 from fedatlas.tree import Tree
 
@@ -40,7 +41,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(path, leaf) of nested mappings, records and lists, in order."""
     for key, item in _items(value):
         where = f"{path}/{key}" if path else str(key)
-        if _items(item) or isinstance(item, Mapping | tuple | list):
+        if isinstance(item, Mapping | tuple | list):
             yield from leaves(item, where)
         else:
             yield where, item
@@ -76,6 +77,11 @@ def is_number(leaf: Any) -> bool:
 def number(value: float) -> Tensor:
     """A number as a step program's tensor: float64, on the CPU, so that it promotes nothing that has dimensions."""
     return torch.tensor(float(value), dtype=torch.float64)
+
+
+def fresh_memory(optimizer: Optimizer, params: Tree) -> Memory:
+    """An empty optimiser memory that several bound steps (of different batch shapes) of one client can share."""
+    return optim.start(optimizer, params)._replace(steps=number(0))  # type: ignore[arg-type]  # counted in place
 
 
 def batch_arguments(batch: Batch) -> tuple[Tensor, ...]:

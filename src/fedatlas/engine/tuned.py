@@ -14,7 +14,7 @@ from fedatlas.engine import optim
 from fedatlas.engine.model import grad, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
-from fedatlas.engine.step import Inputs, StepSpec
+from fedatlas.engine.step import Inputs, StepSpec, fresh_memory
 from fedatlas.tree import Tree
 
 Step = Callable[..., Tensor]
@@ -41,9 +41,9 @@ class TunedStep:
     def bind(
         self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None
     ) -> Step:
-        """The step of one client. ``params``, the trees of ``memory`` and ``buffers`` are written in place."""
+        """The step of one client. ``params``, ``memory`` (`fresh_memory`) and ``buffers`` are written in place."""
         spec, weights, state = self.spec, with_grad(params), Tree(buffers or {})
-        memory = optim.start(spec.optimizer, params) if memory is None else memory
+        memory = fresh_memory(spec.optimizer, params) if memory is None else memory
         update = _update(spec, params, memory, inputs)
         spec.module.train()
 
@@ -64,7 +64,6 @@ def _update(spec: StepSpec, params: Tree, memory: Memory, inputs: Inputs) -> Cal
     """Decay, direction, clip and optimiser, in place."""
     optimizer, lr, decay = spec.optimizer, float(inputs["lr"]), inputs.get("weight_decay")
     held, first = list(params.values()), list(memory.first.values())
-    steps = memory.steps
 
     def corrected(grads: Tree) -> Tree:
         if decay is not None:
@@ -85,10 +84,9 @@ def _update(spec: StepSpec, params: Tree, memory: Memory, inputs: Inputs) -> Cal
             torch._foreach_add_(held, moves, alpha=-lr)
 
     def adam(grads: Tree) -> None:
-        nonlocal steps
-        moved, after = optim.step(optimizer, params, corrected(grads), memory._replace(steps=steps), lr)
+        moved, after = optim.step(optimizer, params, corrected(grads), memory, lr)
         for old, new in ((params, moved), (memory.first, after.first), (memory.second, after.second)):
             torch._foreach_copy_(list(old.values()), list(new.values()))
-        steps = after.steps
+        memory.steps.copy_(after.steps)  # type: ignore[attr-defined]  # a tensor, see fresh_memory
 
     return adam if optimizer.name == "adam" else sgd
