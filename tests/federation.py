@@ -15,7 +15,7 @@ from fedatlas.data.batches import Rows, examples_of
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.host import Executor, Host
 from fedatlas.engine.job import Bench, LocalOptions
-from fedatlas.engine.loop import LoopExecutor
+from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.rng import numpy_stream
@@ -71,7 +71,7 @@ class Federation(NamedTuple):
     params: Tree
     buffers: Tree
 
-    def host(self, make: Callable[[Bench], Executor] = LoopExecutor, seed: int = 1) -> Host:
+    def host(self, make: Callable[[Bench], Executor] = SerialExecutor, seed: int = 1) -> Host:
         sizes = {k: r.n for k, r in self.held.items()}
         return Host(self.bench, make(self.bench), ClientStates(), sizes, seed)
 
@@ -119,7 +119,7 @@ def cohorts(rounds: int, K: int = len(SIZES), m: int = 3, seed: int = 1) -> list
 def play(
     fed: Federation,
     rounds: int | list[tuple[int, ...]] = 3,
-    make: Callable[[Bench], Executor] = LoopExecutor,
+    make: Callable[[Bench], Executor] = SerialExecutor,
     seed: int = 1,
     lr: float = 0.1,
     server: State | None = None,

@@ -11,19 +11,21 @@ from functools import partial
 
 import pytest
 import torch
-from federation import cohorts, federation, gap, play, same, sgd
+from federation import SIZES, cohorts, federation, gap, play, same, sgd
 
 from fedatlas.algorithm import UNION, Algorithm, Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.host import Host
 from fedatlas.engine.job import Bench, Job, Result
-from fedatlas.engine.loop import LoopExecutor, run_job
+from fedatlas.engine.loop import SerialExecutor, run_job
+from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.pool import PoolExecutor, can_fork
 
 NAMES = sorted(ALGORITHMS)
-LAWS = ("deterministic", "pure", "order", "codec", "workers", "resume", "fixed_point", "nobody")
+LAWS = ("deterministic", "pure", "order", "codec", "engines", "workers", "resume", "fixed_point", "nobody", "weights", "stragglers")
 
 
 def algorithm(name: str, law: str) -> Algorithm:
@@ -115,15 +117,56 @@ def test_codec(name: str) -> None:
     assert host.cost.bytes_down == wire[-1].sent
 
 
-@pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
+def fast(bench: Bench) -> SerialExecutor:
+    """Step programs in this process."""
+    return SerialExecutor(bench, FastRunner(bench, SIZES, "program", "float64"))
+
+
+def tuned(bench: Bench) -> SerialExecutor:
+    """Tuned steps in this process."""
+    return SerialExecutor(bench, FastRunner(bench, SIZES, "tuned", "float64"))
+
+
+@pytest.mark.parametrize("make", [fast, tuned])
+@pytest.mark.parametrize("optimizer", [sgd(), sgd(momentum=0.9, nesterov=True), Optimizer("adam")])
 @pytest.mark.parametrize("name", NAMES)
-def test_workers(name: str) -> None:
+def test_engines(name: str, optimizer: Optimizer, make: Callable[[Bench], SerialExecutor]) -> None:
+    """The fast engine agrees with the oracle, in float64 on a smooth network, over rounds, states and ragged batches."""
+    made = algorithm(name, "engines")
+    if any(key in made.fixes for key in ("local.momentum", "local.optimizer")) and optimizer != sgd():
+        optimizer = sgd()
+    fed = federation(made, optimizer=optimizer, weight_decay=1e-2, clip=1.0)
+    oracle, host = play(fed, lr=0.05)
+    quick, quick_host = play(fed, make=make, lr=0.05)
+    assert gap(oracle, quick) < 1e-11
+    assert gap(states(host), states(quick_host)) < 1e-10
+    for k, work in host.work.items():
+        assert quick_host.work[k].loss == pytest.approx(work.loss, abs=1e-11)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_engines_in_float32(name: str) -> None:
+    """1e-4 after three rounds in float32."""
+    fed = federation(algorithm(name, "engines"), dtype=torch.float32)
+    oracle, _ = play(fed)
+    quick, _ = play(fed, make=lambda bench: SerialExecutor(bench, FastRunner(bench, SIZES, "program", "float32")))
+    assert gap(oracle["model"], quick["model"]) < 1e-4
+
+
+@pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_workers(name: str, quick: bool) -> None:
     """Any number of workers and any chunk size give the bits of one process."""
     fed = federation(algorithm(name, "workers"))
-    alone, host = play(fed)
+
+    def runner(bench: Bench) -> Callable[[Bench, Job], Result]:
+        return FastRunner(bench, SIZES, "program", "float64") if quick else run_job
+
+    alone, host = play(fed, make=lambda bench: SerialExecutor(bench, runner(bench)))
     for workers, chunk in ((1, 1), (2, 2), (3, 5)):
-        pool = partial(PoolExecutor, run_job=run_job, workers=workers, chunk=chunk)
-        together, pool_host = play(fed, make=lambda bench, pool=pool: pool(bench))
+        made = partial(PoolExecutor, workers=workers, chunk=chunk)
+        together, pool_host = play(fed, make=lambda bench, made=made: made(bench, runner(bench)))
         pool_host.executor.close()
         assert same(alone, together), (workers, chunk)
         assert same(states(host), states(pool_host)), (workers, chunk)
@@ -197,7 +240,7 @@ def test_states_survive_a_small_memory() -> None:
     """Client states that spill to disk come back bit for bit."""
     fed = federation(ALGORITHMS["scaffold"]())
     plain, host = play(fed, 4)
-    tight = Host(fed.bench, LoopExecutor(fed.bench), ClientStates(budget=1), {k: r.n for k, r in fed.held.items()}, 1)
+    tight = Host(fed.bench, SerialExecutor(fed.bench), ClientStates(budget=1), {k: r.n for k, r in fed.held.items()}, 1)
     spilled, _ = play(fed, 4, host=tight)
     assert same(plain, spilled)
     assert same(states(host), states(tight))

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from fedatlas.engine.plan import Plan
+from fedatlas.engine.executors import Plan
 from fedatlas.experiment.run import Row
 from fedatlas.experiment.setup import Setup
 from fedatlas.experiment.units import bytes_text, seconds_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fedatlas.algorithm import Work
 from fedatlas.engine import optim
@@ -46,16 +46,16 @@ def check_finite(result: Result) -> None:
         raise DivergedError(f"the training loss of client {result.client} is {result.work.loss}")
 
 
-class LoopExecutor:
+class SerialExecutor:
     """Runs jobs one after another in this process."""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
+    def __init__(self, bench: Bench, run: Callable[[Bench, Job], Result] = run_job) -> None:
+        self.bench, self.run_job = bench, run
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
         """Results in the order of the jobs."""
         for job in jobs:
-            yield run_job(self.bench, job)
+            yield self.run_job(self.bench, job)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -33,6 +33,8 @@ from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.errors import FedatlasError, ProtocolError
 
 RunJob = Callable[[Bench, Job], Result]
+"""Does a job. One that derives programs has `warm(bench, job)`: True if it made something that workers must share."""
+
 ROOM = 1 << 16  # bytes beside the tensors: heads, plain numbers
 
 
@@ -82,6 +84,9 @@ class PoolExecutor:
         self.workers = []
 
     def _run_chunk(self, jobs: list[Job]) -> Iterator[Result]:
+        warm = getattr(self.run_job, "warm", None)
+        if warm is not None and warm(self.bench, jobs[0]):
+            self.close()
         layout = lay_out(jobs)
         room = max(length for _, length in layout.messages) + max(length for _, length in layout.states) + ROOM
         arena = self._ready(layout.total, room, len(jobs))

@@ -11,7 +11,7 @@ from rich.console import Console
 from fedatlas.data.partition import draw, draw_text
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.host import Host
-from fedatlas.engine.plan import make_executor
+from fedatlas.engine.executors import make_executor
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
@@ -63,7 +63,7 @@ def dry_run(config: ExperimentConfig) -> dict[str, Any]:
 def one_client(setup: Setup, cohort: tuple[int, ...]) -> Any:
     """The cost of a round with one client."""
     plan = resolve_plan(setup)._replace(workers=1)
-    host = Host(setup.bench, make_executor(plan, setup.bench), ClientStates(), setup.sizes, setup.seed)
+    host = Host(setup.bench, make_executor(plan, setup.bench, setup.sizes.values()), ClientStates(), setup.sizes, setup.seed)
     facts = {"K": float(host.K), "n": float(host.n), "classes": float(setup.dataset.classes)}
     server = dict(setup.algorithm.server_init({"global": setup.params}, facts))
     if setup.buffers:

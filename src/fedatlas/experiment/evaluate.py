@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +33,8 @@ class Trained(NamedTuple):
 class Evaluator:
     """Holds the evaluation rows of a run; every call is pure in the model."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
+    def __init__(self, setup: Setup, threads: int = 1) -> None:
+        self.setup, self.threads = setup, threads
         self.rows = test_rows(setup)
         self.numbers = setup.dataset.task == "numbers"
         self.keys = QUALITY["numbers" if self.numbers else "classes"]
@@ -44,7 +45,7 @@ class Evaluator:
         module = self.setup.network.module
         module.eval()
         state = {**model.params, **model.buffers}
-        with torch.inference_mode():
+        with torch.inference_mode(), threads(self.threads):
             pieces = [
                 torch.func.functional_call(module, state, (rows.x[at : at + PIECE],))
                 for at in range(0, max(rows.n, 1), PIECE)
@@ -146,6 +147,17 @@ class Evaluator:
         held = {k: rows for k, rows in self.setup.held_out.items() if len(rows)}
         scores = [self.figures(model_of(k), own_rows(self.setup, k))["accuracy"] for k in held]
         return client_summary(scores, [len(rows) for rows in held.values()])
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads inside; as before outside, where workers train with one each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
-from fedatlas.engine.plan import Plan
+from fedatlas.engine.executors import Plan
+from fedatlas.engine.pool import can_fork
 from fedatlas.experiment import machine
+from fedatlas.experiment.cohort import draw_round
+from fedatlas.experiment.config import bytes_of
 from fedatlas.experiment.setup import Setup
+
+ALONE = 2e8  # floating-point operations of a round below which handing clients to workers costs more than it saves
 
 
 def resolve_plan(setup: Setup) -> Plan:
     """The plan, before round 1."""
     engine = setup.config.engine
-    device = machine.device(engine.device)
+    device, threads = machine.device(engine.device), machine.cores()
     if engine.name == "loop":
-        return Plan("loop", "loop", 1, 1, 1, engine.precision, device, "the oracle: one client after another")
-    return Plan("loop", "loop", 1, 1, 1, engine.precision, device, "the oracle: one client after another")
+        return Plan("loop", "loop", 1, 1, threads, engine.precision, device, "the oracle: one client after another")
+    step = {"auto": "program", "calibrate": "program", "stacked": "program"}.get(engine.plan, engine.plan)
+    workers, reason = workers_for(setup)
+    return Plan("fast", step, workers, chunk_for(setup), threads, engine.precision, device, reason)
+
+
+def workers_for(setup: Setup) -> tuple[int, str]:
+    """As many workers as asked for; by default one a core where a round is worth it."""
+    engine = setup.config.engine
+    if not can_fork():
+        return 1, "this system cannot fork workers"
+    if engine.workers:
+        return engine.workers, "as asked"
+    drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
+    cost = 3.0 * setup.flops * drawn.examples
+    if cost < ALONE:
+        return 1, f"a round of {cost:.1e} operations is too short to share"
+    many = min(machine.cores(), max(drawn.m, 1))
+    return many, "one worker a core" if many > 1 else "a single client or core"
+
+
+def chunk_for(setup: Setup) -> int:
+    """Clients whose updates are held at once: as asked, else what fits into half of ``engine.memory``."""
+    engine = setup.config.engine
+    if engine.chunk:
+        return engine.chunk
+    size = sum(x.numel() * x.element_size() for x in (*setup.params.values(), *setup.buffers.values()))
+    return max(1, min(256, bytes_of(engine.memory) // (4 * max(size, 1))))

@@ -13,7 +13,7 @@ from torch import nn
 from fedatlas.algorithm import State
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.host import Cost, Host
-from fedatlas.engine.plan import Plan, make_executor, restore
+from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.errors import DivergedError
 from fedatlas.experiment import machine
 from fedatlas.experiment.checkpoint import Checkpoints, Restored
@@ -68,9 +68,9 @@ class Simulation:
         self, setup: Setup, plan: Plan, states: ClientStates, checkpoints: Checkpoints, folder: RunFolder
     ) -> None:
         self.setup, self.plan, self.states, self.folder, self.checkpoints = setup, plan, states, folder, checkpoints
-        self.executor = make_executor(plan, setup.bench)
+        self.executor = make_executor(plan, setup.bench, setup.sizes.values())
         self.host = Host(setup.bench, self.executor, states, setup.sizes, setup.seed)
-        self.evaluator = Evaluator(setup)
+        self.evaluator = Evaluator(setup, plan.threads)
         self.server: State = {}
         self.number = 0
         self.saved = -1  # round of the last checkpoint

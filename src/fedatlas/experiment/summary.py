@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.data.partition import describe as describe_partition
-from fedatlas.engine.plan import Plan
+from fedatlas.engine.executors import Plan
 from fedatlas.experiment import machine
 from fedatlas.experiment.setup import Setup
 from fedatlas.metrics.intervals import mean_last, over_seeds

@@ -1,0 +1,47 @@
+"""The plan of a run: which engine, how many workers, which precision. Resolved before round 1, recorded, reused by resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from fedatlas.engine.fast import FastRunner
+from fedatlas.engine.host import Executor
+from fedatlas.engine.job import Bench
+from fedatlas.engine.loop import SerialExecutor
+from fedatlas.engine.pool import PoolExecutor
+
+
+class Plan(NamedTuple):
+    """Bits are equal within a plan, whatever ``workers``; across plans results agree within tolerance."""
+
+    engine: str  # "loop" | "fast"
+    step: str  # "loop" | "program" | "stacked" | "tuned"
+    workers: int  # processes that train, one thread each; 1 = this one
+    chunk: int  # clients whose updates are held at once
+    threads: int  # of the evaluation
+    precision: str
+    device: str
+    reason: str  # why so
+
+    def plain(self) -> dict[str, Any]:
+        """For the record."""
+        return dict(self._asdict())
+
+
+def restore(plain: Mapping[str, Any]) -> Plan:
+    """The plan of a checkpoint."""
+    return Plan(**plain)
+
+
+def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int]) -> Executor:
+    """What runs the jobs of a plan; ``sizes`` are the clients' numbers of rows."""
+    torch.set_num_threads(1)
+    if plan.engine == "loop":
+        return SerialExecutor(bench)
+    runner = FastRunner(bench, sizes, plan.step, plan.precision)
+    if plan.workers > 1:
+        return PoolExecutor(bench, runner, plan.workers, plan.chunk)
+    return SerialExecutor(bench, runner)

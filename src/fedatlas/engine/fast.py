@@ -1,0 +1,140 @@
+"""A client's work by step programs: what `loop.run_job` does, with the step derived, fused and run without autograd."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Batch, Facts, Work
+from fedatlas.engine import optim
+from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
+from fedatlas.engine.loop import check_finite
+from fedatlas.engine.program import StepProgram, batch_arguments, step_for
+from fedatlas.engine.step import StepSpec, fresh_memory
+from fedatlas.engine.tuned import TunedStep
+from fedatlas.tree import Tree
+
+WORTH = 0.1  # a batch size that takes this share of all steps gets a program of its own; rarer ones take the tuned step
+
+
+class FastRunner:
+    """Runs jobs by programs, one for each task and batch size; made before the workers are forked, so that all share them."""
+
+    def __init__(self, bench: Bench, sizes: Iterable[int], step: str, precision: str) -> None:
+        self.step, self.precision = step, precision
+        self.derived = batch_sizes(bench, sizes) if step == "program" else frozenset[int]()
+        self.steps: dict[tuple[str, int], StepProgram | TunedStep] = {}
+
+    def warm(self, bench: Bench, job: Job) -> bool:
+        """Derives the programs of a task from one of its jobs; True if there was something to derive."""
+        if (job.what, -1) in self.steps or bench.algorithm.tasks[job.what].options.steps == 0:
+            return False
+        ready = prepare(bench, job)
+        batch = next(iter(islice(job_batches(ready), 1)), None)
+        if batch is None:
+            return False
+        spec, inputs = spec_of(bench, job, self.precision), inputs_of(job, ready)
+        self.steps[job.what, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else "a rare batch size")
+        for size in sorted(self.derived):
+            self.steps[job.what, size] = step_for(spec, resized(batch, size), inputs)
+        return True
+
+    def notes(self) -> list[str]:
+        """What each step turned out to be."""
+        return sorted({made.note for made in self.steps.values()})
+
+    def __call__(self, bench: Bench, job: Job) -> Result:
+        """The local work of one client."""
+        started = time.perf_counter()
+        self.warm(bench, job)
+        ready = prepare(bench, job)
+        if not ready.params:
+            return finish(bench, job, ready, ready.params, ready.buffers, Work(ready.rows.n, 0, 0, 0.0, math.nan))
+        params, buffers, work = self.train(bench, job, ready)
+        result = finish(bench, job, ready, params, buffers, work)
+        check_finite(result)
+        return result._replace(seconds=time.perf_counter() - started)
+
+    def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, Work]:
+        """All steps of a job: (params, buffers, work)."""
+        inputs = inputs_of(job, ready)
+        steps, examples, params = 0, 0, ready.params
+        memory: optim.Memory | None = None
+        bound: dict[int, Any] = {}
+        total = torch.zeros((), dtype=torch.float64)
+        bench.network.module.train()
+        for batch in job_batches(ready):
+            size = len(batch.x)
+            made = self.steps.get((job.what, size)) or self.steps[job.what, -1]
+            if memory is None:
+                with nullcontext() if self.mixed(bench, job, ready.rows.n) else made.mode():
+                    params = made.local_copy(params)
+                    memory = fresh_memory(bench.local.optimizer, params)
+            with made.mode():
+                key = size if isinstance(made, StepProgram) else -1
+                if key not in bound:
+                    bound[key] = made.bind(params, memory, inputs, ready.buffers)
+                total.add_(bound[key](*batch_arguments(batch)), alpha=size)
+            steps, examples = steps + 1, examples + size
+        loss = float(total) / examples if examples else math.nan
+        work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss)
+        return Tree({name: x.detach().contiguous() for name, x in params.items()}), ready.buffers, work
+
+
+    def mixed(self, bench: Bench, job: Job, n: int) -> bool:
+        """Whether some of a client's batches need autograd: it refuses tensors made in inference mode."""
+        whole = bench.local.batch_size or n
+        sizes = {min(whole, n), n % whole} - {0}
+        uneven = job.budget.examples is not None  # may end in the middle of a batch
+        return uneven or any(not isinstance(self.steps.get((job.what, size)), StepProgram) for size in sizes)
+
+
+def batch_sizes(bench: Bench, sizes: Iterable[int]) -> frozenset[int]:
+    """The batch sizes worth a program, from the clients' numbers of rows."""
+    counts: Counter[int] = Counter()
+    for n in sizes:
+        whole, rest = divmod(n, bench.local.batch_size) if bench.local.batch_size else (0, n)
+        counts[bench.local.batch_size] += whole
+        counts[rest] += 1
+    counts.pop(0, None)
+    total = sum(counts.values())
+    return frozenset(size for size, steps in counts.items() if steps >= WORTH * total)
+
+
+def spec_of(bench: Bench, job: Job, precision: str) -> StepSpec:
+    """The step of a task, written in terms of its algorithm's own objective and direction."""
+    task = bench.algorithm.tasks[job.what]
+
+    def loss(params: Tree, buffers: Tree, batch: Batch, inputs: Mapping[str, Any]) -> Tensor:
+        batch = batch._replace(extra={**buffers, **batch.extra})
+        return task.objective(bench.network, params, batch, inputs["message"], inputs["client"], inputs["facts"])
+
+    def direction(grads: Tree, params: Tree, inputs: Mapping[str, Any]) -> Tree:
+        assert task.direction is not None
+        return task.direction(grads, params, inputs["message"], inputs["client"], inputs["facts"])
+
+    module, local = bench.network.module, bench.local
+    return StepSpec(module, loss, direction if task.direction else None, local.optimizer, local.clip, precision)
+
+
+def inputs_of(job: Job, ready: Prepared) -> dict[str, Any]:
+    """What stays the same during a client's local work. The weight decay is left out where it is zero."""
+    message = {name: value for name, value in job.message.items() if name != "buffers"}
+    facts: Facts = ready.facts
+    decay = {"weight_decay": ready.weight_decay} if ready.weight_decay else {}
+    return {"message": message, "client": dict(job.state), "facts": facts, "lr": ready.lr, **decay}
+
+
+def resized(batch: Batch, size: int) -> Batch:
+    """A batch of another size, made of repeated rows: only its shapes matter."""
+    index = torch.arange(size) % len(batch.x)
+    weight = None if batch.weight is None else batch.weight[index]
+    return Batch(batch.x[index], batch.y[index], weight, {name: mask[index] for name, mask in batch.extra.items()})
