@@ -22,13 +22,15 @@ from fedatlas.engine.step import (
     NotTraceable,
     StepSpec,
     batch_arguments,
+    channels_last,
     fresh_memory,
     is_number,
     leaves,
+    local_copy,
     number,
     rebuilt,
 )
-from fedatlas.engine.trace import Example, channels_last, laid_out, trace
+from fedatlas.engine.trace import Example, laid_out, trace
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
@@ -55,7 +57,7 @@ class StepProgram:
 
     def local_copy(self, params: Mapping[str, Tensor]) -> Tree:
         """The client's own parameters, in the layout the step works in."""
-        return Tree({name: channels_last(x.detach()).clone() for name, x in params.items()})
+        return local_copy(params)
 
     def bind(
         self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None

@@ -79,6 +79,27 @@ def number(value: float) -> Tensor:
     return torch.tensor(float(value), dtype=torch.float64)
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """A picture batch or a convolution's weight in channels-last order.
+
+    With one channel both orders describe the same memory, and torch takes it for channels-first: the strides say
+    otherwise here, so that the first convolution does not pin the whole network to the slow order.
+    """
+    if x.dim() != 4:
+        return x
+    _, c, h, w = x.shape
+    if c == 1 and x.is_contiguous():
+        return x.as_strided(x.shape, (h * w, 1, w, 1))
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@torch.inference_mode(mode=False)
+def local_copy(params: Mapping[str, Tensor]) -> Tree:
+    """A client's own parameters, in the layout that steps work in; no inference tensors, so that any step can take them."""
+    return Tree({name: channels_last(x.detach()).clone() for name, x in params.items()})
+
+
+@torch.inference_mode(mode=False)
 def fresh_memory(optimizer: Optimizer, params: Tree) -> Memory:
     """An empty optimiser memory that several bound steps (of different batch shapes) of one client can share."""
     return optim.start(optimizer, params)._replace(steps=number(0))  # type: ignore[arg-type]  # counted in place

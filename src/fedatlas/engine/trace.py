@@ -18,7 +18,7 @@ from fedatlas.engine.graph import Flat, writes
 from fedatlas.engine.model import grad, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
-from fedatlas.engine.step import Inputs, NotTraceable, StepSpec, is_number, leaves, number, rebuilt
+from fedatlas.engine.step import Inputs, NotTraceable, StepSpec, channels_last, is_number, leaves, number, rebuilt
 from fedatlas.tree import Tree
 
 aten = torch.ops.aten
@@ -34,20 +34,6 @@ class Example(NamedTuple):
     memory: Memory
     inputs: Inputs
     batch: Batch
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """A picture batch or a convolution's weight in channels-last order.
-
-    With one channel both orders describe the same memory, and torch takes it for channels-first: the strides say
-    otherwise here, so that the first convolution does not pin the whole network to the slow order.
-    """
-    if x.dim() != 4:
-        return x
-    _, c, h, w = x.shape
-    if c == 1 and x.is_contiguous():
-        return x.as_strided(x.shape, (h * w, 1, w, 1))
-    return x.contiguous(memory_format=torch.channels_last)
 
 
 def laid_out(path: str, x: Any) -> Any:

@@ -14,7 +14,7 @@ from fedatlas.engine import optim
 from fedatlas.engine.model import grad, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
-from fedatlas.engine.step import Inputs, StepSpec, fresh_memory
+from fedatlas.engine.step import Inputs, StepSpec, fresh_memory, local_copy
 from fedatlas.tree import Tree
 
 Step = Callable[..., Tensor]
@@ -35,8 +35,8 @@ class TunedStep:
         return nullcontext()
 
     def local_copy(self, params: Mapping[str, Tensor]) -> Tree:
-        """The client's own parameters, to be changed by its steps."""
-        return Tree({name: x.clone() for name, x in params.items()})
+        """The client's own parameters, to be changed by its steps; in the layout that programs work in, too."""
+        return local_copy(params)
 
     def bind(
         self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None
