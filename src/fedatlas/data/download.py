@@ -86,6 +86,8 @@ def fetch(remotes: Sequence[Remote], home: Path, complain: Callable[[str], str])
             try:
                 path = pooch.retrieve(remote.url, known, remote.file, home / "originals", downloader=loader)
             except (requests.RequestException, OSError) as error:
+                if (response := getattr(error, "response", None)) is not None:
+                    response.close()  # pooch leaves the connection of a refused request open
                 raise DataError(complain(f"{remote.url}: {type(error).__name__}")) from error
             except ValueError as error:  # pooch's word for a checksum that differs
                 published = remote.cited or "the first download"

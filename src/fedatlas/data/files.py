@@ -13,6 +13,7 @@ from fedatlas.data.dataset import Task
 from fedatlas.data.frame import Roles, TaskChoice, is_quantity, read_table
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Part, Request, at_least
+from fedatlas.data.preprocess import Preprocess
 from fedatlas.data.store import read_npz, sha256
 from fedatlas.data.tables import from_frames
 from fedatlas.errors import ConfigError, DataError
@@ -226,6 +227,24 @@ def load_pictures(folder: Path, size: int) -> Loaded:
         shift=(0.0,) * channels,
         facts={"files": [], "folder": folder.name, "pictures": sum(len(side) for side in listed), "size": size},
     )
+
+
+def read_inputs(path: str | Path, preprocess: Preprocess) -> Tensor:
+    """New rows of a file as model inputs: a table by column names, ``x`` or ``x_test`` of a .npz, or a folder of pictures."""
+    where = Path(path).expanduser()
+    if where.is_dir():
+        channels, size = preprocess.shape[0], preprocess.shape[-1]
+        listed = sorted(p for p in where.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
+        if preprocess.kind != "pictures" or not listed:
+            raise DataError(
+                f"'{path}': the model reads {preprocess.kind}, and the folder holds {len(listed)} pictures."
+            )
+        return preprocess.apply(np.stack([read_picture(p, size, channels == 3) for p in listed]))
+    if where.suffix != ".npz":
+        return preprocess.apply(read_table(where))
+    name = next((name for name in ("x", "x_test") if name in _members(where)), "x")
+    x = read_npz(where, (name,))[name]
+    return preprocess.apply(x[:, None] if x.ndim == 3 and len(preprocess.shape) == 3 else x)
 
 
 def _pillow() -> Any:

@@ -74,23 +74,26 @@ def at_least(low: float, **keys: float) -> None:
             raise ConfigError(f"data.{key} = {value}: it must be {low} or more.")
 
 
-def share_out(counts: np.ndarray, total: int) -> np.ndarray:
-    """``total`` dealt in proportion to ``counts`` by largest remainder, ties to the lower index; never above a count."""
-    quota = counts * (total / counts.sum())
+def share_out(counts: np.ndarray, total: int, share: float | None = None) -> np.ndarray:
+    """``total`` dealt in proportion to ``counts`` by largest remainder, ties to the lower index; never above a count.
+
+    ``share``: quotas are counts * share, of which ``total`` is the sum rounded down (ALGORITHMS.md section 9, HAR).
+    """
+    quota = counts * (total / counts.sum() if share is None else share)
     out: np.ndarray = np.floor(quota + 1e-9).astype(np.int64)
     order = np.lexsort((np.arange(len(counts)), -(quota - out)))
     out[order[: total - int(out.sum())]] += 1
     return out
 
 
-def draw(part: Part, task: Task, total: int, stream: np.random.Generator) -> np.ndarray:
+def draw(part: Part, task: Task, total: int, stream: np.random.Generator, share: float | None = None) -> np.ndarray:
     """Indices of ``total`` rows, ascending: in proportion to the classes, or any rows where the target is a number."""
     n = len(part.y)
     if task != "classes" or part.y.dim() != 1:
         return np.sort(stream.permutation(n)[:total])
     labels = part.y.numpy()
     classes, counts = np.unique(labels, return_counts=True)
-    take = share_out(counts, total)
+    take = share_out(counts, total, share)
     chosen = [stream.permutation(np.flatnonzero(labels == c))[:k] for c, k in zip(classes, take, strict=True)]
     return np.sort(np.concatenate(chosen))
 
@@ -108,7 +111,7 @@ def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
     keep = math.floor(n * (1 - share) + 1e-9)
     if keep < 1 or keep >= n:
         raise DataError(f"data.test = {share}: {n} rows cannot be split so that both sides hold one.")
-    train = draw(rows, loaded.task, keep, numpy_stream(seed, "split", "test"))
+    train = draw(rows, loaded.task, keep, numpy_stream(seed, "split", "test"), 1 - share)
     rest = np.setdiff1d(np.arange(n), train, assume_unique=True)
     out = replace(loaded, train=rows.take(train), test=rows.take(rest))
     return out.with_facts(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -17,6 +16,9 @@ from fedatlas.data.dataset import Column, Dataset, Partition, Task
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.summaries import Sums, Traffic
 from fedatlas.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Scale = Literal["auto", "none", "federated", "client"]
 Missing = Literal["error", "drop", "median"]

@@ -6,9 +6,9 @@ import csv
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from fedatlas.data.catalogue import Original, TableSpec
 from fedatlas.data.download import obtain
@@ -17,6 +17,9 @@ from fedatlas.data.frame import Encoded, Roles, TaskChoice, encode_table, read_t
 from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.store import Found, provenance, write_table
 from fedatlas.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def load_table(
@@ -65,6 +68,8 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unla
 
     They are coded together, so that codes agree; which categories a model reads is settled from the training rows.
     """
+    import pandas as pd
+
     table = frames[0]
     if len(frames) == 2:
         absent = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]
@@ -95,6 +100,7 @@ def _unlabelled(table: pd.DataFrame, encoded: Encoded) -> dict[str, int]:
 
 def bundled(spec: TableSpec) -> pd.DataFrame:
     """scikit-learn's copy of a table, under the prepared column names."""
+    import pandas as pd
     from sklearn import datasets
 
     if spec.bundled == "diabetes":
@@ -147,13 +153,11 @@ def parse_original(original: Original, text: str, part: int) -> tuple[list[str],
     if any(len(row) != len(names) for row in cells):
         raise DataError(f"'{original.members[part]}' has a row with {len(cells[0])} cells where {len(names)} belong.")
     name, values = original.extra
-    keep = [name for name in (original.order or names) if name]
-    at = [names.index(k) for k in keep]
-    missing = original.unknown
-    rows = [
-        ["" if missing and row[i] == missing else row[i] for i in at] + [values[part]] * bool(name) for row in cells
-    ]
-    return [*keep, *([name] if name else [])], rows
+    from_member = [values[part]] if name else []
+    kept = [column for column in (original.order or names) if column]
+    at = [names.index(column) for column in kept]
+    rows = [["" if row[i] == original.unknown else row[i] for i in at] + from_member for row in cells]
+    return [*kept, *([name] if name else [])], rows
 
 
 def _cells(text: str) -> Iterator[list[str]]:

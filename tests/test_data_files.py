@@ -1,0 +1,273 @@
+"""A user's own file: arrays, tables, pictures; what it becomes, and the one sentence where it cannot be used."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+
+from fedatlas.data.config import DataConfig
+from fedatlas.data.dataset import Partition
+from fedatlas.data.files import read_inputs
+from fedatlas.data.preprocess import preprocess
+from fedatlas.data.sources import load_dataset
+from fedatlas.errors import ConfigError, DataError
+
+CSV = """age;job;site;w;income
+30;nurse;north;1;10.5
+40;clerk;south;2;20.5
+50;nurse;south;1;30.5
+60;;north;0.5;40.5
+"""
+
+
+def load(path, **keys):
+    return load_dataset(DataConfig(name="file", path=str(path), **keys), 1)
+
+
+@pytest.fixture
+def csv(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(CSV)
+    return path
+
+
+def test_a_table_with_roles(csv):
+    dataset = load(csv, label="income", client="site", weight="w", test=0.5)
+    assert [c.name for c in dataset.schema] == ["age", "job"]
+    assert dataset.schema[1].categories == ("clerk", "nurse")
+    assert (dataset.task, len(dataset.y_train), len(dataset.y_test)) == ("numbers", 2, 2)
+    everything = torch.cat((dataset.y_train, dataset.y_test)).sort().values
+    assert everything.tolist() == [10.5, 20.5, 30.5, 40.5]
+    assert set(dataset.client_names) <= {"north", "south"}
+    assert torch.cat((dataset.weight_train, dataset.weight_test)).sum() == 4.5
+    assert dataset.facts["files"][0]["file"] == "rows.csv"
+
+
+@pytest.mark.parametrize("suffix", [".csv.gz", ".parquet"])
+def test_the_same_table_in_other_forms(csv, tmp_path, suffix):
+    other = tmp_path / f"rows{suffix}"
+    if suffix == ".csv.gz":
+        other.write_bytes(gzip.compress(CSV.encode("utf-8-sig")))
+    else:
+        import pandas as pd
+
+        pd.read_csv(csv, sep=";").to_parquet(other)
+    a, b = (load(path, label="income", test=0.5) for path in (csv, other))
+    assert a.schema == b.schema
+    assert torch.equal(a.x_train.nan_to_num(-7), b.x_train.nan_to_num(-7))
+
+
+def test_a_test_file_shares_the_coding(csv, tmp_path):
+    more = tmp_path / "test.csv"
+    more.write_text("job;income;age;site;w\nwelder;1;20;north;1\nclerk;2;21;south;1\n")
+    dataset = load(csv, label="income", test=str(more))
+    assert (len(dataset.y_train), len(dataset.y_test)) == (4, 2)
+    column = dataset.schema[1]
+    assert [column.categories[int(code)] for code in dataset.x_test[:, 1]] == ["welder", "clerk"]
+    out, done, _ = preprocess(dataset, Partition((np.arange(4),)), missing="median")
+    assert out.x_test[
+        0, list(done.columns).index("job=clerk") : list(done.columns).index("job=nurse") + 1
+    ].tolist() == [0, 0]
+    more.write_text("job;income\nclerk;2\n")
+    with pytest.raises(DataError, match="the test file has no column 'age'"):
+        load(csv, label="income", test=str(more))
+
+
+def test_what_a_target_becomes(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "x,few,many,text,half\n" + "\n".join(f"{i},{i % 3 + 1},{i},{'ab'[i % 2]},{i % 2 / 2}" for i in range(24))
+    )
+    assert load(path, label="few").class_names == ("1", "2", "3")
+    assert load(path, label="few", task="numbers").task == "numbers"
+    assert load(path, label="many").task == "numbers"  # 24 different values, more than 20
+    assert load(path, label="half").task == "numbers"  # a fractional part
+    assert load(path, label="half", task="classes").class_names == ("0", "0.5")
+    assert load(path, label="text").class_names == ("a", "b")
+    assert load(path, label="text", categories=("few",)).schema[1].categories == ("1", "2", "3")
+
+
+def test_a_question_mark_is_a_hole_among_numbers_and_a_word_among_words(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("n,word,y\n1,?,0\n?,a,1\n3,b,0\nNA,a,1\n")
+    dataset = load(path, label="y", test=0.5)
+    assert dataset.schema[0].categories == ()
+    assert dataset.schema[1].categories == ("?", "a", "b")
+    x = torch.cat((dataset.x_train, dataset.x_test))
+    assert torch.isnan(x).sum(0).tolist() == [2, 0]
+
+
+def test_rows_without_a_target(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("n,y\n1,a\n2,\n3,b\n4,a\n5,b\n")
+    with pytest.raises(DataError, match=r"the target 'y' is missing in 1 rows; data.missing = 'drop'"):
+        load(path, label="y")
+    dataset = load(path, label="y", missing="drop", test=0.5)
+    assert len(dataset.y_train) + len(dataset.y_test) == 4
+    assert dataset.facts["rows_without_target"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "message"),
+    [
+        ("a,b\n1,2\n", {}, "data.label must name the target: one of a, b"),
+        ("a,b\n1,2\n", {"label": "c"}, "data.label = 'c': 't.csv' has no such column; it has a, b"),
+        ("a,b\n1,2,3\n", {"label": "b"}, "line 2 has 3 cells, the header 2"),
+        ("a,b\n1\n", {"label": "b"}, "line 2 has 1 cells, the header 2"),
+        ("a,a\n1,2\n", {"label": "a"}, "two columns called 'a'"),
+        ("a,b\n", {"label": "b"}, "a header but no rows"),
+        ("a,b\n1,2\n1,2\n", {"label": "b"}, "only one class"),
+        ("a\n1\n2\n", {"label": "a"}, "no column is left"),
+        ("a,b\ninf,1\n2,0\n", {"label": "b"}, "column 'a' is infinite in 1"),
+        ("a,b\n1,x\n2,y\n", {"label": "b", "task": "numbers"}, "it cannot be a number"),
+        ("a,b,c\n1,x,\n2,y,q\n", {"label": "b", "client": "c"}, "client column 'c' is missing in 1 rows"),
+        ("a,b,c\n1,x,-1\n2,y,2\n", {"label": "b", "weight": "c"}, "numbers from 0 up"),
+        ("a,b\n" + "\n".join(f"name{i},{i % 2}" for i in range(300)), {"label": "b"}, "300 different texts.*data.drop"),
+    ],
+)
+def test_a_table_that_cannot_be_used_says_why(tmp_path, text, keys, message):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises((DataError, ConfigError), match=message) as error:
+        load(tmp_path / "t.csv", **keys)
+    assert "\n" not in str(error.value)
+
+
+def test_a_path_that_is_not_there_or_not_known(tmp_path):
+    with pytest.raises(DataError, match="there is no file or folder"):
+        load(tmp_path / "no.csv", label="y")
+    (tmp_path / "x.doc").touch()
+    with pytest.raises(DataError, match=r"is neither .npz nor .csv"):
+        load(tmp_path / "x.doc")
+    (tmp_path / "x.npz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"cannot be read as .npz"):
+        load(tmp_path / "x.npz")
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n")[:-6])
+    with pytest.raises(DataError, match="cannot be read as a table"):
+        load(tmp_path / "x.csv.gz", label="b")
+
+
+def test_arrays_are_taken_as_they_are(tmp_path):
+    x = np.random.default_rng(1).normal(size=(6, 4))
+    y = np.array([3, 7, 3, 7, 3, 7])
+    path = tmp_path / "a.npz"
+    np.savez(
+        path, x_train=x, y_train=y, x_test=x[:2], y_test=y[:2], client_train=np.array(["b", "a", "b", "a", "b", "b"])
+    )
+    dataset = load(path)
+    assert torch.equal(dataset.x_train, torch.from_numpy(x.astype(np.float32)))
+    assert (dataset.class_names, dataset.y_train.tolist()) == (("3", "7"), [0, 1, 0, 1, 0, 1])
+    assert (dataset.client_names, dataset.client_train.tolist()) == (("a", "b"), [1, 0, 1, 0, 1, 1])
+    out, done, _ = preprocess(dataset, Partition((np.arange(6),)))
+    assert torch.equal(out.x_train, dataset.x_train)
+    assert torch.equal(read_inputs(path, done), out.x_test)
+    with pytest.raises(ConfigError, match=r"data.label names a column"):
+        load(path, label="y")
+
+
+def test_arrays_without_a_test_set_are_split(tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=np.zeros((8, 2)), y_train=np.arange(8) / 3)
+    dataset = load(tmp_path / "a.npz")
+    assert (dataset.task, len(dataset.y_train), len(dataset.y_test)) == ("numbers", 6, 2)
+
+
+def test_byte_pictures_and_token_ids_in_arrays(tmp_path):
+    y = np.array([0, 1, 2, 0])
+    np.savez(
+        tmp_path / "p.npz",
+        x_train=np.full((4, 5, 5), 255, np.uint8),
+        y_train=y,
+        x_test=np.zeros((1, 5, 5), np.uint8),
+        y_test=y[:1],
+    )
+    dataset = load(tmp_path / "p.npz")
+    assert (tuple(dataset.x_train.shape), dataset.inputs(dataset.x_train).max()) == ((4, 1, 5, 5), 1)
+    np.savez(
+        tmp_path / "t.npz",
+        x_train=np.ones((4, 9), np.int64),
+        y_train=np.full((4, 9), 2),
+        x_test=np.ones((1, 9), np.int64),
+        y_test=np.full((1, 9), -100),
+    )
+    dataset = load(tmp_path / "t.npz")
+    assert (dataset.task, dataset.classes, dataset.x_train.dtype) == ("tokens", 3, torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x_train": np.zeros((2, 2))}, "no array 'y_train'"),
+        ({"x_train": np.zeros((2, 2)), "y_train": np.zeros(3)}, "x_train has 2 rows but y_train has 3"),
+        ({"x_train": np.zeros((2, 2)), "y_train": np.zeros(2, int)}, "only one class"),
+        ({"x_train": np.zeros((2, 2)), "y_train": np.array([0.5, np.nan])}, "1 targets|NaN"),
+        ({"x_train": np.zeros(2), "y_train": np.arange(2)}, "at least two dimensions"),
+        ({"x_train": np.full((4, 2), np.inf), "y_train": np.arange(4) % 2}, "is infinite in"),
+        (
+            {"x_train": np.zeros((2, 2)), "y_train": np.arange(2), "client_train": np.arange(3)},
+            "client_train has 3 entries for 2 rows",
+        ),
+    ],
+)
+def test_arrays_that_cannot_be_used_say_why(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / "a.npz", test=0.5)
+
+
+def picture(path, colour, size=(10, 8)):
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB" if len(colour) == 3 else "L", size, colour if len(colour) == 3 else colour[0]).save(path)
+
+
+def test_a_folder_of_pictures(tmp_path):
+    for i in range(4):
+        picture(tmp_path / "cat" / f"{i}.png", (200,))
+        picture(tmp_path / "dog" / f"{i}.jpg", (10,))
+    dataset = load(tmp_path, size=16)
+    assert (dataset.class_names, tuple(dataset.x_train.shape)) == (("cat", "dog"), (6, 1, 16, 16))
+    cats = dataset.x_train[dataset.y_train == 0]
+    assert set(cats.flatten().tolist()) == {200}
+    _, done, _ = preprocess(dataset, Partition((np.arange(6),)))
+    assert read_inputs(tmp_path / "dog", done).shape == (4, 1, 16, 16)
+
+
+def test_a_folder_of_pictures_with_colours_and_its_own_test(tmp_path):
+    for side in ("train", "test"):
+        picture(tmp_path / side / "red" / "a.png", (255, 0, 0))
+        picture(tmp_path / side / "grey" / "b.png", (128,))
+    dataset = load(tmp_path)
+    assert (tuple(dataset.x_train.shape), len(dataset.y_test)) == ((2, 3, 64, 64), 2)
+    red = dataset.x_train[dataset.y_train == dataset.class_names.index("red")][0]
+    assert red[:, 0, 0].tolist() == [255, 0, 0]
+
+
+def test_a_folder_that_is_no_set_of_pictures(tmp_path):
+    (tmp_path / "one").mkdir()
+    with pytest.raises(DataError, match="a folder of pictures for each class"):
+        load(tmp_path)
+    (tmp_path / "two").mkdir()
+    with pytest.raises(DataError, match="holds no pictures"):
+        load(tmp_path)
+    (tmp_path / "one" / "x.png").write_bytes(b"not a picture")
+    picture(tmp_path / "two" / "y.png", (1,))
+    with pytest.raises(DataError, match="cannot be read as a picture"):
+        load(tmp_path)
+
+
+def test_predicting_from_a_table(csv, tmp_path):
+    dataset = load(csv, label="income", drop=("site", "w"), test=0.5, missing="median")
+    out, done, _ = preprocess(dataset, Partition((np.arange(2),)), missing="median")
+    new = tmp_path / "new.csv"
+    new.write_text("job,age\nnurse,\npilot,44\n")
+    x = read_inputs(new, done)
+    assert x.shape == (2, len(out.columns))
+    assert torch.isfinite(x).all()
+
+
+def test_the_hub_needs_its_extra():
+    with pytest.raises((ConfigError, DataError), match=r'pip install "fedatlas\[hub\]"|could not be read from the hub'):
+        load_dataset(DataConfig(name="hub", path="flwrlabs/no-such-set"), 1)

@@ -1,0 +1,319 @@
+"""Scaling, categories and holes: equal to what pooling the rows would give, without pooling them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedatlas.data import summaries
+from fedatlas.data.config import DataConfig
+from fedatlas.data.dataset import Column, Dataset, Partition
+from fedatlas.data.preprocess import Preprocess, Rule, preprocess
+from fedatlas.data.sources import load_dataset
+from fedatlas.errors import ConfigError, DataError
+
+NAN = float("nan")
+SCHEMA = (Column("age"), Column("colour", ("blue", "green", "red")), Column("income"))
+CLIENTS = Partition((np.array([0, 2]), np.array([1, 3, 4])), left_out=1)
+
+
+def table(**changes) -> Dataset:
+    """Six training rows (row 5 is nobody's) and two test rows: age, colour, income."""
+    x = torch.tensor([[20.0, 0, 1], [40, 2, 3], [30, 0, 5], [50, 2, 7], [60, 0, 9], [99, 0, 11]])
+    test = torch.tensor([[40.0, 1, 5], [10, 2, 5]])
+    return Dataset(
+        "toy",
+        x,
+        torch.tensor([0, 1, 0, 1, 0, 1]),
+        test,
+        torch.tensor([0, 1]),
+        "classes",
+        ("no", "yes"),
+        schema=SCHEMA,
+        **changes,
+    )
+
+
+def numbers(x, y=None, clients=None, **changes) -> tuple[Dataset, Partition]:
+    x = torch.as_tensor(x, dtype=torch.float32)
+    y = torch.zeros(len(x), dtype=torch.int64) if y is None else y
+    task = "numbers" if y.is_floating_point() else "classes"
+    schema = tuple(Column(f"c{j}") for j in range(x.shape[1]))
+    names = () if task == "numbers" else ("a", "b")
+    dataset = Dataset("toy", x, y, x[:2].clone(), y[:2].clone(), task, names, schema=schema, **changes)
+    return dataset, Partition(tuple(clients or (np.arange(len(x)),)))
+
+
+def test_a_table_by_hand():
+    dataset, done, partition = preprocess(table(), CLIENTS)
+    # Rows 0 to 4 are held. age: mean 40, squares 400+0+100+100+400 = 1000, sd sqrt(200). income: mean 5, sd sqrt(8).
+    # "green" is nobody's: no column, and the test row that has it is 0 in both.
+    assert dataset.columns == ("age", "colour=blue", "colour=red", "income")
+    age, income = (torch.tensor([-20.0, 0, -10, 10, 20, 59]) / 200**0.5, torch.tensor([-4.0, -2, 0, 2, 4, 6]) / 8**0.5)
+    torch.testing.assert_close(dataset.x_train[:, 0], age)
+    torch.testing.assert_close(dataset.x_train[:, 3], income)
+    assert dataset.x_train[:, 1:3].tolist() == [[1, 0], [0, 1], [1, 0], [0, 1], [1, 0], [1, 0]]
+    assert dataset.x_test[:, 1:3].tolist() == [[0, 0], [0, 1]]
+    assert partition is CLIENTS
+    assert (done.scale, dataset.schema) == ("federated", ())
+
+
+def test_the_exchange_is_counted_by_hand():
+    _, done, _ = preprocess(table(), CLIENTS)
+    # Up: client 0 names "blue" (4 + 1 bytes), client 1 "blue" and "red" (5 + 4); each sends n and two sums for two columns.
+    # Down: both names to both clients (9 each), then mean and deviation of two columns to both.
+    assert done.bytes_up == 5 + 9 + 2 * 8 * (1 + 4)
+    assert done.bytes_down == 2 * 9 + 2 * 8 * 4
+
+
+@given(st.data())
+def test_federated_scaling_equals_pooled_standardisation(data):
+    sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6))
+    stream = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    x = stream.normal(data.draw(st.floats(-1e3, 1e3)), data.draw(st.floats(1e-2, 1e3)), (sum(sizes) + 1, 3)).astype(
+        np.float32
+    )
+    clients = np.split(stream.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
+    dataset, partition = numbers(x, clients=[np.sort(c) for c in clients])
+    if sum(sizes) < 2:
+        return
+    out, _, _ = preprocess(dataset, partition, "federated")
+    held = x[: sum(sizes)].astype(np.float64)
+    want = (x - held.mean(0)) / held.std(0)
+    np.testing.assert_allclose(out.x_train.numpy(), want, atol=1e-6, rtol=1e-6)
+
+
+def test_no_summary_ever_sees_rows_of_two_clients(monkeypatch):
+    """Every function that touches rows is called with one client's rows; the names are those of `summaries`."""
+    dataset, partition = numbers(np.arange(40.0).reshape(20, 2), clients=[np.arange(7), np.arange(7, 20)])
+    dataset.x_train[3, 1] = NAN
+    seen = []
+    own = [set(dataset.x_train[rows, 0].tolist()) for rows in partition.clients]
+    for name in ("sums_of", "_sorted_keys"):
+        true = getattr(summaries, name)
+
+        def spy(x, true=true, name=name):
+            assert any(set(x[:, 0].tolist()) <= rows for rows in own)
+            seen.append((name, len(x)))
+            return true(x)
+
+        monkeypatch.setattr(summaries, name, spy)
+    preprocess(dataset, partition, "federated", "median")
+    assert sorted(seen) == [("_sorted_keys", 7), ("_sorted_keys", 13), ("sums_of", 7), ("sums_of", 13)]
+
+
+def test_client_scaling_uses_each_clients_own_constants_and_their_mean_for_the_test_rows():
+    dataset, done, _ = preprocess(table(), CLIENTS, "client")
+    # Client 0: ages 20 and 30, mean 25, sd 5. Client 1: 40, 50, 60, mean 50, sd sqrt(200/3). Test: mean 37.5.
+    sd = (200 / 3) ** 0.5
+    torch.testing.assert_close(dataset.x_train[:5, 0], torch.tensor([-1, -10 / sd, 1, 0, 10 / sd]))
+    torch.testing.assert_close(dataset.x_test[:, 0], (torch.tensor([40.0, 10]) - 37.5) / ((5 + sd) / 2))
+    torch.testing.assert_close(dataset.x_train[5, 0], torch.tensor((99 - 37.5) / ((5 + sd) / 2)))
+    assert done.client_constants[0][0] == (25.0, 5.0)
+
+
+def test_a_constant_column_becomes_zero():
+    dataset, partition = numbers([[0.1, 1.0]] * 3 + [[0.1, 2.0]])
+    assert preprocess(dataset, partition)[0].x_train[:, 0].abs().max() < 1e-6
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=9),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_federated_medians_are_exact(parts):
+    tensors = [torch.tensor(part, dtype=torch.float32)[:, None] for part in parts]
+    value, traffic = summaries.medians([torch.cat((t, torch.full((1, 1), NAN))) for t in tensors])
+    assert value.item() == np.median(np.concatenate(parts).astype(np.float64))
+    assert traffic == (32 * 8 * 2 * len(parts), 32 * 4 * 2 * len(parts))
+
+
+def test_holes_are_an_error_unless_something_is_said():
+    dataset = table()
+    dataset.x_train[[0, 3], 2] = NAN
+    dataset.x_test[1, 2] = NAN
+    with pytest.raises(
+        DataError, match=r"column 'income' is missing in 2 training and 1 test rows: data.missing = 'drop' or 'median'"
+    ):
+        preprocess(dataset, CLIENTS)
+
+
+def test_drop_takes_the_rows_out_and_renumbers_the_partition():
+    dataset = table(
+        client_train=torch.tensor([0, 1, 0, 1, 1, 0]), client_names=("x", "y"), weight_train=torch.arange(6.0)
+    )
+    dataset.x_train[2, 0] = NAN
+    dataset.x_test[1, 1] = NAN
+    out, _, partition = preprocess(dataset, CLIENTS, "none", "drop")
+    assert out.x_train[:, 0].tolist() == [20, 40, 50, 60, 99]
+    assert [rows.tolist() for rows in partition.clients] == [[0], [1, 2, 3]]
+    assert partition.left_out == 1
+    assert (out.client_train.tolist(), out.weight_train.tolist()) == ([0, 1, 1, 1, 0], [0, 1, 3, 4, 5])
+    assert len(out.y_test) == 1
+    dataset.x_train[0, 2] = NAN
+    with pytest.raises(DataError, match="leaves client 0 without rows: all its 2"):
+        preprocess(dataset, CLIENTS, "none", "drop")
+
+
+def test_median_fills_numbers_and_adds_indicators_where_a_training_row_has_a_hole():
+    dataset = table()
+    dataset.x_train[0, 0] = NAN  # of 40, 30, 50, 60: the median is 45
+    dataset.x_train[1, 1] = NAN  # a colour: zeros and an indicator
+    dataset.x_test[0, 2] = NAN  # income has no hole in training: filled with 5, no indicator
+    out, done, _ = preprocess(dataset, CLIENTS, "none", "median")
+    assert out.columns == ("age", "age missing", "colour=blue", "colour=red", "colour missing", "income")
+    assert out.x_train[0].tolist() == [45, 1, 1, 0, 0, 1]
+    assert out.x_train[1].tolist() == [40, 0, 0, 0, 1, 3]
+    assert out.x_test[0, 5] == 5
+    assert [rule.median for rule in done.rules] == [45, None, 5]
+    filled, _, _ = preprocess(dataset, CLIENTS, "federated", "median")
+    ages = torch.tensor([45.0, 40, 30, 50, 60])  # the constants are those of the filled rows
+    torch.testing.assert_close(filled.x_train[:5, 0], (ages - ages.mean()) / ages.std(correction=0))
+
+
+def test_a_column_without_a_single_value_is_an_error():
+    dataset, partition = numbers([[NAN, 1.0], [NAN, 2.0]])
+    with pytest.raises(DataError, match="'c0' is missing in all training rows"):
+        preprocess(dataset, partition, "federated", "median")
+
+
+def test_a_target_that_is_a_number_keeps_its_unit_and_gains_constants():
+    y = torch.tensor([100.0, 200, 300, 400])
+    dataset, partition = numbers(np.arange(8.0).reshape(4, 2), y, [np.array([0, 1]), np.array([2])])
+    out, done, _ = preprocess(dataset, partition)
+    assert torch.equal(out.y_train, y)
+    # The held targets are 100, 200, 300: mean 200, sd sqrt(20000 / 3).
+    assert (out.target_mean, done.target_mean) == (200, 200)
+    assert out.target_sd == pytest.approx((20000 / 3) ** 0.5)
+    torch.testing.assert_close(out.predictions(out.targets(y)), y)
+    plain, _, _ = preprocess(dataset, partition, "none")
+    assert (plain.target_mean, plain.target_sd) == (0, 1)
+    assert torch.equal(plain.targets(y), y)
+
+
+def test_classes_are_no_targets_to_scale():
+    dataset, _, _ = preprocess(table(), CLIENTS)
+    assert torch.equal(dataset.targets(dataset.y_train), dataset.y_train)
+    assert (dataset.target_mean, dataset.target_sd) == (0, 1)
+
+
+def test_new_rows_go_through_the_same_steps_after_a_round_trip_through_json():
+    dataset = table()
+    dataset.x_train[0, 0] = NAN
+    out, done, _ = preprocess(dataset, CLIENTS, "client", "median")
+    again = Preprocess.from_json(json.loads(json.dumps(done.to_json())))
+    assert again == done
+    rows = {"income": ["5", "5"], "colour": ["green", " red "], "age": ["40", "10"], "extra": ["x", "y"]}
+    assert torch.equal(again.apply(rows), out.x_test)
+    hole = again.apply({"age": ["", "NA"], "colour": ["mauve", ""], "income": [5, 7]})
+    assert hole[:, list(done.columns).index("age missing")].tolist() == [1, 1]
+    assert hole[:, [i for i, name in enumerate(done.columns) if name.startswith("colour=")]].sum() == 0
+    with pytest.raises(DataError, match="no column 'income'"):
+        again.apply({"age": [1], "colour": ["red"]})
+    with pytest.raises(DataError, match="'age' must hold numbers"):
+        again.apply({"age": ["old"], "colour": ["red"], "income": [1]})
+
+
+def test_new_rows_with_holes_are_refused_where_nothing_was_said():
+    _, done, _ = preprocess(table(), CLIENTS)
+    with pytest.raises(DataError, match="'age' is missing in 1 rows"):
+        done.apply({"age": [""], "colour": ["red"], "income": [1]})
+    with pytest.raises(DataError, match="'colour' is missing in 1 rows"):
+        done.apply({"age": [1], "colour": [""], "income": [1]})
+
+
+def test_raw_public_rows_are_coded_anew():
+    raw = table()
+    out, done, _ = preprocess(raw, CLIENTS)
+    assert torch.equal(done.transform(raw.x_test, raw.schema), out.x_test)
+
+
+def pictures() -> Dataset:
+    x = torch.randint(0, 256, (6, 3, 4, 4), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    y = torch.tensor([0, 1, 0, 1, 0, 1])
+    return Dataset("toy", x, y, x[:2].clone(), y[:2], "classes", ("a", "b"), scale=(1 / 255,) * 3, shift=(0.0,) * 3)
+
+
+def test_pictures_keep_their_constants_and_can_be_standardised_by_channel():
+    dataset = pictures()
+    same, done, _ = preprocess(dataset, CLIENTS)
+    assert (same.x_train.dtype, same.scale, done.scale) == (torch.uint8, dataset.scale, "constants")
+    assert torch.equal(done.apply(dataset.x_test.numpy()), dataset.inputs(dataset.x_test))
+    out, done, _ = preprocess(dataset, CLIENTS, "federated")
+    held = out.inputs(out.x_train[:5])
+    torch.testing.assert_close(held.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(held.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
+    assert (out.x_train.dtype, done.bytes_up) == (torch.uint8, 2 * 8 * 7)
+    bare, _, _ = preprocess(dataset, CLIENTS, "none")
+    assert bare.inputs(bare.x_train).max() > 200
+
+
+def test_pictures_by_clients_own_constants():
+    dataset = pictures()
+    out, done, _ = preprocess(dataset, CLIENTS, "client")
+    torch.testing.assert_close(out.x_train[[0, 2]].mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.x_train[[1, 3, 4]].std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(done.apply(dataset.x_test.numpy()), out.x_test)
+
+
+def test_token_ids_are_not_scaled():
+    x = torch.zeros(3, 5, dtype=torch.int64)
+    dataset = Dataset("toy", x, torch.tensor([0, 1, 0]), x, torch.tensor([0, 1, 0]), "classes", ("a", "b"))
+    partition = Partition((np.arange(3),))
+    assert preprocess(dataset, partition)[0] is dataset
+    with pytest.raises(ConfigError, match="token ids"):
+        preprocess(dataset, partition, "federated")
+
+
+def test_float_rows_without_a_schema_are_left_as_they_are():
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+    dataset = Dataset(
+        "toy", x, torch.tensor([0, 1, 0, 1]), x, torch.tensor([0, 1, 0, 1]), "classes", ("a", "b"), ("u", "v", "w")
+    )
+    out, done, _ = preprocess(dataset, Partition((np.arange(4),)))
+    assert torch.equal(out.x_train, x)
+    assert (done.scale, done.bytes_up, out.columns) == ("none", 0, ("u", "v", "w"))
+    x = replace(dataset, x_train=x.clone())
+    x.x_train[0, 1] = NAN
+    with pytest.raises(DataError, match="'v' is missing in 1 training"):
+        preprocess(x, Partition((np.arange(4),)))
+
+
+def test_a_rule_names_what_it_makes():
+    assert Rule("job", ("clerk", "nurse"), indicator=True).outputs == ("job=clerk", "job=nurse", "job missing")
+
+
+def test_california_housing_with_its_207_holes(shared_data):
+    shared_data("tables/california_housing.csv.gz")
+    dataset = load_dataset(DataConfig(name="california_housing"), 1)
+    holes = int(torch.isnan(dataset.x_train).sum() + torch.isnan(dataset.x_test).sum())
+    assert holes == 207
+    owners = dataset.client_train.numpy()
+    partition = Partition(tuple(np.flatnonzero(owners == k) for k in range(5)))
+    with pytest.raises(DataError, match="total_bedrooms"):
+        preprocess(dataset, partition)
+    out, done, _ = preprocess(dataset, partition, missing="median")
+    assert "total_bedrooms missing" in out.columns
+    at = out.columns.index("median_income")
+    torch.testing.assert_close(
+        out.x_train[:, at].double().mean(), torch.tensor(0.0, dtype=torch.float64), atol=1e-6, rtol=0
+    )
+    torch.testing.assert_close(
+        out.x_train[:, at].double().std(correction=0), torch.tensor(1.0, dtype=torch.float64), atol=1e-6, rtol=0
+    )
+    assert 150_000 < done.target_mean < 250_000
+    rules = {rule.name: rule for rule in done.rules}
+    column = [c.name for c in dataset.schema].index("total_bedrooms")
+    assert rules["total_bedrooms"].median == np.nanmedian(dataset.x_train[:, column].numpy())
+    dropped, _, after = preprocess(dataset, partition, missing="drop")
+    assert len(dropped.y_train) + len(dropped.y_test) == 20_640 - 207
+    assert sum(after.sizes) == len(dropped.y_train)
