@@ -68,7 +68,9 @@ class Placement:
         if how is None or not how.overwrites or node in self.steady or not is_op(first):
             return False
         root = self.root[first]
-        if not made_here(root) or root in self.steady or self.last[root] != place or not same_layout(first, node):
+        if not made_here(root) or root in self.steady or self.last[root] != place:
+            return False
+        if not same_layout(first, node) or not dense(value(first)):
             return False
         return all(a is first or self.root[a] is not root for a in node.all_input_nodes)
 

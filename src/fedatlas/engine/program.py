@@ -30,7 +30,7 @@ from fedatlas.engine.step import (
     number,
     rebuilt,
 )
-from fedatlas.engine.trace import Example, laid_out, trace
+from fedatlas.engine.trace import Example, first_line, laid_out, trace, training
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
@@ -100,9 +100,15 @@ def derive(spec: StepSpec, batch: Batch, inputs: Inputs) -> StepProgram:
     params = Tree({n: channels_last(x.detach()) for n, x in spec.module.named_parameters() if x.requires_grad})
     buffers = Tree({name: x.detach().clone() for name, x in state.items() if name not in params})
     example = Example(params, buffers, fresh_memory(spec.optimizer, params), inputs, batch)
-    flat = fuse(rewrite(trace(spec, example)))
-    program = StepProgram(emit(flat), spec, flat.constants)
-    check(spec, program, example)
+    flat = trace(spec, example)
+    try:
+        program = StepProgram(emit(fuse(rewrite(flat))), spec, flat.constants)
+        with training(spec.module):
+            check(spec, program, example)
+    except NotTraceable:
+        raise
+    except Exception as error:
+        raise NotTraceable(f"the derived step fails: {first_line(error)}") from error
     return program
 
 

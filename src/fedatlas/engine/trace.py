@@ -60,13 +60,16 @@ def trace(spec: StepSpec, example: Example) -> Flat:
         with training(spec.module):
             module = graph_of(flat_step, list(tensors.values()))
     except Exception as error:
-        raise NotTraceable(
-            f"tracing stopped at: {str(error).strip().splitlines()[0] or type(error).__name__}"
-        ) from error
+        raise NotTraceable(f"tracing stopped at: {first_line(error)}") from error
     refuse(spec, module, tensors)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     constants = {node.name: getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
     return Flat(module.graph, dict(zip(tensors, placeholders, strict=True)), names, constants, fixed)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
