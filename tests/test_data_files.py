@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 
 import numpy as np
 import pytest
@@ -269,5 +270,29 @@ def test_predicting_from_a_table(csv, tmp_path):
 
 
 def test_the_hub_needs_its_extra():
-    with pytest.raises((ConfigError, DataError), match=r'pip install "fedatlas\[hub\]"|could not be read from the hub'):
-        load_dataset(DataConfig(name="hub", path="flwrlabs/no-such-set"), 1)
+    if importlib.util.find_spec("flwr_datasets") is not None:
+        pytest.skip("flwr-datasets is installed")
+    with pytest.raises(ConfigError, match=r'pip install "fedatlas\[hub\]"'):
+        load_dataset(DataConfig(name="hub", path="flwrlabs/femnist"), 1)
+
+
+def test_the_hub_reads_pictures_and_numbers_through_flwr_datasets(tmp_path):
+    pytest.importorskip("flwr_datasets")
+    for side in ("train", "test"):
+        for i in range(3):
+            picture(tmp_path / "p" / side / "cat" / f"{i}.png", (9, 0, 200))
+            picture(tmp_path / "p" / side / "dog" / f"{i}.png", (0, 0, 7))
+    dataset = load_dataset(DataConfig(name="hub", path=str(tmp_path / "p")), 1)
+    assert (tuple(dataset.x_train.shape), len(dataset.y_test), dataset.class_names) == (
+        (6, 3, 8, 10),
+        6,
+        ("cat", "dog"),
+    )
+    assert dataset.x_train[dataset.y_train == 0][0, :, 0, 0].tolist() == [9, 0, 200]
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "train.csv").write_text("a,b,who,label\n1,2.5,x,0\n2,3.5,y,1\n3,4.5,x,0\n4,5.5,y,1\n")
+    dataset = load_dataset(DataConfig(name="hub", path=str(tmp_path / "t"), client="who", test=0.5), 1)
+    assert (dataset.columns, dataset.client_names, len(dataset.y_test)) == (("a", "b"), ("x", "y"), 2)
+    assert torch.equal(dataset.x_train[:, 1] - dataset.x_train[:, 0], torch.tensor([1.5, 1.5]))
+    with pytest.raises(ConfigError, match=r"data.client = 'whom'"):
+        load_dataset(DataConfig(name="hub", path=str(tmp_path / "t"), client="whom"), 1)

@@ -30,14 +30,15 @@ def load_hub(
     """``path``: the data set's name on the hub, such as ``flwrlabs/femnist``; ``subset``: its configuration there.
 
     ``image`` is the column of pictures ("" = the one there is; without any, the numeric columns are a table), ``client``
-    the column of natural owners, ``train`` and ``test_split`` the names of its splits. Licence: as stated on its page.
+    the column of natural owners, ``train`` and ``test_split`` the names of its splits; rows keep the source's order.
+    Licence: as stated on its page. A local folder in a form that ``datasets`` reads works too.
     """
     try:
         from flwr_datasets import FederatedDataset
     except ImportError as error:
         raise ConfigError('data.name = "hub" needs flwr-datasets: pip install "fedatlas[hub]"') from error
     try:
-        source = FederatedDataset(dataset=path, subset=subset or None, partitioners={})
+        source = FederatedDataset(dataset=path, subset=subset or None, partitioners={}, shuffle=False)
         splits = {"train": source.load_split(train)}
         with suppress(ValueError):  # flwr-datasets' word for a split that the data set has not
             splits["test"] = source.load_split(test_split)
