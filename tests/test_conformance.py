@@ -11,7 +11,6 @@ from functools import partial
 
 import pytest
 import torch
-from federation import SIZES, cohorts, federation, gap, play, same, sgd
 
 from fedatlas.algorithm import UNION, Algorithm, Budget
 from fedatlas.algorithms import ALGORITHMS
@@ -23,9 +22,22 @@ from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import SerialExecutor, run_job
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.pool import PoolExecutor, can_fork
+from federation import SIZES, cohorts, federation, gap, play, same, sgd
 
 NAMES = sorted(ALGORITHMS)
-LAWS = ("deterministic", "pure", "order", "codec", "engines", "workers", "resume", "fixed_point", "nobody", "weights", "stragglers")
+LAWS = (
+    "deterministic",
+    "pure",
+    "order",
+    "codec",
+    "engines",
+    "workers",
+    "resume",
+    "fixed_point",
+    "nobody",
+    "weights",
+    "stragglers",
+)
 
 
 def algorithm(name: str, law: str) -> Algorithm:
@@ -81,8 +93,8 @@ def test_pure(name: str) -> None:
     once, _ = play(fed, cohorts(1), server=server, host=host, first=4)
     assert codec.encode(dict(server)) == kept
     fresh = fed.host()
-    for k in held:
-        state = codec.decode(held[k])
+    for k, data in held.items():
+        state = codec.decode(data)
         if state:
             fresh.states.restore(k, state)
     again, _ = play(fed, cohorts(1), server=server, host=fresh, first=4)
@@ -112,7 +124,7 @@ def test_codec(name: str) -> None:
     sent, sent_host = play(fed, make=make)
     assert same(plain, sent)
     assert same(states(host), states(sent_host))
-    server, host = play(fed, cohorts(1), make=make)
+    _, host = play(fed, cohorts(1), make=make)
     assert host.cost.bytes_up == wire[-1].received
     assert host.cost.bytes_down == wire[-1].sent
 

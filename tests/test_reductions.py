@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from federation import SIZES, Federation, cohorts, everyone, federation, gap, play, rows, same, sgd
 
 from fedatlas.algorithm import UNION, Algorithm, Batch, Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.optim import Optimizer
 from fedatlas.tree import Tree
+from federation import SIZES, Federation, cohorts, everyone, federation, gap, play, rows, same, sgd
 
 
 def fed(name: str, held: dict[int, Rows] | None = None, keys: dict[str, Any] | None = None, **local: Any) -> Federation:
@@ -125,7 +125,10 @@ def test_scaffold_option_two_is_option_one_for_a_single_full_step() -> None:
 def test_homogeneity_weights_are_fedavgs_where_labels_are_spread_alike() -> None:
     """Identical class distributions: W_k = N_k / N (H3, H4)."""
     held = {
-        k: Rows(torch.randn(3 * n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(k)), torch.arange(3).repeat(n))
+        k: Rows(
+            torch.randn(3 * n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(k)),
+            torch.arange(3).repeat(n),
+        )
         for k, n in enumerate((2, 5, 3))
     }
     for name in ("hwfedavg", "nwfedavg"):

@@ -212,7 +212,7 @@ def global_model(server: State) -> Mapping[str, Tree]:
     return {"global": server["model"]}
 
 
-def by_samples(round: Round) -> Weights:
+def by_samples(round: Round) -> Coefficients:
     """p_k = n_k / sum of n_j over those who returned (ALGORITHMS.md C3)."""
     total = sum(round.sizes[k] for k in round.cohort)
     return {k: round.sizes[k] / total for k in round.cohort}

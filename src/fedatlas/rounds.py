@@ -30,7 +30,8 @@ def federated(algorithm: Algorithm, server: State, round: Round) -> RoundGenerat
     after = algorithm.server_update(server, replies.value, returned(round, replies))
     if "buffers" in replies.value:
         after = {**after, "buffers": replies.value["buffers"]}
-    return cast_like(after, server)
+    cast: State = cast_like(after, server)
+    return cast
 
 
 def messages(algorithm: Algorithm, server: State, cohort: tuple[int, ...]) -> dict[int, Message]:

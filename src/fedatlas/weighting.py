@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from fedatlas.algorithm import Round, Weights, by_samples
+from fedatlas.algorithm import Coefficients, Round, by_samples
 
 Weighting = Literal["samples", "uniform"]
 
 
-def uniform(round: Round) -> Weights:
+def uniform(round: Round) -> Coefficients:
     """p_k = 1 / m over those who returned."""
     return dict.fromkeys(round.cohort, 1 / round.m)
 
 
-def weighting(name: Weighting) -> Callable[[Round], Weights]:
+def weighting(name: Weighting) -> Callable[[Round], Coefficients]:
     """The rule behind ``algorithm.weights``."""
     return {"samples": by_samples, "uniform": uniform}[name]

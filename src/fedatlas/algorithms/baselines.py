@@ -1,7 +1,7 @@
 """The two ends every federation lies between: all rows in one place, and everybody alone.
 
-``centralised`` trains on the union of the clients' rows with the batches of client 0. Source: ALGORITHMS.md H0 (the thesis' theta_C).
-``local_only`` never averages: each client keeps its own model; the server's stays the initial one.
+``centralised`` trains on the union of the clients' rows with the batches of client 0. Source: ALGORITHMS.md H0 (the
+thesis' theta_C). ``local_only`` never averages: each client keeps its own model; the server's stays the initial one.
 """
 
 from __future__ import annotations

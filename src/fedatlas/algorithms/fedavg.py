@@ -12,6 +12,8 @@ Weights are normalised over the clients that returned, where both seeds divide b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedatlas.algorithm import Algorithm, Round, State, Update, keep_model
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
@@ -31,7 +33,7 @@ def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
 def fedavgm(*, server_lr: float = 1.0, beta: float = 0.9, weights: Weighting = "samples") -> Algorithm:
     """Delta = sum p_k w_k - w;  v <- beta v + Delta;  w <- w + eta_g v."""
 
-    def server_init(models: dict[str, Tree], facts: dict[str, float]) -> State:
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
         return {**keep_model(models, facts), "v": models["global"].zeros()}
 
     def server_update(server: State, mean: Update, round: Round) -> State:

@@ -8,14 +8,15 @@ eta_g  ``server_lr``                          beta1, beta2  decay of m, of v
 
     m <- beta1 m + (1 - beta1) Delta;   v by the method;   w <- w + eta_g m / (sqrt v + tau)
 
-Source: Reddi et al., ICLR 2021, Algorithm 2. ALGORITHMS.md H5-H8. The squared quantity is Delta, not m (the authors' answer to
-google-research/federated issue 41). v starts at tau^2; ``v_init="zero"`` as in the authors' runs. The paper has no bias correction:
-it is off by default, and with ``bias_correction`` uses exponent t+1 with t from 0. Buffers never pass through here (C9).
+Source: Reddi et al., ICLR 2021, Algorithm 2. ALGORITHMS.md H5-H8. The squared quantity is Delta, not m (the authors'
+answer to google-research/federated issue 41). v starts at tau^2; ``v_init="zero"`` as in the authors' runs. The paper
+has no bias correction: it is off by default, and with ``bias_correction`` uses exponent t+1 with t from 0. Buffers
+never pass through here (C9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -41,7 +42,7 @@ def fedopt(
 ) -> Algorithm:
     """The frame of the three; ``second_moment(v, Delta^2)`` is all they differ in."""
 
-    def server_init(models: dict[str, Tree], facts: dict[str, float]) -> State:
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
         w = models["global"]
         return {
             **keep_model(models, facts),

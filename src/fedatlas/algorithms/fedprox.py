@@ -5,9 +5,10 @@ w    local model                            w_t   model received this round (the
 mu   weight of (mu/2) ||w - w_t||^2         eta   ``local.lr``; eta mu < 2, else the step diverges
 ===  =====================================  ====  =====================================================
 
-Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020. ALGORITHMS.md H9. Clients are drawn uniformly and averaged by samples,
-as in the authors' code (the paper draws by n_k/n and takes the plain mean). Stragglers' partial work counts (``failures.straggler_policy``).
-Adaptive mu: raised by 0.1 when the cohort's training loss rises, lowered by 0.1 after five falls in a row.
+Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020. ALGORITHMS.md H9. Clients are drawn uniformly and
+averaged by samples, as in the authors' code (the paper draws by n_k/n and takes the plain mean). Stragglers' partial
+work counts (``failures.straggler_policy``). Adaptive mu: raised by 0.1 when the cohort's training loss rises, lowered
+by 0.1 after five falls in a row.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def fedprox(*, mu: float = 0.01, adaptive: bool = False, weights: Weighting = "s
         return Algorithm("fedprox", weigh=weighting(weights))
 
     def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:
-        return g + message["mu"] * (w - message["model"])
+        pull: Tree = message["mu"] * (w - message["model"])
+        return g + pull
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
         return {**keep_model(models, facts), "mu": mu, "loss": float("inf"), "falls": 0}

@@ -6,14 +6,16 @@ s_k      sum_j P_j p_kj^2                            omega   raw weight: 1/s_k f
 alpha_k  N_k / N                                     W_k     alpha_k omega_k / sum_i alpha_i omega_i
 =======  ==========================================  ======  ===================================================
 
-A round asks three times: the class counts, as a SUM, so that the server sees no client's histogram (summed, not yet masked);
-the score s_k, one number a client, from the broadcast P; then training. Source: Santos, Templeton, Chemli, Cerasti, Pugliese,
-Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023. ALGORITHMS.md H3, H4. The paper's normalisations of s_k and omega_k cancel in W_k.
-Scores ``entropy``, ``gini`` and ``chi2``, exclusion and local balancing are this project's options (H3), not the paper's.
+A round asks three times: the class counts, as a SUM, so that the server sees no client's histogram (summed, not yet
+masked); the score s_k, one number a client, from the broadcast P; then training. Source: Santos, Templeton, Chemli,
+Cerasti, Pugliese, Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023. ALGORITHMS.md H3, H4. The paper's
+normalisations of s_k and omega_k cancel in W_k. Scores ``entropy``, ``gini`` and ``chi2``, exclusion and local
+balancing are this project's options (H3), not the paper's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -46,14 +48,17 @@ def raw_weight(p: Tensor, P: Tensor, score: Score) -> Tensor:
     """omega_k (up to a common factor) of label shares ``p`` (k,) under the cohort's ``P`` (k,)."""
     k = len(p)
     if score == "entropy":
-        entropy = -torch.special.xlogy(p, p).sum()
-        return (entropy / torch.log(torch.tensor(float(k), dtype=p.dtype))).clamp(min=1e-3)
+        entropy: Tensor = -torch.special.xlogy(p, p).sum()
+        return (entropy / math.log(k)).clamp(min=1e-3)
     if score == "gini":
-        return ((1 - (p * p).sum()) * k / (k - 1)).clamp(min=1e-3)
+        gini: Tensor = (1 - (p * p).sum()) * k / (k - 1)
+        return gini.clamp(min=1e-3)
     if score == "chi2":
         held = P > 0
-        return 1 / (1 + (((p - P)[held] ** 2) / P[held]).sum())
-    return 1 / (P * p * p).sum()
+        distance: Tensor = (((p - P)[held] ** 2) / P[held]).sum()
+        return 1 / (1 + distance)
+    s: Tensor = (P * p * p).sum()
+    return 1 / s
 
 
 def count_labels(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:

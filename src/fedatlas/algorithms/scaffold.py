@@ -9,9 +9,10 @@ w_t  model received this round       c_k   client control variate, 0 at first, k
     I:  c_k+ = grad F_k(w_t)        II: c_k+ = c_k - c + (w_t - y) / (sum of eta over the steps taken)
     w <- w + eta_g mean(y - w_t);   c <- c + (1/K) sum over the cohort of (c_k+ - c_k)
 
-Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020. ALGORITHMS.md H11 (the thesis' signs are wrong, errata 10-13). The paper's mean is
-uniform. ``weights="samples"`` weighs the models by n_k over the cohort and c by n_k/n, which solves the sample-weighted objective.
-Momentum and adaptive local optimisers are refused with option II: (w_t - y) / (tau eta) would not be a gradient then.
+Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020. ALGORITHMS.md H11 (the thesis' signs are wrong,
+errata 10-13). The paper's mean is uniform. ``weights="samples"`` weighs the models by n_k over the cohort and c by
+n_k/n, which solves the sample-weighted objective. Momentum and adaptive local optimisers are refused with option II:
+(w_t - y) / (tau eta) would not be a gradient then.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Literal
 
 from fedatlas.algorithm import (
     Algorithm,
+    Coefficients,
     Data,
     Facts,
     Message,
@@ -29,7 +31,6 @@ from fedatlas.algorithm import (
     State,
     Task,
     Update,
-    Weights,
     Work,
     full_gradient,
 )
@@ -44,7 +45,8 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0, weigh
         return {"gradient": full_gradient(model, data, message["model"])}
 
     def direction(g: Tree, y: Tree, message: Message, client: State, facts: Facts) -> Tree:
-        return g + (message["c"] - client["c_k"])
+        drift: Tree = message["c"] - client["c_k"]
+        return g + drift
 
     def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
         c_k = client["c_k"]
@@ -54,10 +56,10 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0, weigh
             new = c_k - message["c"] + (message["model"] - y) / work.lr_sum
         return {"model": y, "c": new - c_k}, {"c_k": new}
 
-    def weigh(round: Round) -> Weights:
+    def weigh(round: Round) -> dict[str, Coefficients]:
         K, n = round.K, round.n
         share = {k: round.sizes[k] / n if weights == "samples" else 1 / K for k in round.cohort}
-        return {"model": weighting(weights)(round), "c": share}  # type: ignore[dict-item]
+        return {"model": weighting(weights)(round), "c": share}
 
     def server_update(server: State, mean: Update, round: Round) -> State:
         w = server["model"]

@@ -102,7 +102,7 @@ def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), 
 def balanced_rows(y: Tensor, seed: int, round: int, client: int) -> Tensor:
     """Indices of a class-balanced subset: as many rows of each class present as of the rarest, ascending (ALGORITHMS.md H3)."""
     order = torch.randperm(len(y), generator=torch_stream(seed, "balance", round, client))
-    classes, counts = y.unique(return_counts=True)
+    classes, counts = torch.unique(y, return_counts=True)
     quota = int(counts.min())
     kept = [order[y[order] == c][:quota] for c in classes]
     return torch.cat(kept).sort().values

@@ -127,7 +127,7 @@ def load_digits(request: Request) -> Loaded:
 
     values = bundled()
     x = values.images.astype(np.uint8)
-    return Loaded(pictures(x, values.target), None, "classes", DIGITS, scale=(1 / 16,), shift=(0.0,))
+    return Loaded(pictures(x, values.target), None, "classes", DIGITS)
 
 
 def load_mnist(request: Request) -> Loaded:

@@ -141,8 +141,7 @@ def preprocess(
         if scale not in {"auto", "none"}:
             raise ConfigError(f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled.")
         return dataset, _untouched(dataset, "tokens", scale, missing), partition
-    if dataset.x_train.is_floating_point():
-        dataset, partition = _holes(dataset, partition, missing)
+    dataset, partition = settle_holes(dataset, partition, missing)
     target, traffic = _target_sums(dataset, partition, scale)
     if dataset.x_train.dim() == 2 and dataset.x_train.is_floating_point():
         dataset, done = _table(dataset, partition, scale, missing)
@@ -187,8 +186,13 @@ def _target_sums(dataset: Dataset, partition: Partition, scale: str) -> tuple[Su
     return summaries.combine_sums([summaries.sums_of(y[:, None]) for y in _rows_of(dataset.y_train, partition)])
 
 
-def _holes(dataset: Dataset, partition: Partition, missing: Missing) -> tuple[Dataset, Partition]:
-    """Refuses or drops rows with missing cells, as ``missing`` says; "median" leaves them for the table's rules."""
+def settle_holes(dataset: Dataset, partition: Partition, missing: Missing) -> tuple[Dataset, Partition]:
+    """Refuses or drops rows with missing cells, as ``missing`` says; "median" leaves them for the table's rules.
+
+    `preprocess` does so too; whoever holds rows back from training does it before, because dropping renumbers rows.
+    """
+    if not dataset.x_train.is_floating_point():
+        return dataset, partition
     gone = [torch.isnan(x).reshape(len(x), -1) for x in (dataset.x_train, dataset.x_test)]
     counts = [g.sum(0) for g in gone]
     if not bool((counts[0] + counts[1]).any()) or (missing == "median" and dataset.x_train.dim() == 2):

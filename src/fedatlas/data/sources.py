@@ -79,7 +79,7 @@ _FIXED = (
         "1x8x8",
         "grey values 0 to 16",
         "",
-        "divided by 16",
+        "none: grey values as they are",
         own_test=False,
     ),
     Source(

@@ -66,4 +66,5 @@ METHODS = {
     aten.unsqueeze.default: "unsqueeze",
     aten.permute.default: "permute",
     aten.expand.default: "expand",
+    aten.as_strided.default: "as_strided",
 }

@@ -135,7 +135,7 @@ class _Emitter:
         outs = {user.args[1]: user for user in node.users}
         for user in outs.values():
             self.allocate(user)
-        defaults = ["[]", "[0, 0]", "[1, 1]", "False"]
+        defaults = ["()", "(0, 0)", "(1, 1)", "False"]
         texts = self.operands(node)
         texts += defaults[len(texts) - 2 :]
         function = self.function("torch.ops.aten.max_pool2d_with_indices.out")
@@ -189,7 +189,7 @@ class _Emitter:
         if is_op(a):
             return self.name[a]
         if isinstance(a, list | tuple):
-            return f"[{', '.join(self.text(x) for x in a)}]"
+            return str(tuple(a)) if all(isinstance(x, int) for x in a) else f"[{', '.join(map(self.text, a))}]"
         if isinstance(a, torch.device):
             return f"torch.device({str(a)!r})"
         return repr(a)

@@ -17,8 +17,8 @@ from fedatlas.algorithm import Batch, Facts, Work
 from fedatlas.engine import optim
 from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
 from fedatlas.engine.loop import check_finite
-from fedatlas.engine.program import StepProgram, batch_arguments, step_for
-from fedatlas.engine.step import StepSpec, fresh_memory
+from fedatlas.engine.program import StepProgram, step_for
+from fedatlas.engine.step import StepSpec, batch_arguments, fresh_memory
 from fedatlas.engine.tuned import TunedStep
 from fedatlas.tree import Tree
 
@@ -87,7 +87,6 @@ class FastRunner:
         loss = float(total) / examples if examples else math.nan
         work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss)
         return Tree({name: x.detach().contiguous() for name, x in params.items()}), ready.buffers, work
-
 
     def mixed(self, bench: Bench, job: Job, n: int) -> bool:
         """Whether some of a client's batches need autograd: it refuses tensors made in inference mode."""

@@ -6,6 +6,7 @@ not change during a client's local work are added up once, when the program is b
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,27 @@ _LINEAR = {
     aten.mul.Scalar,
     aten.div.Tensor,
     aten.div.Scalar,
+}
+
+
+_PRODUCTS = {aten.mm.default, aten.bmm.default, aten.mul.Tensor}
+# Operators linear in one operand: their result is scaled as that operand is.
+_SCALE_THROUGH = {
+    aten.mm.default,
+    aten.bmm.default,
+    aten.mul.Tensor,
+    aten.mul.Scalar,
+    aten.t.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.clone.default,
+    aten.sum.dim_IntList,
+    aten.threshold_backward.default,
+    aten.max_pool2d_with_indices_backward.default,
+    aten.convolution_backward.default,
+    operator.getitem,
 }
 
 
@@ -50,6 +72,9 @@ def fuse(flat: Flat) -> Flat:
     changed = {path: node for path, node in new.items() if node is not flat.arguments[path]}
     steady, done = constants(flat), set[Op]()
     for node in list(flat.graph.nodes):
+        if node.target is aten.mul.Tensor and node.args[1] in steady and value(node.args[1]).dim() == 0:
+            defer(node, set(changed.values()))
+    for node in list(flat.graph.nodes):
         if shared_combination(node) and node not in steady and node not in changed.values():
             place = Place(node, steady, done)
             terms = collect(place, node, 1.0, root=True)
@@ -69,6 +94,33 @@ def fuse(flat: Flat) -> Flat:
     flat.graph.eliminate_dead_code(effect)
     share(flat.graph)
     return flat._replace(results=list(changed))
+
+
+def defer(node: Op, results: set[Op]) -> None:
+    """(c x) A + B = c (x A) + B: a factor waits until it meets the sums that make the results, where it costs nothing."""
+    x, factor = node.args
+    scaled, sums, order = {node}, [], list(node.graph.nodes)
+    for user in order[order.index(node) + 1 :]:
+        hit = [a for a in user.all_input_nodes if a in scaled]
+        if not hit:
+            continue
+        if (user.target in _SCALE_THROUGH and hit == [user.args[0]]) or (user.target in _PRODUCTS and len(hit) == 1) or (user.target in {aten.add.Tensor, aten.sub.Tensor} and len(hit) == len(user.all_input_nodes)):
+            scaled.add(user)
+        elif user.target in {aten.add.Tensor, aten.sub.Tensor} and becomes(user, results):
+            sums += [(user, a) for a in hit]
+        else:
+            return
+    for user, a in sums:
+        user.replace_input_with(a, insert(user, aten.mul.Tensor, a, factor, like=a))
+    swap(node, x)
+
+
+def becomes(node: Op, results: set[Op]) -> bool:
+    """Whether a sum does nothing but become a part of one result."""
+    while node not in results:
+        if len(node.users) != 1 or (node := next(iter(node.users))).target not in _LINEAR:
+            return False
+    return True
 
 
 def constants(flat: Flat) -> set[Op]:

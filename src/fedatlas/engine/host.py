@@ -131,4 +131,4 @@ def by_client(weights: Weights, clients: tuple[int, ...]) -> dict[int, Any]:
     """The algorithm's weights turned to client -> coefficient (or part -> coefficient where parts differ)."""
     if weights and all(isinstance(value, Mapping) for value in weights.values()):
         return {k: {part: value[k] for part, value in weights.items()} for k in clients}  # type: ignore[index]
-    return {k: weights[k] for k in clients}  # type: ignore[index, misc]
+    return {k: weights[k] for k in clients}  # type: ignore[index]

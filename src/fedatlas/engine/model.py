@@ -88,4 +88,4 @@ def grad(loss: Tensor, leaves: Tree) -> Tree:
     """d loss / d leaf for every leaf; zeros where a leaf plays no part."""
     grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     pairs = zip(leaves.items(), grads, strict=True)
-    return Tree({name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs})
+    return Tree({name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs})  # type: ignore[redundant-expr]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -107,8 +107,8 @@ class PoolExecutor:
                 worker, slot = free.pop(), queue.popleft()
                 self._send(worker, jobs[slot], (slot, layout.messages[slot], layout.states[slot]))
                 busy[worker.pipe] = (worker, slot)
-            for pipe in wait(list(busy)):
-                worker, slot = busy.pop(pipe)  # type: ignore[index]
+            for pipe in cast(list[Connection], wait(list(busy))):
+                worker, slot = busy.pop(pipe)
                 answers[slot] = self._hear(worker, jobs[slot])
                 free.append(worker)
         return answers
@@ -232,7 +232,7 @@ def _work(
             said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
             job = Job(client, what, said, had, Facts(*facts), Budget(*budget), seed)
             pipe.send(("done", _answer(run_job(bench, job), arena, slot)))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the client and raises it
             pipe.send(("error", (type(error).__name__, str(error), traceback.format_exc())))
 
 

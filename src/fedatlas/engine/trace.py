@@ -76,7 +76,8 @@ def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
     """(loss, new values by path) of one step, written with the optimisers the loop itself uses."""
     with torch.enable_grad(), convolutions_in(spec.precision):
         weights = with_grad(at.params)
-        batch = at.batch._replace(x=channels_last(at.batch.x))
+        convolves = any(x.dim() == 4 for x in at.params.values())
+        batch = at.batch._replace(x=channels_last(at.batch.x)) if convolves else at.batch
         loss = spec.loss(weights, at.buffers, batch, at.inputs)
         grads = grad(loss, weights)
     with torch.no_grad():

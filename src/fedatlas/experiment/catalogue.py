@@ -34,7 +34,9 @@ EXTRAS = {
 def algorithms() -> Rows:
     """The algorithms with their parameters."""
     table = {**ALGORITHMS, **PLUGINS["algorithms"]}
-    return [{"name": n, "summary": summary(b), "parameters": defaults(b), "source": source(b)} for n, b in table.items()]
+    return [
+        {"name": n, "summary": summary(b), "parameters": defaults(b), "source": source(b)} for n, b in table.items()
+    ]
 
 
 def partitions() -> Rows:
@@ -134,7 +136,9 @@ def show_doctor(found: Mapping[str, Any]) -> None:
     console = Console(highlight=False)
     console.print("[bold]versions[/] " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()))
     cpu = found["cpu"]
-    console.print(f"[bold]machine[/] {cpu['model']}, {cpu['cores']} cores, {' '.join(cpu['flags'])}; device {found['device']}")
+    console.print(
+        f"[bold]machine[/] {cpu['model']}, {cpu['cores']} cores, {' '.join(cpu['flags'])}; device {found['device']}"
+    )
     for name, there in found["extras"].items():
         hint = "installed" if there else f'not installed: pip install "fedatlas[{name}]"'
         console.print(f"[bold]{name}[/] ({EXTRAS[name][1]}): {hint}", markup=True)

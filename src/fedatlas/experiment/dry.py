@@ -10,8 +10,8 @@ from rich.console import Console
 
 from fedatlas.data.partition import draw, draw_text
 from fedatlas.engine.client_state import ClientStates
-from fedatlas.engine.host import Host
 from fedatlas.engine.executors import make_executor
+from fedatlas.engine.host import Host
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
@@ -63,7 +63,9 @@ def dry_run(config: ExperimentConfig) -> dict[str, Any]:
 def one_client(setup: Setup, cohort: tuple[int, ...]) -> Any:
     """The cost of a round with one client."""
     plan = resolve_plan(setup)._replace(workers=1)
-    host = Host(setup.bench, make_executor(plan, setup.bench, setup.sizes.values()), ClientStates(), setup.sizes, setup.seed)
+    host = Host(
+        setup.bench, make_executor(plan, setup.bench, setup.sizes.values()), ClientStates(), setup.sizes, setup.seed
+    )
     facts = {"K": float(host.K), "n": float(host.n), "classes": float(setup.dataset.classes)}
     server = dict(setup.algorithm.server_init({"global": setup.params}, facts))
     if setup.buffers:
@@ -78,7 +80,9 @@ def show(found: dict[str, Any]) -> None:
     """`dry_run` for people."""
     console = Console(highlight=False, soft_wrap=True)
     sizes = found["partition"]["sizes"]
-    console.print(f"{len(sizes)} clients hold {min(sizes):,} to {max(sizes):,} rows; {found['cohort']} take part in a round.")
+    console.print(
+        f"{len(sizes)} clients hold {min(sizes):,} to {max(sizes):,} rows; {found['cohort']} take part in a round."
+    )
     up, down, total = (bytes_text(found[k]) for k in ("bytes_up_per_round", "bytes_down_per_round", "bytes_total"))
     console.print(f"A round sends {up} up and {down} down, all rounds {total}.")
     console.print(f"About {seconds_text(found['seconds_about'])} of training ({found['plan']['reason']}).")

@@ -54,7 +54,9 @@ def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:
     import pandas
 
     if done.task == "numbers":
-        return pandas.DataFrame({"prediction": (outputs.reshape(-1).double() * done.target_sd + done.target_mean).numpy()})
+        return pandas.DataFrame(
+            {"prediction": (outputs.reshape(-1).double() * done.target_sd + done.target_mean).numpy()}
+        )
     if outputs.dim() > 2:  # tokens: what comes after the last step
         outputs = outputs[:, -1]
     found = predictions(outputs).tolist()

@@ -12,8 +12,8 @@ from torch import nn
 
 from fedatlas.algorithm import State
 from fedatlas.engine.client_state import ClientStates
-from fedatlas.engine.host import Cost, Host
 from fedatlas.engine.executors import Plan, make_executor, restore
+from fedatlas.engine.host import Cost, Host
 from fedatlas.errors import DivergedError
 from fedatlas.experiment import machine
 from fedatlas.experiment.checkpoint import Checkpoints, Restored
@@ -219,7 +219,7 @@ def stopped(config: ExperimentConfig, rows: list[Row]) -> bool:
         return False
     key, sign = ("rmse", -1.0) if "rmse" in rows[0] else ("accuracy", 1.0)
     seen = [(r["round"], sign * r[key]) for r in rows if r.get(key) is not None]
-    best_round, best = max(seen, key=lambda pair: (pair[1], -pair[0]))
+    best_round, _ = max(seen, key=lambda pair: (pair[1], -pair[0]))
     if config.stop.accuracy is not None and key == "accuracy" and seen[-1][1] >= config.stop.accuracy:
         return True
     return config.stop.patience is not None and rows[-1]["round"] - best_round >= config.stop.patience

@@ -15,7 +15,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition import apply_feature_skew, make_partition
-from fedatlas.data.preprocess import Preprocess, preprocess
+from fedatlas.data.preprocess import Preprocess, preprocess, settle_holes
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.engine.job import Bench, LocalOptions
 from fedatlas.engine.model import Network
@@ -118,8 +118,8 @@ def split_clients(
     train, pooled, kept = [], [], {}
     for k, rows in enumerate(partition.clients):
         order = numpy_stream(seed, "split", k).permutation(rows)
-        a = int(round(validation * len(rows)))
-        b = a + int(round(own * len(rows)))
+        a = round(validation * len(rows))
+        b = a + round(own * len(rows))
         if len(rows) and b >= len(rows):
             raise ConfigError(
                 f"client {k} has {len(rows)} rows: too few to hold out the shares of [evaluation] and train."
@@ -173,9 +173,10 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         dataset, _, _ = take_public(dataset, config.public, seed)
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
-    dataset, prepared, partition = preprocess(dataset, partition, config.data.scale, config.data.missing)
+    dataset, partition = settle_holes(dataset, partition, config.data.missing)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition, pooled, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
+    dataset, prepared, partition = preprocess(dataset, partition, config.data.scale, config.data.missing)
     dtype = DTYPES[config.engine.precision]
     loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
     loss.check(dataset.targets(dataset.y_train))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +28,8 @@ def blog(quick: bool = False) -> Study:
     floors = tuple(floor(model, split) for model in MODELS for split in SPLITS)
     shapes = tuple(gate for model in MODELS for gate in (falling(model), slower(model)))
     notes = (
-        "The post gives no batch size; batches of 10 are McMahan's for MNIST (ALGORITHMS.md H2). Under shards the best of the last ten "
-        "rounds counts, because that curve oscillates.",
+        "The post gives no batch size; batches of 10 are McMahan's for MNIST (ALGORITHMS.md H2).",
+        "Under shards the best of the last ten rounds counts, because that curve oscillates.",
     )
     title = "FedAvg on MNIST: six networks, IID and shards"
     return Study("blog", title, "blog post on FedAvg for MNIST (seed S4), figure 2", parts, floors + shapes, notes)
@@ -92,17 +93,17 @@ def slower(model: str) -> Gate:
     """Shards are slower and more oscillatory than IID."""
     names = (f"{model}-iid", f"{model}-shards")
 
-    def jumps(outcome: Outcome, seed: int) -> float:
-        curve = [x for x in outcome.curve(seed, "accuracy") if x is not None]
-        return statistics.stdev(b - a for a, b in zip(curve[1:], curve[2:], strict=False))
+    def jumps(outcome: Outcome) -> float:
+        curves = [[x for x in outcome.curve(seed, "accuracy") if x is not None] for seed in outcome.rows]
+        return statistics.fmean(statistics.stdev(b - a for a, b in itertools.pairwise(c[1:])) for c in curves)
 
-    def area(outcome: Outcome, seed: int) -> float:
-        return statistics.fmean(x for x in outcome.curve(seed, "accuracy")[1:] if x is not None)
+    def area(outcome: Outcome) -> float:
+        return statistics.fmean(
+            x for seed in outcome.rows for x in outcome.curve(seed, "accuracy")[1:] if x is not None
+        )
 
     def check(parts: Outcomes) -> Verdict:
-        even, odd = (parts[name] for name in names)
-        spread = [outcome.mean(lambda seed, o=outcome: jumps(o, seed)) for outcome in (even, odd)]
-        mean = [outcome.mean(lambda seed, o=outcome: area(o, seed)) for outcome in (even, odd)]
+        spread, mean = ([figure(parts[name]) for name in names] for figure in (jumps, area))
         text = f"sd of steps {100 * spread[0]:.2f} | {100 * spread[1]:.2f} points, mean accuracy {percent(mean[0])} | {percent(mean[1])}"
         return Verdict(text, spread[1] > spread[0] and mean[1] < mean[0])
 

@@ -24,9 +24,13 @@ def istat_strategies(quick: bool = False) -> Study:
         for name in FOUR
     ]
     parts += [Part(f"{name}-full", tables(name, "majority_even", rounds, 0), few) for name in ("fedadagrad", "fedadam")]
-    parts += [Part(f"{name}-{split}", tables(name, split, rounds, 0), few) for split in SLIDES for name in ("fedavg", "hwfedavg")]
+    parts += [
+        Part(f"{name}-{split}", tables(name, split, rounds, 0), few)
+        for split in SLIDES
+        for name in ("fedavg", "hwfedavg")
+    ]
     notes = (
-        "Local training is not given in the paper: Adam with learning rate 1e-3, one epoch, batches of 32 (ALGORITHMS.md X2). "
+        "Local training is not given in the paper: Adam with learning rate 1e-3, one epoch, batches of 32 (ALGORITHMS.md X2).",
         "Server optimisers have their untuned defaults. Rows are those of TARGETS.md T2.",
     )
     source = "Santos, Templeton, Chemli, Cerasti, Pugliese, Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023, and its slides (S0)"
@@ -55,6 +59,23 @@ def f1(outcome: Outcome, seed: int, number: int) -> float:
 def over_rounds(outcome: Outcome, seed: int) -> float:
     """Mean macro-F1 over rounds 1 .. R."""
     return statistics.fmean(x for x in outcome.curve(seed, "macro_f1")[1:] if x is not None)
+
+
+def mean_f1(parts: Outcomes, part: str, number: int) -> float:
+    """F1 after a round, averaged over the seeds."""
+    outcome = parts[part]
+    return statistics.fmean(f1(outcome, seed, number) for seed in outcome.rows)
+
+
+def mean_over(parts: Outcomes, part: str) -> float:
+    """F1 averaged over rounds and seeds."""
+    outcome = parts[part]
+    return statistics.fmean(over_rounds(outcome, seed) for seed in outcome.rows)
+
+
+def mean_spread(parts: Outcomes, size: str, number: int) -> float:
+    """`spread` averaged over the seeds."""
+    return statistics.fmean(spread(parts, size, seed, number) for seed in parts[names(size)[0]].rows)
 
 
 def names(size: str, algorithms: Sequence[str] = FOUR) -> tuple[str, ...]:
@@ -88,24 +109,55 @@ def ranked(parts: Outcomes, needed: Sequence[str], holds: Callable[[int], bool])
 
 def gates() -> tuple[Gate, ...]:
     """Rows 1 to 10 of T2."""
-    both = names("full") + names("1600")
+    both, six = names("full") + names("1600"), names("full", (*FOUR, "fedadagrad", "fedadam"))
+    splits = ("fedavg-full", *(f"fedavg-{split}" for split in SLIDES))
+    by_size = [gate for size in SIZES for gate in gates_of(size)]
     return (
-        Gate("1", "full data: F1 very high within two rounds", "every mean F1 >= 0.90 after round 2", names("full"), row1),
-        Gate("2", "1,600 records: slower, differences more visible", "F1 lower in rounds 1-3, spread larger", both, row2),
-        *(Gate(f"3 {size}", "round 1: HWFedAvg best, NWFedAvg worst", "order in 80% of seeds", names(size), row3(size)) for size in SIZES),
-        *(Gate(f"4 {size}", "the curves converge", "spread at the end < half of round 1", names(size), row4(size)) for size in SIZES),
-        *(Gate(f"5 {size}", "FedAvg, HWFedAvg above FedYogi, NWFedAvg", "order of mean F1", names(size), row5(size)) for size in SIZES),
-        *(Gate(f"6 {size}", "HW overlaps FedAvg, NW overlaps FedYogi", "mean gaps: HW-Avg < HW-NW, NW-Yogi < NW-Avg", names(size), row6(size)) for size in SIZES),
-        Gate("7", "FedAvg, WFedAvg, FedYogi beat untuned FedAdagrad, FedAdam; FedYogi a bit later", "order of mean F1; FedYogi's first F1 >= 0.9 not before FedAvg's", names("full", (*FOUR, "fedadagrad", "fedadam")), row7),
-        Gate("8", "random split: FedAvg and WFedAvg identical", "final F1 within 0.01", ("fedavg-random", "hwfedavg-random"), row8),
-        Gate("9", "two of six classes are learnt more slowly by FedAvg", "reported: mean F1 per class, rounds 1-3", ("fedavg-full",), row9),
-        Gate("10", "heterogeneity hardly affects the end", "final F1 over the partitions within 0.03", ("fedavg-full", *(f"fedavg-{s}" for s in SLIDES)), row10),
-    )  # fmt: skip
+        Gate(
+            "1", "full data: F1 very high within two rounds", "each mean F1 >= 0.90 after round 2", names("full"), row1
+        ),
+        Gate("2", "1,600 records: slower, differences more visible", "rounds 1-3: F1 lower, spread larger", both, row2),
+        *sorted(by_size, key=lambda gate: gate.name),
+        Gate(
+            "7",
+            "FedAvg, WFedAvg, FedYogi beat untuned FedAdagrad, FedAdam; FedYogi converges a bit later",
+            "order of mean F1; FedYogi's first F1 >= 0.9 not before FedAvg's",
+            six,
+            row7,
+        ),
+        Gate(
+            "8",
+            "random split: FedAvg and WFedAvg identical",
+            "final F1 within 0.01",
+            ("fedavg-random", "hwfedavg-random"),
+            row8,
+        ),
+        Gate(
+            "9",
+            "two of six classes are learnt more slowly",
+            "reported: F1 per class, rounds 1-3",
+            ("fedavg-full",),
+            row9,
+        ),
+        Gate("10", "heterogeneity hardly affects the end", "final F1 over the partitions within 0.03", splits, row10),
+    )
+
+
+def gates_of(size: str) -> tuple[Gate, ...]:
+    """Rows 3 to 6, which are judged for each number of records."""
+    parts = names(size)
+    overlap = "mean gaps: HW-Avg < HW-NW, NW-Yogi < NW-Avg"
+    return (
+        Gate(f"3 {size}", "round 1: HWFedAvg best, NWFedAvg worst", "order in 80% of seeds", parts, row3(size)),
+        Gate(f"4 {size}", "the curves converge", "spread at the end < half of round 1", parts, row4(size)),
+        Gate(f"5 {size}", "FedAvg, HWFedAvg above FedYogi, NWFedAvg", "order of mean F1", parts, row5(size)),
+        Gate(f"6 {size}", "HW overlaps FedAvg, NW overlaps FedYogi", overlap, parts, row6(size)),
+    )
 
 
 def row1(parts: Outcomes) -> Verdict:
     """Every strategy at 0.90 after round 2."""
-    found = {name: parts[name].mean(lambda s, n=name: f1(parts[n], s, 2)) for name in names("full")}
+    found = {name: mean_f1(parts, name, 2) for name in names("full")}
     text = ", ".join(f"{name.removesuffix('-full')} {value:.3f}" for name, value in found.items())
     return Verdict(text, min(found.values()) >= 0.90)
 
@@ -114,10 +166,10 @@ def row2(parts: Outcomes) -> Verdict:
     """Lower F1 and larger spread with 1,600 records."""
 
     def level(size: str) -> float:
-        return statistics.fmean(parts[n].mean(lambda s, n=n, r=r: f1(parts[n], s, r)) for n in names(size) for r in (1, 2, 3))
+        return statistics.fmean(mean_f1(parts, name, number) for name in names(size) for number in (1, 2, 3))
 
     def width(size: str) -> float:
-        return statistics.fmean(parts[names(size)[0]].mean(lambda s, r=r: spread(parts, size, s, r)) for r in (1, 2, 3))
+        return statistics.fmean(mean_spread(parts, size, number) for number in (1, 2, 3))
 
     text = f"F1 {level('1600'):.3f} against {level('full'):.3f}, spread {width('1600'):.3f} against {width('full'):.3f}"
     return Verdict(text, level("1600") < level("full") and width("1600") > width("full"))
@@ -132,7 +184,7 @@ def row3(size: str) -> Callable[[Outcomes], Verdict]:
             return max(first, key=first.__getitem__) == "hwfedavg" and min(first, key=first.__getitem__) == "nwfedavg"
 
         verdict = ranked(parts, names(size), holds)
-        means = ", ".join(f"{n} {parts[f'{n}-{size}'].mean(lambda s, n=n: f1(parts[f'{n}-{size}'], s, 1)):.3f}" for n in FOUR)
+        means = ", ".join(f"{name} {mean_f1(parts, f'{name}-{size}', 1):.3f}" for name in FOUR)
         return Verdict(f"{verdict.obtained}; means {means}", verdict.passed)
 
     return check
@@ -142,7 +194,7 @@ def row4(size: str) -> Callable[[Outcomes], Verdict]:
     """The spread at the last round is less than half of that of round 1."""
 
     def check(parts: Outcomes) -> Verdict:
-        first, last = (parts[names(size)[0]].mean(lambda s, r=r: spread(parts, size, s, r)) for r in (1, -1))
+        first, last = mean_spread(parts, size, 1), mean_spread(parts, size, -1)
         return Verdict(f"spread {first:.3f} -> {last:.3f}", last < first / 2)
 
     return check
@@ -157,7 +209,7 @@ def row5(size: str) -> Callable[[Outcomes], Verdict]:
             return min(mean["fedavg"], mean["hwfedavg"]) > max(mean["fedyogi"], mean["nwfedavg"])
 
         verdict = ranked(parts, names(size), holds)
-        means = ", ".join(f"{n} {parts[f'{n}-{size}'].mean(lambda s, n=n: over_rounds(parts[f'{n}-{size}'], s)):.3f}" for n in FOUR)
+        means = ", ".join(f"{name} {mean_over(parts, f'{name}-{size}'):.3f}" for name in FOUR)
         return Verdict(f"{verdict.obtained}; means {means}", verdict.passed)
 
     return check
@@ -189,13 +241,13 @@ def row7(parts: Outcomes) -> Verdict:
     needed = names("full", (*FOUR, "fedadagrad", "fedadam"))
     verdict = ranked(parts, needed, holds)
     shown = ("fedavg", "hwfedavg", "fedyogi", "fedadagrad", "fedadam")
-    means = ", ".join(f"{n} {parts[f'{n}-full'].mean(lambda s, n=n: over_rounds(parts[f'{n}-full'], s)):.3f}" for n in shown)
+    means = ", ".join(f"{name} {mean_over(parts, f'{name}-full'):.3f}" for name in shown)
     return Verdict(f"{verdict.obtained}; means {means}", verdict.passed)
 
 
 def row8(parts: Outcomes) -> Verdict:
     """Random split: the same final F1."""
-    a, b = (parts[f"{n}-random"].mean(lambda s, n=n: f1(parts[f"{n}-random"], s, -1)) for n in ("fedavg", "hwfedavg"))
+    a, b = mean_f1(parts, "fedavg-random", -1), mean_f1(parts, "hwfedavg-random", -1)
     return Verdict(f"{a:.4f} and {b:.4f}", abs(a - b) <= 0.01)
 
 
@@ -208,11 +260,13 @@ def row9(parts: Outcomes) -> Verdict:
         for c in range(classes)
     ]
     slow = sorted(range(classes), key=mean.__getitem__)[:2]
-    return Verdict("F1 per class " + ", ".join(f"{x:.3f}" for x in mean) + f"; slowest: classes {slow[0]} and {slow[1]}", None)
+    return Verdict(
+        "F1 per class " + ", ".join(f"{x:.3f}" for x in mean) + f"; slowest: classes {slow[0]} and {slow[1]}", None
+    )
 
 
 def row10(parts: Outcomes) -> Verdict:
     """Final F1 over the four partitions."""
-    found = {n: parts[n].mean(lambda s, n=n: f1(parts[n], s, -1)) for n in ("fedavg-full", *(f"fedavg-{s}" for s in SLIDES))}
+    found = {name: mean_f1(parts, name, -1) for name in ("fedavg-full", *(f"fedavg-{split}" for split in SLIDES))}
     text = ", ".join(f"{n.removeprefix('fedavg-').replace('full', 'majority_even')} {v:.4f}" for n, v in found.items())
     return Verdict(text, max(found.values()) - min(found.values()) <= 0.03)

@@ -69,7 +69,9 @@ def run_part(part: Part, seed: int, base: Path, console: Console) -> None:
         (folder / CONFIG).unlink(missing_ok=True)
         done = run(Experiment(parse({**part.tables, "seed": seed})), out=folder, baselines=False)
     final = done.summary["final"]
-    console.print(f" accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {done.summary['cost']['seconds']:.0f} s")
+    console.print(
+        f" accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {done.summary['cost']['seconds']:.0f} s"
+    )
 
 
 def collect(study: Study, base: Path, quick: bool) -> dict[str, Any]:
@@ -93,7 +95,9 @@ def collect(study: Study, base: Path, quick: bool) -> dict[str, Any]:
         ready = all(name in outcomes for name in gate.parts)
         verdict = gate.check(outcomes) if ready else Verdict("not run", None)
         seeds = min((len(outcomes[name].rows) for name in gate.parts), default=0) if ready else 0
-        gates.append({"name": gate.name, "published": gate.published, "rule": gate.rule, "seeds": seeds, **verdict._asdict()})
+        gates.append(
+            {"name": gate.name, "published": gate.published, "rule": gate.rule, "seeds": seeds, **verdict._asdict()}
+        )
     parts = [{"name": part.name, "config": dict(part.tables), "seeds": list(part.seeds)} for part in study.parts]
     return {
         "study": study.name,
@@ -101,7 +105,7 @@ def collect(study: Study, base: Path, quick: bool) -> dict[str, Any]:
         "source": study.source,
         "quick": quick,
         "notes": list(study.notes),
-        "date": datetime.date.today().isoformat(),
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         **machine.describe(),
         "gates": gates,
         "parts": parts,
@@ -138,7 +142,14 @@ def page(record: Mapping[str, Any]) -> str:
     lines += [*record["notes"], ""]
     lines += ["| gate | published | rule | obtained | seeds | outcome |", "|---|---|---|---|---|---|"]
     for gate in record["gates"]:
-        cells = (gate["name"], gate["published"], gate["rule"], gate["obtained"], str(gate["seeds"]), word(gate["passed"], gate["obtained"]))
+        cells = (
+            gate["name"],
+            gate["published"],
+            gate["rule"],
+            gate["obtained"],
+            str(gate["seeds"]),
+            word(gate["passed"], gate["obtained"]),
+        )
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
     seconds = sum(one["seconds"] for one in record["runs"])
     commits = sorted({one["commit"][:10] for one in record["runs"] if one["commit"]})
@@ -150,8 +161,8 @@ def page(record: Mapping[str, Any]) -> str:
 
 def results_page(records: Sequence[Mapping[str, Any]]) -> str:
     """docs/results.md from the records of all studies."""
-    head = "# Results\n\nPublished figures beside obtained ones, gate by gate, generated from `docs/results/*.json`. A gate that fails is a finding.\n"
-    return head + "\n" + "\n".join(page(record) for record in records)
+    head = "# Results\n\nPublished figures beside obtained ones, gate by gate, generated from `docs/results/*.json`.\n"
+    return head + "A gate that fails is a finding, not an error.\n\n" + "\n".join(page(record) for record in records)
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
