@@ -29,12 +29,10 @@ _LINEAR = {
 }
 
 
+_SUMS = {aten.add.Tensor, aten.sub.Tensor}
 _PRODUCTS = {aten.mm.default, aten.bmm.default, aten.mul.Tensor}
 # Operators linear in one operand: their result is scaled as that operand is.
 _SCALE_THROUGH = {
-    aten.mm.default,
-    aten.bmm.default,
-    aten.mul.Tensor,
     aten.mul.Scalar,
     aten.t.default,
     aten.view.default,
@@ -104,15 +102,23 @@ def defer(node: Op, results: set[Op]) -> None:
         hit = [a for a in user.all_input_nodes if a in scaled]
         if not hit:
             continue
-        if (user.target in _SCALE_THROUGH and hit == [user.args[0]]) or (user.target in _PRODUCTS and len(hit) == 1) or (user.target in {aten.add.Tensor, aten.sub.Tensor} and len(hit) == len(user.all_input_nodes)):
+        if is_scaled(user, scaled):
             scaled.add(user)
-        elif user.target in {aten.add.Tensor, aten.sub.Tensor} and becomes(user, results):
+        elif user.target in _SUMS and becomes(user, results):
             sums += [(user, a) for a in hit]
         else:
             return
     for user, a in sums:
         user.replace_input_with(a, insert(user, aten.mul.Tensor, a, factor, like=a))
     swap(node, x)
+
+
+def is_scaled(node: Op, scaled: set[Op]) -> bool:
+    """Whether a result is scaled by a factor because its operands are."""
+    hits = [a in scaled for a in node.args if is_op(a)]
+    if node.target in _SUMS:
+        return hits == [True, True]
+    return (node.target in _PRODUCTS or (node.target in _SCALE_THROUGH and hits[0])) and sum(hits) == 1
 
 
 def becomes(node: Op, results: set[Op]) -> bool:
