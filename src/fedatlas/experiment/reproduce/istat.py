@@ -16,21 +16,20 @@ SOME = 0.8  # a ranking holds if it does in so large a share of the paired seeds
 
 def istat_strategies(quick: bool = False) -> Study:
     """FedAvg, HWFedAvg, NWFedAvg, FedYogi and two more on HAR: 8 clients, majority even, macro-F1 after each round."""
-    rounds, seeds = (6, (1, 2)) if quick else (30, tuple(range(1, 11)))
-    few = seeds[:5]
+    rounds, many, seeds, few = (6, (1, 2), (1, 2), (1,)) if quick else (15, range(1, 11), range(1, 6), range(1, 4))
     parts = [
-        Part(f"{name}-{size}", tables(name, "majority_even", rounds, limit), seeds)
+        Part(f"{name}-{size}", tables(name, "majority_even", rounds, limit), tuple(many if limit else seeds))
         for size, limit in SIZES.items()
         for name in FOUR
     ]
-    parts += [Part(f"{name}-full", tables(name, "majority_even", rounds, 0), few) for name in ("fedadagrad", "fedadam")]
-    parts += [
-        Part(f"{name}-{split}", tables(name, split, rounds, 0), few)
-        for split in SLIDES
-        for name in ("fedavg", "hwfedavg")
-    ]
+    rest = ("fedadagrad", "fedadam")
+    parts += [Part(f"{name}-full", tables(name, "majority_even", rounds, 0), tuple(seeds)) for name in rest]
+    slides = [(split, name) for split in SLIDES for name in ("fedavg", "hwfedavg")]
+    parts += [Part(f"{name}-{split}", tables(name, split, rounds, 0), tuple(few)) for split, name in slides]
     notes = (
-        "Local training is not given in the paper: Adam with learning rate 1e-3, one epoch, batches of 32 (ALGORITHMS.md X2).",
+        "Local training is not given in the paper. ALGORITHMS.md X2 proposes Adam 1e-3, one epoch, batches of 32, tuned once.",
+        "Tuned once: with one to ten epochs of Adam, FedAvg on full data (seed 1) stands at F1 0.52 to 0.75 after round 2.",
+        "The cheapest of a dozen settings that reaches 0.9 there is used for all: SGD 0.02, momentum 0.9, 20 epochs (0.93).",
         "Server optimisers have their untuned defaults. Rows are those of TARGETS.md T2.",
     )
     source = "Santos, Templeton, Chemli, Cerasti, Pugliese, Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023, and its slides (S0)"
@@ -46,7 +45,7 @@ def tables(algorithm: str, partition: str, rounds: int, limit: int) -> dict[str,
         "partition": {"name": partition, "clients": 8},
         "model": {"name": "har4"},
         "algorithm": {"name": algorithm},
-        "local": {"epochs": 1, "batch_size": 32, "optimizer": "adam", "lr": 1e-3},
+        "local": {"epochs": 20, "batch_size": 32, "optimizer": "sgd", "momentum": 0.9, "lr": 0.02},
         "checkpoint": {"every": 10},
     }
 
