@@ -67,7 +67,7 @@ class _Emitter:
         if node.op == "placeholder":
             self.argument(node)
         elif node.op == "get_attr":
-            self.bind.append(f"{self.call_it(node, node.name)} = T['constants/{node.name}']")
+            self.bind.append(f"{self.call_it(node, node.name)} = T['constants/{node.target}']")
         elif node.op == "output" or only_loss(node):
             pass
         elif kind == "fixed" or (node.target in VIEWS and kind == "placed"):

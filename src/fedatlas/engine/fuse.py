@@ -66,7 +66,7 @@ class Place(NamedTuple):
 
 def fuse(flat: Flat) -> Flat:
     """Replaces every result by operators that write it into its argument; the graph then returns the loss alone."""
-    loss, new = flat.returned
+    _, new = flat.returned
     changed = {path: node for path, node in new.items() if node is not flat.arguments[path]}
     steady, done = constants(flat), set[Op]()
     for node in list(flat.graph.nodes):
@@ -79,7 +79,7 @@ def fuse(flat: Flat) -> Flat:
             if terms[0].node is not node:
                 swap(node, combined(place, merged(place, terms)))
     order = {node: i for i, node in enumerate(flat.graph.nodes)}
-    output = flat.graph.output_node()
+    output: Op = flat.graph.output_node()
     for path, node in sorted(changed.items(), key=lambda item: order[item[1]]):
         argument = flat.arguments[path]
         if node.op == "call_function" and not read_behind(argument, node):
@@ -88,7 +88,7 @@ def fuse(flat: Flat) -> Flat:
             done.add(argument)
         else:
             insert(output, aten.copy_.default, argument, node, like=argument)
-    output.args = ((loss,),)
+    output.args = ((output.args[0][0],),)
     flat.graph.eliminate_dead_code(effect)
     share(flat.graph)
     return flat._replace(results=list(changed))
@@ -295,7 +295,8 @@ def combined(place: Place, terms: list[Term]) -> Op:
     (factor, out), rest = terms[0], terms[1:]
     if product(out) and rest and rest[0].factor == 1.0 and not product(rest[0].node):
         a, b = out.args
-        out = insert(place.end, aten.addmm.default, rest[0].node, a, b, like=out, alpha=factor)
+        into = aten.addmm.default if out.target is aten.mm.default else aten.baddbmm.default
+        out = insert(place.end, into, rest[0].node, a, b, like=out, alpha=factor)
         rest = rest[1:]
     elif factor != 1.0:
         out = insert(place.end, aten.mul.Tensor, out, factor, like=out)

@@ -39,7 +39,7 @@ class Flat(NamedTuple):
     graph: Graph
     arguments: dict[str, Op]  # path -> placeholder
     results: list[str]  # paths
-    constants: dict[str, Tensor]  # tensors that the loss's own code holds, by the name of their get_attr node
+    constants: dict[str, Tensor]  # tensors that the loss's own code holds, by the target of their get_attr node
     fixed: dict[str, Any]  # leaves that are neither tensors nor numbers: the program holds for these values only
 
     @property

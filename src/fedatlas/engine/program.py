@@ -5,8 +5,8 @@ spec -> trace (one flat graph: gradient, direction, update) -> rewrite -> fuse -
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -84,11 +84,16 @@ class StepProgram:
     def compiled(self) -> Callable[[Mapping[str, Any]], Step]:
         """The program's ``bind``."""
         if self._bind is None:
-            space: dict[str, Any] = {"torch": torch}
-            exec(compile(self.source, "<step program>", "exec"), space)  # text written by emit.py alone
-            self._bind = space["bind"]
-        assert self._bind is not None
+            self._bind = loaded(self.source)
         return self._bind
+
+
+def loaded(source: str) -> Callable[[Mapping[str, Any]], Step]:
+    """The function ``bind`` of a program's text, which emit.py alone writes."""
+    space: dict[str, Any] = {"torch": torch}
+    exec(compile(source, "<step program>", "exec"), space)
+    bind: Callable[[Mapping[str, Any]], Step] = space["bind"]
+    return bind
 
 
 def derive(spec: StepSpec, batch: Batch, inputs: Inputs) -> StepProgram:
@@ -96,19 +101,12 @@ def derive(spec: StepSpec, batch: Batch, inputs: Inputs) -> StepProgram:
 
     It is run beside autograd once before it is handed out: a program that disagrees is refused.
     """
-    state = spec.module.state_dict()
-    params = Tree({n: channels_last(x.detach()) for n, x in spec.module.named_parameters() if x.requires_grad})
-    buffers = Tree({name: x.detach().clone() for name, x in state.items() if name not in params})
-    example = Example(params, buffers, fresh_memory(spec.optimizer, params), inputs, batch)
+    example = example_of(spec, batch, inputs)
     flat = trace(spec, example)
-    try:
+    with whatever_fails("the derived step"), training(spec.module):
         program = StepProgram(emit(fuse(rewrite(flat))), spec, flat.constants)
-        with training(spec.module):
-            check(spec, program, example)
-    except NotTraceable:
-        raise
-    except Exception as error:
-        raise NotTraceable(f"the derived step fails: {first_line(error)}") from error
+        at = disturbed(example)
+        compare(spec, at, outcome(TunedStep(spec, batch), at), outcome(program, at))
     return program
 
 
@@ -120,32 +118,58 @@ def step_for(spec: StepSpec, batch: Batch, inputs: Inputs) -> StepProgram | Tune
         return TunedStep(spec, batch, str(reason))
 
 
-def check(spec: StepSpec, program: StepProgram, example: Example) -> None:
-    """Two steps of the program and of autograd from the same, slightly disturbed values: NotTraceable if they part."""
-    stream = torch_stream(0, "check")
+def example_of(spec: StepSpec, batch: Batch, inputs: Inputs) -> Example:
+    """The module's own state, laid out for a step, with the batch and the inputs given."""
+    params = Tree({n: channels_last(x.detach()) for n, x in spec.module.named_parameters() if x.requires_grad})
+    state = spec.module.state_dict()
+    buffers = Tree({name: x.detach().clone() for name, x in state.items() if name not in params})
+    return Example(params, buffers, fresh_memory(spec.optimizer, params), inputs, batch)
 
-    def disturbed(x: Any) -> Any:
+
+@contextmanager
+def whatever_fails(what: str) -> Iterator[None]:
+    """An error inside the block as NotTraceable: there is always the tuned step to fall back to."""
+    try:
+        yield
+    except NotTraceable:
+        raise
+    except Exception as error:
+        raise NotTraceable(f"{what} fails: {first_line(error)}") from error
+
+
+# ---------------------------------------------------------------------- beside autograd
+
+
+def disturbed(example: Example, key: int = 0) -> Example:
+    """The same with noise on every tensor and other numbers, so that no zero hides a term."""
+    stream = torch_stream(0, "check", key)
+
+    def moved(x: Any) -> Any:
         if isinstance(x, Tensor) and x.is_floating_point():
             return x + 0.01 * torch.rand(x.shape, generator=stream, dtype=x.dtype).to(x.device)
         return 0.75 * x if isinstance(x, float) else x
 
-    start = {path: disturbed(x) for path, x in leaves(example._asdict()) if not path.startswith("batch/")}
-    ends = []
-    for step_of in (TunedStep(spec, example.batch), program):
-        at = Example(**rebuilt(example._asdict(), start))
-        with step_of.mode():
-            params, buffers = step_of.local_copy(at.params), at.buffers.clone()
-            step = step_of.bind(params, None, at.inputs, buffers)
-            losses = [step(*batch_arguments(at.batch)).double().reshape(1) for _ in range(2)]
-        ends.append({**dict(leaves({"params": params, "buffers": buffers})), "loss": torch.cat(losses)})
-    tolerance = _TOLERANCE[spec.precision if spec.precision == "bfloat16" else dtype_name(example.params)]
-    for path, right in ends[0].items():
-        begin, left = start.get(path, torch.zeros(())), ends[1][path].double()
-        size = (right.double() - begin).norm() + 1e-4 * begin.double().norm()
-        if torch.isfinite(right).all() and not bool((left - right).norm() <= tolerance * size):
+    found = {path: moved(x) for path, x in leaves(example._asdict()) if not path.startswith("batch/")}
+    return Example(**rebuilt(example._asdict(), found))
+
+
+def outcome(made: StepProgram | TunedStep, at: Example) -> dict[str, Tensor]:
+    """Parameters, buffers and losses after two steps."""
+    with made.mode():
+        params, buffers = made.local_copy(at.params), at.buffers.clone()
+        step = made.bind(params, None, at.inputs, buffers)
+        losses = [step(*batch_arguments(at.batch)).reshape(1).clone() for _ in range(2)]
+        return {"loss": torch.cat(losses), **dict(leaves({"params": params, "buffers": buffers}))}
+
+
+def compare(spec: StepSpec, start: Example, expected: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> None:
+    """NotTraceable where two outcomes lie further apart than a small share of the way from the start."""
+    name = str(next(iter(start.params.values())).dtype).removeprefix("torch.") if start.params else "float32"
+    tolerance = _TOLERANCE["bfloat16" if spec.precision == "bfloat16" else name]
+    begin = dict(leaves({"params": start.params, "buffers": start.buffers}))
+    for path, right in expected.items():
+        origin = begin.get(path, torch.zeros(())).double()
+        size = (right.double() - origin).norm() + 1e-4 * origin.norm()
+        apart = (got[path].double() - right.double()).norm()
+        if torch.isfinite(right).all() and not bool(apart <= tolerance * size):
             raise NotTraceable(f"the derived step departs from autograd's at {path}")
-
-
-def dtype_name(params: Tree) -> str:
-    """The widest-spread floating type among the parameters, by name."""
-    return str(next(iter(params.values())).dtype).removeprefix("torch.") if params else "float32"

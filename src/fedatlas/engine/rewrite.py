@@ -49,7 +49,16 @@ def rewrite(flat: Flat) -> Flat:
     """All rewrites in turn, in place."""
     describe(flat.graph)
     flat = return_writes(flat)
-    for change in (drop_copy, fill, pool_before_relu, pool_gradient, cross_entropy_backward, bias_gradient, square_sum):
+    for change in (
+        drop_copy,
+        fill,
+        biased_product,
+        pool_before_relu,
+        pool_gradient,
+        cross_entropy_backward,
+        bias_gradient,
+        square_sum,
+    ):
         for node in list(flat.graph.nodes):
             if node.op == "call_function":
                 change(node)
@@ -92,6 +101,8 @@ def drop_copy(node: Op) -> None:
         swap(node, inner)
     elif node.target is aten.t.default and inner.target is aten.t.default:
         swap(node, inner.args[0])
+    elif node.target is aten.mul.Scalar and node.args[1] == 1 and same_layout(node, inner):
+        swap(node, inner)
     elif node.target is aten.view.default and inner.target is aten.sum.dim_IntList and inner.args[2:] == (True,):
         x, dims = inner.args[:2]
         if value(node).shape == value(x).sum(dims).shape:
@@ -105,6 +116,19 @@ def fill(node: Op) -> None:
         device = node.meta["device"]
         full = insert(node, aten.full.default, list(x.shape), _FILLED[node.target](node), dtype=x.dtype, device=device)
         swap(node, full)
+
+
+def biased_product(node: Op) -> None:
+    """b + A B with a bias that is spread over the rows, as one operator."""
+    if node.target is not aten.add.Tensor or node.kwargs or not all(is_op(a) for a in node.args):
+        return
+    into = {aten.mm.default: aten.addmm.default, aten.bmm.default: aten.baddbmm.default}
+    for bias, product in (node.args, node.args[::-1]):
+        if product.target not in into or len(product.users) > 1 or value(product).shape != value(node).shape:
+            continue
+        if value(bias).shape != value(node).shape and value(bias).dtype == value(product).dtype:
+            swap(node, insert(node, into[product.target], bias, *product.args, like=node))
+            return
 
 
 def pool_before_relu(node: Op) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -62,9 +62,14 @@ def trace(spec: StepSpec, example: Example) -> Flat:
     except Exception as error:
         raise NotTraceable(f"tracing stopped at: {first_line(error)}") from error
     refuse(spec, module, tensors)
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    constants = {node.name: getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
-    return Flat(module.graph, dict(zip(tensors, placeholders, strict=True)), names, constants, fixed)
+    return flat_of(module, list(tensors), names, fixed)
+
+
+def flat_of(module: GraphModule, arguments: Iterable[str], results: Sequence[str], fixed: Mapping[str, Any]) -> Flat:
+    """A traced module whose arguments, and results behind the loss, have these paths."""
+    placeholders = module.graph.find_nodes(op="placeholder")
+    constants = {str(node.target): getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
+    return Flat(module.graph, dict(zip(arguments, placeholders, strict=True)), list(results), constants, dict(fixed))
 
 
 def first_line(error: Exception) -> str:
@@ -87,6 +92,8 @@ def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
             grads = spec.direction(grads, at.params, at.inputs)
         grads = optim.clip(grads, spec.clip)
         params, memory = optim.step(spec.optimizer, at.params, grads, at.memory, at.inputs["lr"])
+        if spec.optimizer.name != "adam":  # nobody else counts
+            memory = memory._replace(steps=at.memory.steps)
     new = dict(leaves({"params": params, "memory": memory._asdict()}))
     return loss.detach(), {path: x for path, x in new.items() if isinstance(x, Tensor)}
 

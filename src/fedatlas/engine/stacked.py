@@ -1,0 +1,180 @@
+"""One step for several clients at once: every tensor has a leading client dimension, products are batched products.
+
+Wins where a step is so small that calling its operators costs more than they do. It is derived from the flat graph of one
+client's step by `vmap`; the number of clients stays open, so that a stack can shrink as clients finish.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedatlas.algorithm import Batch
+from fedatlas.engine.emit import emit
+from fedatlas.engine.fuse import fuse
+from fedatlas.engine.graph import SILENT_WRITERS, Flat, insert, swap, value
+from fedatlas.engine.optim import Memory
+from fedatlas.engine.program import compare, disturbed, example_of, loaded, outcome, whatever_fails
+from fedatlas.engine.rewrite import rewrite
+from fedatlas.engine.step import (
+    Inputs,
+    NotTraceable,
+    StepSpec,
+    batch_arguments,
+    fresh_memory,
+    is_number,
+    leaves,
+    local_copy,
+    number,
+)
+from fedatlas.engine.trace import Example, flat_of, trace, training
+from fedatlas.engine.tuned import Step, TunedStep
+from fedatlas.tree import Tree
+
+aten = torch.ops.aten
+
+_COUNTS = (7, 11, 13)  # derived for these numbers of clients; the text for any number follows, and is checked
+
+
+class StackedProgram:
+    """A step of several clients. Works in inference mode; can be pickled."""
+
+    def __init__(self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Mapping[str, Tensor]) -> None:
+        self.source, self.reads, self.optimizer, self.constants = source, dict(reads), spec.optimizer, dict(constants)
+        self.note = (
+            f"stacked over clients: {source.split('def step')[1].count(chr(10)) - 3} operators for all of them together"
+        )
+        self._bind: Callable[[Mapping[str, Any]], Step] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bind": None}
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """Where to bind and step: without autograd's bookkeeping."""
+        return torch.inference_mode()
+
+    def fits(self, inputs: Sequence[Inputs]) -> bool:
+        """Whether these clients can share a stack: every number that the step reads is the same for all."""
+        numbers = [path for path, stacked in self.reads.items() if path.startswith("inputs/") and not stacked]
+        found = [dict(leaves({"inputs": one})) for one in inputs]
+        return all(one[path] == found[0][path] for one in found for path in numbers)
+
+    def bind(
+        self, params: Tree, memory: Memory | None, inputs: Sequence[Inputs], buffers: Mapping[str, Tensor] | None = None
+    ) -> Step:
+        """The step of two or more clients: ``step(x, y, ...) -> losses``, everything with a leading client dimension.
+
+        ``params``, ``memory`` and ``buffers`` are stacked, too, and written in place; ``inputs`` are one client's each.
+        """
+        memory = fresh_memory(self.optimizer, params) if memory is None else memory
+        given = dict(leaves({"params": params, "buffers": buffers or {}, "memory": memory._asdict()}))
+        found = [dict(leaves({"inputs": one})) for one in inputs]
+        taken: dict[str, Any] = {f"constants/{name}": x for name, x in self.constants.items()}
+        for path, stacked in self.reads.items():
+            if path in given:
+                taken[path] = given[path]
+            elif stacked:
+                taken[path] = torch.stack([one[path] for one in found])
+            else:
+                taken[path] = number(found[0][path]) if is_number(found[0][path]) else found[0][path]
+        if self._bind is None:
+            self._bind = loaded(self.source)
+        return self._bind({**taken, "M": len(inputs)})
+
+
+def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs) -> StackedProgram:
+    """The stacked program for batches shaped like ``batch``; NotTraceable, with the reason, where there is none."""
+    example = example_of(spec, batch, inputs)
+    if spec.optimizer.name == "adam":
+        raise NotTraceable("Adam's step count may differ from client to client")
+    if any(x.dim() > 2 for x in example.params.values()):
+        raise NotTraceable("convolutions are faster one client at a time")
+    flat = trace(spec, example)
+    if any(node.target in SILENT_WRITERS for node in flat.graph.nodes):
+        raise NotTraceable("batch statistics are kept client by client")
+    with whatever_fails("the stacked step"), training(spec.module):
+        one = rewrite(flat)
+        plain_loss(one)
+        made = [fuse(rewrite(stacked(one, count))) for count in _COUNTS]
+        emitted = [emit(each) for each in made]
+        reads = {path: bool(shape) for path, (shape, _) in emitted[0].reads.items()}
+        program = StackedProgram(any_count([each.source for each in emitted]), reads, spec, made[0].constants)
+        verify(spec, program, example)
+    return program
+
+
+def stacked(flat: Flat, count: int) -> Flat:
+    """The graph of one client's step as the graph of ``count`` clients'; numbers are shared."""
+    places = {path: value(node) for path, node in flat.arguments.items()}
+    dims = tuple(0 if x.dim() else None for x in places.values())
+    _, new = flat.returned
+    out_dims = (0, *(0 if value(node).dim() else None for node in new.values()))
+    values = [torch.zeros((count, *x.shape) if x.dim() else (), dtype=x.dtype) for x in places.values()]
+    step = GraphModule(flat.constants, flat.graph)
+    many: Any = vmap(lambda *one: tuple(step(*one)), dims, out_dims)  # type: ignore[arg-type]  # None = not stacked
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an operator that vmap would run client by client
+        module = make_fx(many)(*values)
+    return flat_of(module, places, flat.results, flat.fixed)
+
+
+def plain_loss(flat: Flat) -> None:
+    """Mean cross entropy as a gather, which stacks in three operators instead of twelve."""
+    for node in flat.graph.find_nodes(op="call_function", target=aten.nll_loss_forward.default):
+        log_p, labels, weight, reduction, ignored = node.args
+        if weight is None and (reduction, ignored) == (1, -100) and all(user.args[1] == 0 for user in node.users):
+            for user in list(node.users):
+                picked = insert(user, aten.gather.default, log_p, 1, insert(user, aten.unsqueeze.default, labels, 1))
+                swap(user, insert(user, aten.neg.default, insert(user, aten.mean.dim, picked, [0, 1])))
+
+
+def any_count(texts: Sequence[str]) -> str:
+    """One text for any number of clients M: a number that differs between the texts must be a + b M."""
+    pieces = [re.split(r"(\d+)", text) for text in texts]
+    if len({len(each) for each in pieces}) > 1:
+        raise NotTraceable("the stacked step has another form for another number of clients")
+    text = "".join(at_count(each) for each in zip(*pieces, strict=True))
+    return text.replace("def bind(T):\n", "def bind(T):\n    M = T['M']\n", 1)
+
+
+def at_count(piece: tuple[str, ...]) -> str:
+    """A piece of text that all counts share, or the number it stands for as a formula in M."""
+    if len(set(piece)) == 1:
+        return piece[0]
+    if not all(each.isdigit() for each in piece):
+        raise NotTraceable("the stacked step has another form for another number of clients")
+    (first, second), values = _COUNTS[:2], [int(each) for each in piece]
+    slope = (values[1] - values[0]) // (second - first)
+    start = values[0] - slope * first
+    if [start + slope * count for count in _COUNTS] != values:
+        raise NotTraceable(f"a size in the stacked step is no linear function of the number of clients: {values}")
+    return f"({slope} * M + {start})" if start else f"({slope} * M)"
+
+
+def verify(spec: StepSpec, program: StackedProgram, example: Example) -> None:
+    """NotTraceable where the stack departs from autograd on each of its clients alone."""
+    clients = [disturbed(example, key)._replace(inputs=disturbed(example, key).inputs) for key in range(3)]
+    arguments = [torch.stack(each) for each in zip(*(batch_arguments(at.batch) for at in clients), strict=True)]
+    params = stack([local_copy(at.params) for at in clients])
+    with program.mode():
+        step = program.bind(params, None, [at.inputs for at in clients], stack([at.buffers for at in clients]))
+        losses = torch.stack([step(*arguments).clone() for _ in range(2)], dim=1)
+    tuned = TunedStep(spec, example.batch)
+    for k, at in enumerate(clients):
+        got = {"loss": losses[k], **{f"params/{name}": x[k] for name, x in params.items()}}
+        expected = {path: x for path, x in outcome(tuned, at).items() if path in got}
+        compare(spec, at, expected, got)
+
+
+def stack(trees: Sequence[Mapping[str, Tensor]]) -> Tree:
+    """Trees of several clients as one with a leading client dimension."""
+    return Tree({name: torch.stack([tree[name] for tree in trees]) for name in trees[0]})

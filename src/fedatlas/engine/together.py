@@ -1,0 +1,138 @@
+"""Several clients' local work in one stack, which shrinks as clients finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Batch
+from fedatlas.engine.optim import Memory
+from fedatlas.engine.program import StepProgram
+from fedatlas.engine.stacked import StackedProgram, stack
+from fedatlas.engine.step import Inputs, batch_arguments, fresh_memory, local_copy
+from fedatlas.engine.tuned import Step, TunedStep
+from fedatlas.tree import Tree
+
+Alone = Callable[[int], StepProgram | TunedStep]
+"""The step of one client for a batch size."""
+
+
+class Member(NamedTuple):
+    """A client's work: where it starts, what stays the same, its batches in order."""
+
+    params: Tree
+    buffers: Tree
+    inputs: Inputs
+    batches: Iterator[Batch]
+
+
+class Trained(NamedTuple):
+    """What came of it. ``loss`` is the sum over the examples of all steps."""
+
+    params: Tree
+    buffers: Tree
+    steps: int
+    examples: int
+    loss: float
+
+
+def train_together(programs: Mapping[int, StackedProgram], alone: Alone, members: Sequence[Member]) -> list[Trained]:
+    """The local work of clients that can share a stack (`StackedProgram.fits`), with stacked programs by batch size.
+
+    Clients do not wait for each other's epochs. Each tick gives every unfinished client one batch: any size that all are at,
+    else a whole one (the largest size), after the short ones that come before it have been done alone. A client's bits
+    depend on who shares its stack (where a row falls in the processor's vectors), so stacks are to be dealt whole.
+    """
+    crowd = _Stack(programs, alone, members)
+    while crowd.rows:
+        crowd.step(crowd.next_batches())
+    return [crowd.done[k] for k in range(len(members))]
+
+
+class _Stack:
+    def __init__(self, programs: Mapping[int, StackedProgram], alone: Alone, members: Sequence[Member]) -> None:
+        self.programs, self.alone, self.members = programs, alone, members
+        self.whole = max(programs)
+        self.rows = list(range(len(members)))  # the client in each place
+        with torch.inference_mode(mode=False):
+            self.params = stack([local_copy(member.params) for member in members])
+            self.buffers = stack([member.buffers for member in members])
+        self.memory = fresh_memory(programs[self.whole].optimizer, self.params)
+        self.loss = torch.zeros(len(members), dtype=torch.float64)
+        self.count = [[0, 0] for _ in members]  # steps and examples of each client
+        self.bound: dict[int, Step] = {}
+        self.singles: dict[tuple[int, int], Step] = {}
+        self.done: dict[int, Trained] = {}
+
+    def next_batches(self) -> list[Batch]:
+        """One batch of each client that has any left, all of one size; clients that have none left leave the stack."""
+        batches = [next(self.members[k].batches, None) for k in self.rows]
+        sizes = {len(batch.x) for batch in batches if batch is not None}
+        if len(sizes) > 1 or not sizes <= self.programs.keys():
+            batches = [self.whole_batch(place, batch) for place, batch in enumerate(batches)]
+        self.keep([place for place, batch in enumerate(batches) if batch is not None])
+        return [batch for batch in batches if batch is not None]
+
+    def whole_batch(self, place: int, batch: Batch | None) -> Batch | None:
+        """The client's next whole batch; what is shorter is done on the way."""
+        while batch is not None and len(batch.x) != self.whole:
+            self.step_alone(place, batch)
+            batch = next(self.members[self.rows[place]].batches, None)
+        return batch
+
+    def step_alone(self, place: int, batch: Batch) -> None:
+        """One step of one client, on its slice of the stack."""
+        size = len(batch.x)
+        made = self.alone(size)
+        with made.mode():
+            if (place, size) not in self.singles:
+                memory = Memory(_slice(self.memory.first, place), _slice(self.memory.second, place), self.memory.steps)
+                inputs = self.members[self.rows[place]].inputs
+                params, buffers = _slice(self.params, place), _slice(self.buffers, place)
+                self.singles[place, size] = made.bind(params, memory, inputs, buffers)
+            self.loss[place] += self.singles[place, size](*batch_arguments(batch)) * size
+        self.tally(place, size)
+
+    def step(self, batches: Sequence[Batch]) -> None:
+        """One batch of everybody."""
+        if len(batches) == 1:
+            self.step_alone(0, batches[0])
+        if len(batches) < 2:
+            return
+        size = len(batches[0].x)
+        program = self.programs[size]
+        with program.mode():
+            if size not in self.bound:
+                inputs = [self.members[k].inputs for k in self.rows]
+                self.bound[size] = program.bind(self.params, self.memory, inputs, self.buffers)
+            arguments = [torch.stack(each) for each in zip(*map(batch_arguments, batches), strict=True)]
+            self.loss.add_(self.bound[size](*arguments), alpha=size)
+        for place in range(len(batches)):
+            self.tally(place, size)
+
+    def tally(self, place: int, size: int) -> None:
+        self.count[self.rows[place]][0] += 1
+        self.count[self.rows[place]][1] += size
+
+    def keep(self, places: list[int]) -> None:
+        """Lets the clients in all other places go, their work done."""
+        if len(places) == len(self.rows):
+            return
+        with torch.inference_mode(mode=False):
+            for place in set(range(len(self.rows))) - set(places):
+                k = self.rows[place]
+                params, buffers = _slice(self.params, place).clone(), _slice(self.buffers, place).clone()
+                self.done[k] = Trained(params, buffers, self.count[k][0], self.count[k][1], float(self.loss[place]))
+            index = torch.tensor(places, dtype=torch.long)
+            pick: Callable[[Tensor], Tensor] = lambda x: x[index]  # noqa: E731
+            self.params, self.buffers, self.loss = self.params.map(pick), self.buffers.map(pick), pick(self.loss)
+            self.memory = self.memory._replace(first=self.memory.first.map(pick), second=self.memory.second.map(pick))
+        self.rows = [self.rows[place] for place in places]
+        self.bound, self.singles = {}, {}
+
+
+def _slice(tree: Tree, place: int) -> Tree:
+    return Tree({name: x[place] for name, x in tree.items()})
