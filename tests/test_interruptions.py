@@ -1,0 +1,95 @@
+"""Nothing is lost on a crash, and nothing is different after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedatlas.engine.pool import can_fork
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="this system has no fork, which the harness uses")
+
+WORKERS = """
+import sys
+from fedatlas import Experiment, run
+run(Experiment.of(rounds=10000, engine={"workers": 3}, model={"hidden": [400]}, local={"epochs": 5}), out=sys.argv[1], baselines=False)
+"""
+
+
+def test_interrupted_runs_end_as_if_never_stopped(tmp_path: Path) -> None:
+    """20 kills at random times, kills around every write of a checkpoint, full disks, Ctrl-C, SIGTERM."""
+    script = Path(__file__).parent / "interruptions.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    counts = json.loads(done.stdout)
+    assert counts["random"] >= 20
+    assert counts["writes"] >= 20
+    assert counts["full"] == [2, 2, 2]  # our one sentence, not a traceback
+    assert counts["signals"] == [130, 130]
+
+
+def children(pid: int) -> list[int]:
+    """Living children of a process, from /proc."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_worker_outlives_its_run_by_two_seconds(tmp_path: Path, number: int) -> None:
+    process = subprocess.Popen([sys.executable, "-c", WORKERS, str(tmp_path / "run")], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(workers := children(process.pid)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(workers) == 3
+    process.send_signal(number)
+    process.wait(timeout=10)
+    time.sleep(2)
+    assert [pid for pid in workers if alive(pid)] == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_dead_worker_is_an_error_with_its_clients_name(tmp_path: Path) -> None:
+    """The out-of-memory killer takes a worker: a sentence, not a hang."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKERS, str(tmp_path / "run")], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while len(workers := children(process.pid)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(workers[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "the worker that trained client" in said
+    assert "signal 9" in said

@@ -1,0 +1,339 @@
+"""A run from its file to its folder: the contract of docs/experiment.md, and one sentence for every wrong input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import fedatlas
+from fedatlas import Experiment
+from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
+from fedatlas.experiment import config
+from fedatlas.experiment.api import resume, run
+from fedatlas.experiment.cohort import draw_round, learning_rate, select
+from fedatlas.experiment.config import CohortConfig, ScheduleConfig
+from fedatlas.experiment.setup import set_up
+
+ROW = {
+    "round", "accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss", "client_accuracy", "train_loss", "clients", "selected",
+    "weights", "steps", "lr", "seconds", "seconds_by_phase", "bytes_up", "bytes_down", "bytes_peer", "flops", "peak_memory_bytes",
+}  # fmt: skip
+FILES = {
+    "config.toml", "metrics.jsonl", "summary.json", "initial.safetensors", "model.safetensors", "partition.json", "preprocess.json",
+    "checkpoint",
+}  # fmt: skip
+
+
+def small(**tables: Any) -> Experiment:
+    """The default experiment, two rounds long."""
+    return Experiment.of(**{"rounds": 2, **tables})
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def timeless(path: Path) -> list[dict[str, Any]]:
+    """Rows without what a clock or the machine decides."""
+    skip = {"seconds", "seconds_by_phase", "peak_memory_bytes"}
+    return [{key: value for key, value in row.items() if key not in skip} for row in rows(path)]
+
+
+def refusal(*overrides: str) -> str:
+    """The sentence with which a configuration is refused."""
+    with pytest.raises(FedatlasError) as error:
+        set_up(config.read(None, overrides), 1)
+    return str(error.value)
+
+
+def test_the_default_experiment_learns(tmp_path: Path) -> None:
+    """Twelve clients, twenty rounds, accuracy above 0.9, with the table of what each party gains."""
+    done = run(out=tmp_path / "run")
+    assert done.summary["final"]["accuracy"] > 0.9
+    assert done.summary["clients"] == 12
+    gained = done.summary["gain"]["summary"]
+    assert gained["local_only"]["mean"] < gained["federated"]["mean"] <= gained["centralised"]["mean"] + 0.05
+    assert len(done.summary["gain"]["clients"]) == 12
+
+
+def test_the_run_directory_is_the_contract(tmp_path: Path) -> None:
+    path = run(small(), out=tmp_path / "run", baselines=False).path
+    assert {p.name for p in path.iterdir()} >= FILES
+    found = rows(path)
+    assert [row["round"] for row in found] == [0, 1, 2]
+    assert all(set(row) == ROW for row in found)
+    last = found[-1]
+    assert last["clients"] == last["selected"] == list(range(12))
+    assert len(last["weights"]) == len(last["steps"]) == 12
+    assert sum(last["weights"]) == pytest.approx(1)
+    partition = json.loads((path / "partition.json").read_text())
+    held = [row for rows_ in partition["clients"].values() for row in rows_]
+    assert len(held) == len(set(held))
+    assert config.read(path / "config.toml").hash() == json.loads((path / "summary.json").read_text())["config_hash"]
+
+
+def test_anyone_can_replay_a_run_from_its_files(tmp_path: Path) -> None:
+    """Full batches: w <- mean of w - lr grad F_k(w), with plain torch from initial.safetensors and partition.json."""
+    table = {"local": {"batch_size": 0, "lr": 0.01}, "engine": {"precision": "float64"}}
+    path = run(small(**table), out=tmp_path / "run", baselines=False).path
+    setup = set_up(config.read(path / "config.toml"), 1)
+    module, data = setup.network.module, setup.dataset
+    held = json.loads((path / "partition.json").read_text())["clients"]
+    w = load_file(path / "initial.safetensors")
+    for _ in range(2):
+        local = []
+        for index in held.values():
+            module.load_state_dict(w)
+            module.zero_grad()
+            loss = nn.functional.cross_entropy(module(data.x_train[index].double()), data.y_train[index])
+            loss.backward()
+            local.append({name: p.detach() - 0.01 * p.grad for name, p in module.named_parameters()})  # type: ignore[operator]
+        w = {name: torch.stack([one[name] for one in local]).mean(0) for name in w}
+    end = load_file(path / "model.safetensors")
+    assert max(float((end[name] - w[name]).abs().max()) for name in w) < 1e-12
+
+
+def test_resumed_runs_are_the_same_to_the_bit(tmp_path: Path) -> None:
+    """Two rounds, then two more, for a stateful method under drop-outs: as if never stopped."""
+    table = {
+        "algorithm": {"name": "scaffold"},
+        "failures": {"dropout": 0.3},
+        "cohort": {"fraction": 0.5},
+        "local": {"lr": 0.01},
+    }
+    whole = run(small(rounds=4, **table), out=tmp_path / "whole", baselines=False).path
+    half = run(small(rounds=2, **table), out=tmp_path / "half", baselines=False).path
+    resume(half, ["rounds=4"], baselines=False)
+    assert timeless(whole) == timeless(half)
+    assert (whole / "model.safetensors").read_bytes() == (half / "model.safetensors").read_bytes()
+
+
+def test_damaged_checkpoints_are_refused_and_the_last_good_one_used(tmp_path: Path) -> None:
+    path = run(small(rounds=3), out=tmp_path / "run", baselines=False).path
+    whole = (path / "model.safetensors").read_bytes()
+    said: list[str] = []
+
+    class Listener(fedatlas.experiment.run.Silent):
+        def said(self, notice: str) -> None:
+            said.append(notice)
+
+    file = path / "checkpoint" / "server-000003.bin"
+    file.write_bytes(file.read_bytes()[:-100])
+    resume(path, baselines=False, progress=Listener())
+    assert any("server-000003.bin" in notice and "cut short or altered" in notice for notice in said)
+    assert (path / "model.safetensors").read_bytes() == whole
+    for manifest in (path / "checkpoint").glob("manifest-*"):
+        manifest.write_text(manifest.read_text().replace('"round": ', '"round": 1'))
+    with pytest.raises(FedatlasError, match="altered"):
+        resume(path, baselines=False)
+
+
+def test_only_changed_client_states_are_written(tmp_path: Path) -> None:
+    """Ten of a hundred clients take part: ten state files a round."""
+    table = {"algorithm": {"name": "scaffold"}, "partition": {"name": "iid", "clients": 100}, "cohort": {"size": 10}}
+    path = run(small(rounds=1, **table), out=tmp_path / "run", baselines=False).path
+    assert len(list((path / "checkpoint").glob("client-*.bin"))) == 10
+
+
+def test_several_seeds(tmp_path: Path) -> None:
+    done = run(small(seeds=[1, 2, 3]), out=tmp_path / "run", baselines=False)
+    each = [json.loads((done.path / f"seed-{s}" / "summary.json").read_text())["final"]["accuracy"] for s in (1, 2, 3)]
+    spread = done.summary["over_seeds"]["final"]["accuracy"]
+    assert spread["mean"] == pytest.approx(np.mean(each))
+    assert spread["sd"] == pytest.approx(np.std(each, ddof=1))
+    assert spread["n"] == 3
+
+
+def test_load_and_predict(tmp_path: Path) -> None:
+    from fedatlas.experiment.predict import predict_file
+
+    done = run(small(rounds=20), out=tmp_path / "run", baselines=False)
+    loaded = fedatlas.load(done.path)
+    assert list(loaded.rows["round"]) == list(range(21))
+    setup = set_up(loaded.config, 1)
+    np.savez(tmp_path / "new.npz", x=setup.dataset.x_test.numpy())
+    table = predict_file(done.path, tmp_path / "new.npz")
+    right = (table["prediction"].astype(int).to_numpy() == setup.dataset.y_test.numpy()).mean()
+    assert right == pytest.approx(done.summary["final"]["accuracy"])
+    assert table.filter(like="p_").sum(axis=1).to_numpy() == pytest.approx(1)
+
+
+def test_a_network_of_ones_own(tmp_path: Path) -> None:
+    """An nn.Module through the API, with dropout and a name the registry has never heard of."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
+    done = run(small(rounds=10)._replace(module=module), out=tmp_path / "run", baselines=False)
+    again = run(
+        small(rounds=10, engine={"name": "loop"})._replace(module=module), out=tmp_path / "loop", baselines=False
+    )
+    assert done.summary["final"]["accuracy"] > 0.5
+    assert done.summary["final"]["accuracy"] == pytest.approx(again.summary["final"]["accuracy"], abs=0.02)
+
+
+def test_regression_is_measured_in_the_targets_own_unit(tmp_path: Path) -> None:
+    """y = 1000 + 50 x: the error of a fitted line is far below 50, and R2 near 1."""
+    stream = np.random.default_rng(0)
+    x = stream.normal(size=400)
+    lines = ["x,y", *(f"{a},{1000 + 50 * a}" for a in x)]
+    (tmp_path / "line.csv").write_text("\n".join(lines))
+    table = {
+        "data": {"name": "file", "path": str(tmp_path / "line.csv"), "label": "y", "test": 0.25},
+        "partition": {"name": "iid", "clients": 3},
+        "model": {"name": "logistic"},
+    }
+    done = run(small(rounds=10, **table), out=tmp_path / "run", baselines=False)
+    assert done.summary["final"]["rmse"] < 5
+    assert done.summary["final"]["r2"] > 0.98
+
+
+def test_a_diverged_run_says_where_and_keeps_what_was_done(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"diverged in round \d+: the training loss of client \d+ is"):
+        run(small(rounds=5, local={"lr": 1e30, "epochs": 5}), out=tmp_path / "run", baselines=False)
+    assert rows(tmp_path / "run")[0]["round"] == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("algorithm.name=fedavgg", "did you mean 'fedavg'"),
+        ("local.learning_rate=1", "unknown key 'local.learning_rate'"),
+        ("lokal.lr=1", "did you mean 'local'"),
+        ("local.lr=-1", "local.lr"),
+        ("local.lr=fast", "local.lr"),
+        ("cohort.fraction=1.5", "cohort.fraction"),
+        ("model.name=mlq", "did you mean 'mlp'"),
+        ("model.hiden=[3]", "hidden"),
+        ("data.name=digit", "did you mean 'digits'"),
+        ("partition.name=natural", "natural"),
+        ("algorithm.mu=0.1", "algorithm.mu"),
+        ("local.schedule.name=step", "gamma"),
+        ("engine.memory=lots", "4GiB"),
+        ("seeds=[1, 1]", "different"),
+        ("algorithm.weights=size", "algorithm.weights"),
+    ],
+)
+def test_one_sentence_for_a_wrong_value(override: str, expected: str) -> None:
+    said = refusal(override)
+    assert expected in said
+    assert "\n" not in said
+
+
+def test_one_sentence_for_what_cannot_be_together() -> None:
+    assert "sets its own weights" in refusal("algorithm.name=hwfedavg", "algorithm.weights=uniform")
+    assert "works with 1 only" in refusal("algorithm.name=fedsgd", "local.epochs=3")
+    assert "works with 'sgd' only" in refusal("algorithm.name=scaffold", "local.optimizer=adam")
+    assert "client" in refusal("partition.name=dirichlet_class", "partition.clients=2000")
+    assert "not both" in refusal("local.epochs=1", "local.steps=3")
+
+
+def test_labels_and_holes_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "holes.csv").write_text("a,b,y\n1,2,yes\n,3,no\n4,5,yes\n6,7,no\n8,9,yes\n10,11,no\n")
+    given = (
+        "data.name=file",
+        f"data.path={tmp_path / 'holes.csv'}",
+        "data.label=y",
+        "partition.name=iid",
+        "partition.clients=2",
+    )
+    assert "column 'a'" in refusal(*given)
+    assert set_up(config.read(None, [*given, "data.missing=median"]), 1).dataset.classes == 2
+    with pytest.raises(DataError, match="nowhere"):
+        set_up(config.read(None, ["data.name=file", "data.path=nowhere.csv", "data.label=y"]), 1)
+
+
+def test_fixed_keys_replace_defaults_with_a_notice() -> None:
+    setup = set_up(config.read(None, ["algorithm.name=fedsgd"]), 1)
+    assert setup.config.local.batch_size == 0
+    assert any("local.batch_size" in notice for notice in setup.notices)
+    device = set_up(config.read(None, ["algorithm.name=scaffold", "profile=device"]), 1)
+    assert any("keeps state" in notice for notice in device.notices)
+
+
+def test_the_documented_file_is_the_codes() -> None:
+    """docs/experiment.md holds every key with its default."""
+    text = (Path(__file__).parent.parent / "docs" / "experiment.md").read_text()
+    documented = tomllib.loads(text.split("```toml")[1].split("```")[0])
+    assert config.parse(documented).plain() == config.parse({}).plain()
+    for name, table in config.parse({}).plain().items():
+        if isinstance(table, dict):
+            assert set(table) == set(documented[name]), name
+
+
+def test_cohorts_depend_on_seed_and_round_alone() -> None:
+    clients = list(range(90))
+    assert len(select(CohortConfig(fraction=0.7), clients, 1, 1)) == 63  # binary 0.7 * 90 is below 63
+    assert len(select(CohortConfig(fraction=0.0), clients, 1, 1)) == 1
+    assert select(CohortConfig(size=5), clients, 1, 4) == select(CohortConfig(size=5), clients, 1, 4)
+    assert select(CohortConfig(size=5), clients, 1, 4) != select(CohortConfig(size=5), clients, 1, 5)
+    sizes = [len(select(CohortConfig(fraction=0.1, sampling="poisson"), clients, 1, t)) for t in range(400)]
+    assert np.mean(sizes) == pytest.approx(9, abs=0.6)
+    assert 0 in sizes or min(sizes) <= 3
+
+
+def test_stragglers_draw_every_number_of_epochs() -> None:
+    """A random number in 1..E, E included (H9)."""
+    parsed = config.parse({"failures": {"stragglers": 0.9}, "local": {"epochs": 3}})
+    seen = set()
+    for number in range(1, 40):
+        drawn = draw_round(parsed, dict.fromkeys(range(10), 5), 1, number)
+        seen |= {budget.epochs for budget in drawn.round.budgets.values()}
+        assert len(drawn.round.budgets) == 9
+    assert seen == {1, 2, 3}
+    dropped = config.parse({"failures": {"stragglers": 0.9, "straggler_policy": "drop"}, "local": {"epochs": 3}})
+    assert draw_round(dropped, dict.fromkeys(range(10), 5), 1, 1).round.m < 10
+
+
+def test_schedules_are_functions_of_the_global_round() -> None:
+    assert learning_rate(ScheduleConfig(name="exponential", gamma=0.5), 0.8, 3, 10) == pytest.approx(0.2)
+    assert learning_rate(ScheduleConfig(name="step", gamma=0.1, every=2), 1.0, 4, 10) == pytest.approx(0.1)
+    assert learning_rate(ScheduleConfig(name="cosine"), 1.0, 6, 10) == pytest.approx(0.5)
+    assert learning_rate(ScheduleConfig(), 0.3, 9, 10) == 0.3
+
+
+def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from fedatlas.cli import main; main()", "run"]
+    good = subprocess.run(
+        [*command, "rounds=1", "--no-baselines", "--json", "--out", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert good.returncode == 0
+    assert json.loads(good.stdout)["run_dir"] == str(tmp_path / "run")
+    bad = subprocess.run([*command, "local.lrr=1"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 2
+    assert bad.stdout == ""
+    assert "did you mean 'local.lr'" in bad.stderr
+    assert "Traceback" not in bad.stderr
+    twice = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, check=False)
+    assert twice.returncode == 2
+    assert "--resume" in twice.stderr
+
+
+def test_a_plugin_brings_an_algorithm(tmp_path: Path) -> None:
+    from fedatlas.experiment.plugins import load_plugins
+
+    (tmp_path / "mine.py").write_text(
+        "from fedatlas import Algorithm\n"
+        "def half(*, share: float = 0.5) -> Algorithm:\n"
+        '    """w <- w + share (mean - w)."""\n'
+        "    def update(server, mean, round):\n"
+        "        return {**server, 'model': server['model'] + share * (mean['model'] - server['model'])}\n"
+        "    return Algorithm('half', server_update=update)\n"
+        "ALGORITHMS = {'half': half}\n"
+    )
+    load_plugins([tmp_path / "mine.py"])
+    done = run(small(algorithm={"name": "half", "share": 0.0}), out=tmp_path / "run", baselines=False)
+    start, end = (load_file(done.path / f"{name}.safetensors") for name in ("initial", "model"))
+    assert all(torch.equal(start[name], end[name]) for name in start)
+    with pytest.raises(ConfigError, match="no such Python file"):
+        load_plugins([tmp_path / "other.py"])
