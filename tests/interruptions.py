@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import resource
 import shutil
 import signal
@@ -21,6 +20,7 @@ from typing import Any
 from fedatlas import Experiment
 from fedatlas.errors import FedatlasError
 from fedatlas.experiment import api, files
+from fedatlas.rng import numpy_stream
 
 TABLES: dict[str, Any] = {
     "rounds": 6,
@@ -67,7 +67,7 @@ def result(path: Path) -> dict[str, Any]:
 
 def kills_at_random_times(base: Path, kills: int, seconds: float) -> int:
     """``kill -9`` after a random part of the time a whole run takes, again and again; returns how often it hit."""
-    draw, hit, number = random.Random(0), 0, 0
+    draw, hit, number = numpy_stream(0, "test", "kill"), 0, 0
     while hit < kills:
         path = base / f"random-{number}"
         number += 1

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist
-from scipy.stats import rankdata
 
 _COLUMNS = 1 << 16  # numbers of each model compared at once, so that 100 large models need no float64 copy
 
@@ -28,6 +26,8 @@ def client_summary(values: Sequence[float | None], sizes: Sequence[float]) -> di
 
 def squared_distances(rows: NDArray[Any]) -> NDArray[np.float64]:
     """(K, d) -> ||row_k - row_j||^2 for every pair k < j, (K (K - 1) / 2,), summed in float64."""
+    from scipy.spatial.distance import pdist  # half a second to import, for a figure that few runs ask for
+
     total = np.zeros(len(rows) * (len(rows) - 1) // 2)
     for at in range(0, rows.shape[1], _COLUMNS):
         total += pdist(rows[:, at : at + _COLUMNS].astype(np.float64), "sqeuclidean")
@@ -41,6 +41,8 @@ def drift_correlation(models: NDArray[Any], labels: NDArray[Any]) -> float | Non
     this shows how far they are at least in the same order. None for fewer than 3 clients, or where one of the
     distances is the same for all pairs.
     """
+    from scipy.stats import rankdata
+
     if len(models) < 3:
         return None
     drift, label = rankdata(squared_distances(models)), rankdata(squared_distances(labels))
