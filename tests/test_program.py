@@ -290,7 +290,7 @@ def around(module: nn.Module) -> Callable[..., Tensor]:
 
 
 REFUSED: dict[str, tuple[Callable[[], StepSpec], tuple[int, ...], str]] = {
-    "branch": (lambda: spec_of(made(Smooth), direction=branching), (12,), "tracing stopped"),
+    "branch": (lambda: spec_of(made(Smooth), direction=branching), (12,), "branch"),
     "recurrent": (lambda: spec_of(made(Recurrent)), (7, 5), "recurrent"),
     "random": (lambda: spec_of(made(lambda: nn.Sequential(nn.Linear(12, 4), nn.Dropout()))), (12,), "random"),
     "frozen number": (lambda: spec_of(made(Counting)), (12,), "departs"),

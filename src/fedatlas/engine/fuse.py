@@ -191,7 +191,7 @@ def split(place: Place, node: Op, factor: Factor) -> list[Term] | None:
                 return [Term(times(end, factor, inner[0].factor), quotient)]
         case aten.t.default if a.target is aten.mm.default and len(a.users) == 1:  # (A B)' = B' A'
             left, right = (transposed(end, x) for x in (a.args[1], a.args[0]))
-            return [Term(factor, insert(end, aten.mm.default, left, right))]
+            return [Term(factor, insert(end, aten.mm.default, left, right, like=node))]
     return None
 
 
@@ -247,23 +247,23 @@ def is_factor(place: Place, x: Any) -> bool:
 def times(end: Op, a: Factor, b: Any) -> Factor:
     """a * b."""
     if is_op(a) and is_op(b):
-        return insert(end, aten.mul.Tensor, a, b)
+        return insert(end, aten.mul.Tensor, a, b, like=a)
     if is_op(b):
         return times(end, b, a)
     if is_op(a):
-        return a if b == 1 else insert(end, aten.mul.Scalar, a, b)
+        return a if b == 1 else insert(end, aten.mul.Scalar, a, b, like=a)
     return a * float(b)
 
 
 def over(end: Op, a: Factor, b: Any) -> Factor:
     """a / b."""
-    return times(end, a, insert(end, aten.reciprocal.default, b) if is_op(b) else 1.0 / b)
+    return times(end, a, insert(end, aten.reciprocal.default, b, like=b) if is_op(b) else 1.0 / b)
 
 
 def plus(end: Op, a: Factor, b: Factor) -> Factor:
     """a + b."""
     if is_op(a):
-        return insert(end, aten.add.Tensor if is_op(b) else aten.add.Scalar, a, b)
+        return insert(end, aten.add.Tensor if is_op(b) else aten.add.Scalar, a, b, like=a)
     return plus(end, b, a) if is_op(b) else a + b
 
 

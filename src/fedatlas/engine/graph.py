@@ -70,15 +70,6 @@ def effect(node: Op) -> bool:
     return node.op in {"placeholder", "output"} or writes(node) or node.target in SILENT_WRITERS
 
 
-def describe(graph: Graph) -> None:
-    """Turns what the tracer noted of each value into a plain description: a tensor on the meta device."""
-    for node in graph.nodes:
-        noted = node.meta.get("val")
-        if isinstance(noted, Tensor):
-            node.meta["device"] = noted.device
-            node.meta["val"] = torch.empty_strided(noted.shape, noted.stride(), dtype=noted.dtype, device="meta")
-
-
 def value(node: Any) -> Tensor:
     """Shape, strides and type of a node's value."""
     described: Tensor = node.meta["val"]

@@ -13,7 +13,6 @@ from fedatlas.engine.graph import (
     Flat,
     Op,
     dense,
-    describe,
     effect,
     insert,
     is_op,
@@ -47,7 +46,6 @@ _MEAN, _IGNORE = 1, -100  # F.cross_entropy's default reduction, and the label i
 
 def rewrite(flat: Flat) -> Flat:
     """All rewrites in turn, in place."""
-    describe(flat.graph)
     flat = return_writes(flat)
     for change in (
         drop_copy,
@@ -105,7 +103,8 @@ def drop_copy(node: Op) -> None:
         swap(node, inner)
     elif node.target is aten.view.default and inner.target is aten.sum.dim_IntList and inner.args[2:] == (True,):
         x, dims = inner.args[:2]
-        if value(node).shape == value(x).sum(dims).shape:
+        kept = [n for d, n in enumerate(value(x).shape) if d not in {each % value(x).dim() for each in dims}]
+        if list(value(node).shape) == kept:
             swap(node, insert(node, aten.sum.dim_IntList, x, dims, like=node))
 
 
@@ -181,9 +180,9 @@ def cross_entropy_backward(node: Op) -> None:
     x = value(node)
     column = insert(node, aten.unsqueeze.default, labels, 1)
     minus = insert(node, aten.full.default, [x.shape[0], 1], -1.0, dtype=x.dtype, device=node.meta["device"])
-    p = insert(node, aten.exp.default, log_p)
+    p = insert(node, aten.exp.default, log_p, like=log_p)
     difference = insert(node, aten.scatter_add.default, p, 1, column, minus, like=p)
-    share = insert(node, aten.div.Scalar, outer, x.shape[0])
+    share = insert(node, aten.div.Scalar, outer, x.shape[0], like=outer)
     swap(node, insert(node, aten.mul.Tensor, difference, share, like=p))
 
 
@@ -207,4 +206,4 @@ def square_sum(node: Op) -> None:
     x = square.args[0]
     if dense(value(x)) and value(x).is_floating_point():
         row = insert(node, aten.as_strided.default, x, [value(x).numel()], [1])
-        swap(node, insert(node, aten.dot.default, row, row))
+        swap(node, insert(node, aten.dot.default, row, row, like=node))

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine.emit import emit
@@ -24,6 +23,7 @@ from fedatlas.engine.fuse import fuse
 from fedatlas.engine.graph import SILENT_WRITERS, Flat, insert, swap, value
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.program import compare, disturbed, example_of, loaded, outcome, whatever_fails
+from fedatlas.engine.recorder import record
 from fedatlas.engine.rewrite import rewrite
 from fedatlas.engine.step import (
     Inputs,
@@ -123,7 +123,7 @@ def stacked(flat: Flat, count: int) -> Flat:
     many: Any = vmap(lambda *one: tuple(step(*one)), dims, out_dims)  # type: ignore[arg-type]  # None = not stacked
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # an operator that vmap would run client by client
-        module = make_fx(many)(*values)
+        module = record(many, values)
     return flat_of(module, places, flat.results, flat.fixed)
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functionalize
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
@@ -18,6 +17,7 @@ from fedatlas.engine.graph import Flat, writes
 from fedatlas.engine.model import grad, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
+from fedatlas.engine.recorder import record
 from fedatlas.engine.step import Inputs, NotTraceable, StepSpec, channels_last, is_number, leaves, number, rebuilt
 from fedatlas.tree import Tree
 
@@ -59,6 +59,8 @@ def trace(spec: StepSpec, example: Example) -> Flat:
     try:
         with training(spec.module):
             module = graph_of(flat_step, list(tensors.values()))
+    except NotTraceable:
+        raise
     except Exception as error:
         raise NotTraceable(f"tracing stopped at: {first_line(error)}") from error
     refuse(spec, module, tensors)
@@ -100,9 +102,9 @@ def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
 
 def graph_of(step: Callable[..., list[Tensor]], values: list[Tensor]) -> GraphModule:
     """Traced; once more through `functionalize` where the code writes into tensors (ReLU(inplace=True) and the like)."""
-    module = make_fx(step)(*values)
+    module = record(step, values)
     if any(writes(node) for node in module.graph.nodes):
-        module = make_fx(functionalize(module, remove="mutations"))(*values)
+        module = record(functionalize(module, remove="mutations"), values)
     return module
 
 

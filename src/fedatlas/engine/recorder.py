@@ -1,0 +1,83 @@
+"""Writes down every torch operator that a function calls, autograd's included, as a flat graph.
+
+What ``torch.fx.experimental.proxy_tensor.make_fx`` does for real tensors, without the second that its imports take.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from fedatlas.engine.step import NotTraceable
+
+# Operators whose outcome, or its shape, depends on values: a graph would hold for the values of the trace only.
+_DEPENDS_ON_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def record(function: Callable[..., Iterable[Tensor]], values: Sequence[Tensor]) -> GraphModule:
+    """``function`` as a graph of operators on ``values``; NotTraceable where it looks at a value."""
+    recorder = _Recorder(values)
+    with recorder:
+        results = list(function(*values))
+    recorder.graph.output([recorder.node(x) for x in results])
+    return GraphModule(recorder.constants, recorder.graph)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its whole compiler to skip it
+
+    def __init__(self, values: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = Graph()
+        self.nodes: dict[int, Node] = {}  # by the tensor's identity
+        self.kept: list[Tensor] = []  # so that no identity is given twice
+        self.memory: set[int] = set()
+        self.constants: dict[str, Tensor] = {}
+        for k, x in enumerate(values):
+            self.track(x, self.graph.placeholder(f"argument_{k}"))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operands = (args, kwargs or {})
+        if _DEPENDS_ON_VALUES.intersection(func.tags) and self.reads_tracked(operands):
+            raise NotTraceable(f"a value decides what is done ({func}): compute with numbers, do not branch on them")
+        node = self.graph.call_function(func, *tree_map_only(Tensor, self.node, operands))
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.track(result, node)
+        elif isinstance(result, tuple | list):
+            for k, x in enumerate(result):
+                if isinstance(x, Tensor):
+                    self.track(x, self.graph.call_function(operator.getitem, (node, k)))
+        return result
+
+    def reads_tracked(self, operands: Any) -> bool:
+        """Whether any operand is a value of the graph."""
+        found: list[bool] = []
+        tree_map_only(Tensor, lambda x: found.append(id(x) in self.nodes), operands)
+        return any(found)
+
+    def track(self, x: Tensor, node: Node) -> None:
+        node.meta["device"] = x.device
+        node.meta["val"] = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        self.nodes[id(x)] = node
+        self.kept.append(x)
+        self.memory.add(x.untyped_storage().data_ptr())
+
+    def node(self, x: Tensor) -> Node:
+        """The node of a tensor. One that nobody made here is a constant of the function's own code."""
+        if id(x) not in self.nodes:
+            if x.numel() and x.untyped_storage().data_ptr() in self.memory:
+                raise NotTraceable("the loss reads a tensor of the module or of a message around its arguments")
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = x
+            self.track(x, self.graph.get_attr(name))
+        return self.nodes[id(x)]
