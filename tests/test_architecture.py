@@ -185,7 +185,7 @@ def test_public_names_are_pinned():
 def test_importing_fedatlas_loads_no_extra_and_no_report():
     """What only some runs need must not cost every run its start."""
     heavy = modules_of({k: v for e in PROJECT["optional-dependencies"] for k, v in requirements(e).items()})
-    heavy |= {"jinja2", "pandas", "plotly", "pooch", "sklearn"}
+    heavy |= {"jinja2", "pandas", "pooch", "sklearn"}
     code = "import sys, fedatlas; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not heavy & set(loaded)

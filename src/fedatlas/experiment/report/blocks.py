@@ -1,0 +1,129 @@
+"""What a section of the page is made of. Python decides what is said; the template only sets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+
+class Text(NamedTuple):
+    """A paragraph."""
+
+    body: str | Markup
+    kind: str = "text"
+    tone: str = ""  # "notice" sets it apart
+
+
+class Figure(NamedTuple):
+    """A picture with its words and its numbers."""
+
+    id: str  # also the name of its files
+    title: str
+    how: str  # how to read it, in plain words
+    draw: Callable[[int], str]  # width in SVG units -> SVG element
+    csv: str
+    widths: tuple[int, ...]  # drawn once for each; the page shows the one that fits
+    kind: str = "figure"
+
+
+class Figures(NamedTuple):
+    """Pictures side by side where there is room."""
+
+    figures: Sequence[Figure]
+    kind: str = "figures"
+
+
+class Option(NamedTuple):
+    """One choice and what it shows."""
+
+    value: str
+    label: str
+    figures: Sequence[Figure]
+
+
+class Choice(NamedTuple):
+    """The same pictures in several forms, one at a time."""
+
+    id: str
+    question: str
+    options: Sequence[Option]
+    kind: str = "choice"
+
+
+class Cell(NamedTuple):
+    """A cell: what stands in it, and smaller below it a note such as an interval."""
+
+    body: str | Markup
+    note: str | Markup = ""
+    optional: bool = False  # left out on a narrow screen
+
+
+class Table(NamedTuple):
+    """A table. The first column names the row."""
+
+    id: str
+    caption: str
+    head: Sequence[Cell]
+    rows: Sequence[Sequence[Cell]]
+    csv: str
+    foot: Sequence[Sequence[Cell]] = ()
+    folded: str = ""  # where the rows are many: what the fold that hides them is called
+    kind: str = "table"
+
+
+class Key(NamedTuple):
+    """A figure that stands out, what it is, and what to know about it."""
+
+    term: str
+    body: str | Markup
+    note: str | Markup = ""
+
+
+class Keys(NamedTuple):
+    """The figures to see first."""
+
+    keys: Sequence[Key]
+    kind: str = "keys"
+
+
+class Facts(NamedTuple):
+    """Terms and what they are."""
+
+    pairs: Sequence[tuple[str, str | Markup]]
+    kind: str = "facts"
+
+
+class Code(NamedTuple):
+    """Text to copy, and to save under ``file`` where it has a name."""
+
+    id: str
+    label: str
+    text: str
+    file: str = ""
+    kind: str = "code"
+
+
+Block = Text | Keys | Figure | Figures | Choice | Table | Facts | Code
+
+
+class Section(NamedTuple):
+    """A heading and what stands under it; ``nav`` is its name in the contents."""
+
+    id: str
+    title: str
+    blocks: Sequence[Block]
+    nav: str = ""
+
+
+class Part(NamedTuple):
+    """The sections of one run, folded away where there are several."""
+
+    id: str
+    title: str
+    sections: Sequence[Section]
+    open: bool
+
+
+NARROW, WIDE = 340, 760  # SVG units: about a phone's and a desk's column in CSS pixels

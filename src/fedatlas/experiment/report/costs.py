@@ -1,0 +1,145 @@
+"""What it cost: bytes by direction, seconds by phase, arithmetic, memory; in all and round by round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from fedatlas.experiment.report.blocks import NARROW, Block, Cell, Figure, Figures, Table, Text
+from fedatlas.experiment.report.charts import Axis, Bars, bars
+from fedatlas.experiment.report.source import Plain, Subject
+from fedatlas.experiment.report.words import (
+    byte_unit,
+    bytes_text,
+    count,
+    csv_text,
+    flops_text,
+    printed,
+    second_unit,
+    seconds_text,
+    tick,
+)
+
+DIRECTIONS = {
+    "bytes_up": "from clients to server",
+    "bytes_down": "from server to clients",
+    "bytes_peer": "between clients",
+}
+PHASES = {"train": "training", "evaluate": "evaluating"}
+DRAWN = 150  # bars; more rounds are averaged in groups
+
+
+def cost_blocks(subject: Subject) -> list[Block]:
+    """The section of one run."""
+    out: list[Block] = [
+        Text(
+            "Bytes are the size of the messages in this project's format, before what a transport adds. Seconds were measured on one "
+            "machine that played all the clients; real ones would work at the same time."
+        ),
+        _table(subject),
+    ]
+    if subject.summary["rounds"] > 0:
+        out.append(Figures([_bytes(subject), _seconds(subject)]))
+    return out
+
+
+def _table(subject: Subject) -> Table:
+    cost, rounds = subject.summary["cost"], max(subject.summary["rounds"], 1)
+    visits = sum(_visits(row) for row in subject.rows)
+    rows: list[list[Cell]] = []
+    table: list[tuple[object, ...]] = []
+
+    def add(name: str, total: float, key: str, text: Callable[[float], str], *, each: bool = False) -> None:
+        per_visit = text(total / visits) if each and visits else ""
+        cells = [Cell(printed(total, subject.at(key), text)), Cell(text(total / rounds)), Cell(per_visit)]
+        rows.append([Cell(name), *cells])
+        table.append((name, total, total / rounds, total / visits if each and visits else None))
+
+    for key, name in DIRECTIONS.items():
+        if cost[key] or key != "bytes_peer":
+            add(f"sent {name}", cost[key], f"cost.{key}", bytes_text, each=True)
+    add("time", cost["seconds"], "cost.seconds", seconds_text)
+    for phase, seconds in cost["seconds_by_phase"].items():
+        add(f"of which {PHASES.get(phase, phase)}", seconds, f"cost.seconds_by_phase.{phase}", seconds_text)
+    add("floating-point operations", cost["flops"], "cost.flops", flops_text, each=True)
+    memory = printed(cost["peak_memory_bytes"], subject.at("cost.peak_memory_bytes"), bytes_text)
+    rows.append([Cell("peak memory of the main process"), Cell(memory), Cell(""), Cell("")])
+    table.append(("peak memory of the main process", cost["peak_memory_bytes"], None, None))
+    prepared = subject.preprocess.get("bytes_up", 0) + subject.preprocess.get("bytes_down", 0)
+    if prepared:
+        rows.append([Cell("sent before round 1, to scale the columns"), Cell(bytes_text(prepared)), Cell(""), Cell("")])
+        table.append(("sent before round 1", prepared, None, None))
+    head = [Cell("what"), Cell("in all"), Cell("per round"), Cell("per client and round")]
+    text = csv_text(("what", "total", "per_round", "per_client_and_round"), table)
+    return Table(f"{subject.key}-costs", f"Cost of {count(subject.summary['rounds'], 'round')}", head, rows, text)
+
+
+def _visits(row: Plain) -> int:
+    """Clients that returned in a round; those of chains lie in lists."""
+    return sum(len(who) if isinstance(who, list) else 1 for who in row["clients"])
+
+
+def _grouped(rows: Sequence[Plain]) -> list[Sequence[Plain]]:
+    size = math.ceil(len(rows) / DRAWN)
+    return [rows[at : at + size] for at in range(0, len(rows), size)]
+
+
+def _bytes(subject: Subject) -> Figure:
+    rows = [row for row in subject.rows if row["round"] > 0]
+    kinds = [key for key in DIRECTIONS if any(row[key] for row in rows)] or ["bytes_up"]
+    values = {key: [[float(row[key]) for row in group] for group in _grouped(rows)] for key in kinds}
+    most = max((sum(row[key] for key in kinds) for row in rows), default=0)
+    unit, size = byte_unit(most)
+    axis = Axis(f"{unit} a round, all clients", lambda v: tick(v / size), size)
+    table = [(row["round"], *(row[key] for key in DIRECTIONS)) for row in rows]
+    text = csv_text(("round", *DIRECTIONS), table)
+    names = {key: DIRECTIONS[key] for key in kinds}
+    return _figure(subject, "bytes", "Bytes in each round", names, values, axis, bytes_text, text)
+
+
+def _seconds(subject: Subject) -> Figure:
+    rows = [row for row in subject.rows if row["round"] > 0]
+    phases = list(dict.fromkeys(phase for row in rows for phase in row["seconds_by_phase"]))
+    values = {p: [[row["seconds_by_phase"].get(p, 0.0) for row in group] for group in _grouped(rows)] for p in phases}
+    unit, size = second_unit(max((row["seconds"] for row in rows), default=0.0))
+    axis = Axis(f"{unit} a round", lambda v: tick(v / size), size)
+    table = [(row["round"], row["seconds"], *(row["seconds_by_phase"].get(p, 0.0) for p in phases)) for row in rows]
+    text = csv_text(("round", "seconds", *phases), table)
+    return _figure(
+        subject,
+        "seconds",
+        "Seconds in each round",
+        {p: PHASES.get(p, p) for p in phases},
+        values,
+        axis,
+        seconds_text,
+        text,
+    )
+
+
+def _figure(
+    subject: Subject,
+    name: str,
+    title: str,
+    kinds: Plain,
+    values: dict[str, list[list[float]]],
+    y: Axis,
+    text: Callable[[float], str],
+    csv: str,
+) -> Figure:
+    rounds = [[row["round"] for row in group] for group in _grouped([row for row in subject.rows if row["round"] > 0])]
+    spans = [f"round {r[0]}" if len(r) == 1 else f"rounds {r[0]} to {r[-1]}, mean" for r in rounds]
+    stacks = []
+    for style, (key, label) in enumerate(kinds.items()):
+        means = [math.fsum(group) / len(group) for group in values[key]]
+        tips = [f"{span}, {label}: {text(v)}" for span, v in zip(spans, means, strict=True)]
+        stacks.append(Bars(label, style, means, tips))
+    grouped = f" Each bar is the mean of up to {len(rounds[0])} rounds." if len(rounds[0]) > 1 else ""
+    how = f"One bar a round; its parts add up to the whole.{grouped}"
+    draw = partial(_draw, [str(r[0]) for r in rounds], y, stacks, f"{title}: {', '.join(kinds.values())}")
+    return Figure(f"{subject.key}-{name}", title, how, draw, csv, (NARROW,))
+
+
+def _draw(names: Sequence[str], y: Axis, stacks: Sequence[Bars], label: str, width: int) -> str:
+    return bars(width, names, "round", y, stacks, label)

@@ -1,0 +1,281 @@
+"""What each party gains: alone, together, pooled, side by side for every client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from fedatlas.experiment.gain import BASELINES
+from fedatlas.experiment.report.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
+from fedatlas.experiment.report.charts import Axis, Point, Series, dots
+from fedatlas.experiment.report.held import chosen, drawn_of
+from fedatlas.experiment.report.source import Entry, Subject
+from fedatlas.experiment.report.words import (
+    NAMES,
+    PARTS,
+    capital,
+    count,
+    csv_text,
+    interval_note,
+    interval_text,
+    number,
+    printed,
+    signed,
+    where,
+)
+from fedatlas.metrics.intervals import over_seeds
+
+MEANT = {
+    "local_only": "the client trains on its own rows only",
+    "federated": "the federation of this run",
+    "centralised": "one model trained on the rows of all clients, as if they could be sent to one place",
+}
+LISTED, OPEN = 200, 24  # clients that the table names, and shows without a fold
+NAMED = 30  # clients that the picture shows in their order; more are sorted
+
+
+class Gains(NamedTuple):
+    """Rows as `fedatlas.experiment.gain` wrote them, and the parts they hold."""
+
+    rows: Sequence[Mapping[str, Any]]
+    parts: Sequence[str]
+    summary: Mapping[str, Mapping[str, float | None]]
+
+
+def gain_blocks(subject: Subject) -> list[Block]:
+    """The section of one run."""
+    s = subject.summary
+    found = s.get("gain")
+    if not found:
+        return [Text(_absent(subject), tone="notice"), *_federated(subject)]
+    parts = [part for part in PARTS if part in found["summary"]]
+    gains = Gains(found["clients"], parts, found["summary"])
+    out: list[Block] = [Text(_verdict(subject, gains), tone="lead"), Text(_method(subject, gains))]
+    return [*out, _picture(subject, gains), _table(subject, gains)]
+
+
+def gain_over(entries: Sequence[Entry]) -> Table | None:
+    """A line a folder: the clients' mean and worst, alone, together and pooled; over seeds, the mean of each."""
+    known = [e for e in entries if all(s.summary.get("gain") for s in e.subjects)]
+    if not known:
+        return None
+    parts = [p for p in PARTS if all(p in s.summary["gain"]["summary"] for e in known for s in e.subjects)]
+    key, rows, table = known[0].headline, [], []
+    for entry in known:
+        cells = []
+        for part in parts:
+            each = [s.summary["gain"]["summary"][part] for s in entry.subjects]
+            mean, worst = (over_seeds([found[k] for found in each]) for k in ("mean", "min"))
+            sd = f" (sd {number(mean.sd)})" if mean.sd is not None else ""
+            cells.append(Cell(f"{number(mean.mean)}{sd}", f"worst {number(worst.mean)}"))
+            table.append((entry.label, part, mean.mean, mean.sd, worst.mean, worst.sd, mean.n))
+        rows.append([Cell(entry.label), *cells])
+    caption = f"{NAMES[key]} over the clients: mean, and below it the worst client{_seeds_note(known)}"
+    head = [Cell("run"), *(Cell(PARTS[p]) for p in parts)]
+    columns = ("run", "part", "mean", "mean_sd", "worst", "worst_sd", "seeds")
+    return Table("gain-runs", capital(caption), head, rows, csv_text(columns, table))
+
+
+def _seeds_note(entries: Sequence[Entry]) -> str:
+    return (
+        "; averages over the seeds, with standard deviations (sd)" if any(len(e.subjects) > 1 for e in entries) else ""
+    )
+
+
+def _absent(subject: Subject) -> str:
+    if subject.summary["algorithm"] in BASELINES:
+        return f"This run is itself a baseline ({subject.summary['algorithm']}): run another algorithm to see what a federation adds to it."
+    return (
+        "Not measured in this run. To see what each client gains, run it again as 'fedatlas run --baselines': it also trains "
+        "every client alone and all rows pooled, and compares the three here."
+    )
+
+
+def _federated(subject: Subject) -> list[Block]:
+    """Without baselines: what each client has, where that differs between clients."""
+    rows = subject.summary["per_client"]
+    if len({row["value"] for row in rows}) == 1:
+        return [
+            Text(
+                f"All clients use the same model and are judged on the same {where(subject.config)}: "
+                f"{NAMES[subject.headline]} {number(rows[0]['value'])} for each."
+            )
+        ]
+    gains = Gains([{**row, "federated": row} for row in rows], ["federated"], {})
+    return [_picture(subject, gains), _table(subject, gains)]
+
+
+def gained(subject: Subject, row: Mapping[str, Any]) -> float | None:
+    """What a client has more from the federation than alone: accuracy won, or error avoided."""
+    if "local_only" not in row or "federated" not in row:
+        return None
+    alone, together = row["local_only"]["value"], row["federated"]["value"]
+    if alone is None or together is None:
+        return None
+    return float(alone - together if subject.numbers else together - alone)
+
+
+def _apart(row: Mapping[str, Any]) -> bool:
+    """Whether the intervals alone and together do not touch."""
+    a, b = row["local_only"], row["federated"]
+    ends = (a["low"], a["high"], b["low"], b["high"])
+    return None not in ends and (a["high"] < b["low"] or b["high"] < a["low"])
+
+
+def _verdict(subject: Subject, gains: Gains) -> Markup | str:
+    found = [(v, row) for row in gains.rows if (v := gained(subject, row)) is not None]
+    if not found:
+        return "The clients' figures beside the ends they lie between."
+    better, worse = ([row for v, row in found if sign * v > 0] for sign in (1, -1))
+    least, row = min(found, key=lambda pair: pair[0])
+    who, figure = subject.client(row["client"]), NAMES[subject.headline]
+    text = Markup("<b>{} of {} do better together than alone</b>{}. ").format(
+        count(len(better)), count(len(found), "client"), _sure(better)
+    )
+    if not worse:
+        return (
+            text
+            + f"The smallest gain is that of {who}: {figure} {number(least)} {'lower' if subject.numbers else 'higher'}."
+        )
+    than = f"its {figure} is {number(-least)} {'higher' if subject.numbers else 'lower'} than alone"
+    return (
+        text
+        + f"{count(len(worse))} {'does' if len(worse) == 1 else 'do'} worse{_sure(worse)}, most of all {who}: {than}."
+    )
+
+
+def _sure(rows: Sequence[Mapping[str, Any]]) -> str:
+    """For how many of the clients the difference is beyond what the choice of test rows explains."""
+    if not rows:
+        return ""
+    sure = sum(map(_apart, rows))
+    return f" (for {count(sure) if sure else 'none'} of them do the two 95% intervals lie apart)"
+
+
+def _method(subject: Subject, gains: Gains) -> Markup:
+    meant = Markup("; ").join(Markup("<b>{}</b>: {}").format(PARTS[p], MEANT[p]) for p in gains.parts)
+    own = any(row["own_rows"] for row in gains.rows)
+    rows = (
+        "each client's own rows, kept out of training" if own else f"the same {where(subject.config)} for every client"
+    )
+    return Markup("{}. All start from the same model and are judged by {} on {}.").format(
+        meant, NAMES[subject.headline], rows
+    )
+
+
+def _picture(subject: Subject, gains: Gains) -> Figure:
+    title, first = NAMES[subject.headline], PARTS[gains.parts[0]]
+    order = [i for i, row in enumerate(gains.rows) if all(row[p]["value"] is not None for p in gains.parts)]
+    names, axis, less = [str(gains.rows[i]["client"]) for i in order], "client", ""
+    if len(order) > NAMED:
+        order.sort(key=lambda i: gains.rows[i][gains.parts[0]]["value"])
+        names = [str(i + 1) for i in chosen(len(order))]
+        axis, less = f"clients, sorted by their {title} {first}", drawn_of(len(order))
+        order = [order[i] for i in chosen(len(order))]
+    series = [
+        Series(PARTS[part], STYLES[part], [_point(subject, slot, gains.rows[i], part) for slot, i in enumerate(order)])
+        for part in gains.parts
+    ]
+    parts = ", ".join(s.label for s in series)
+    how = (
+        f"One column a client. Marks show {title} {parts}"
+        f"{'; the longer the line between alone and together, the more the federation changes' if len(series) > 1 else ''}. "
+        f"Short vertical lines are 95% intervals, drawn where there is room. {'Lower' if subject.numbers else 'Higher'} is "
+        f"better.{less}"
+    )
+    text = capital(f"{title} of every client{f': {parts}' if len(series) > 1 else ''}")
+    draw = partial(_draw, names, axis, Axis(capital(title)), series, text)
+    return Figure(f"{subject.key}-gain", text, how, draw, _csv(subject, gains), (NARROW, WIDE))
+
+
+STYLES = {"local_only": 1, "federated": 0, "centralised": 2}
+
+
+def _draw(names: Sequence[str], title: str, y: Axis, series: Sequence[Series], label: str, width: int) -> str:
+    return dots(width, names, title, y, series, label, join={s.style for s in series} >= {0, 1})
+
+
+def _point(subject: Subject, slot: int, row: Mapping[str, Any], part: str) -> Point:
+    found = row[part]
+    span = interval_text(found["low"], found["high"])
+    said = f"{subject.client(row['client'])}, {PARTS[part]}: {number(found['value'])}{f' ({span})' if span else ''}"
+    return Point(slot, found["value"], said, found["low"], found["high"])
+
+
+def _table(subject: Subject, gains: Gains) -> Table:
+    rows = list(enumerate(gains.rows))
+    both = "local_only" in gains.parts and "federated" in gains.parts
+    if both and len(rows) > LISTED:
+        rows = sorted(rows, key=lambda pair: gained(subject, pair[1]) or 0.0)[:LISTED]
+    root = "gain.clients" if subject.summary.get("gain") else "per_client"
+    body = []
+    for i, row in rows:
+        cells = [
+            _value(subject, row, part, f"{root}.{i}.{part}" if root == "gain.clients" else f"{root}.{i}")
+            for part in gains.parts
+        ]
+        last = [Cell(signed(gained(subject, row)))] if both else []
+        body.append([Cell(subject.name(row["client"])), Cell(count(row["train_rows"]), optional=True), *cells, *last])
+    head = [Cell("client"), Cell("rows", optional=True), *(Cell(PARTS[p], LONG[p]) for p in gains.parts)]
+    head += [Cell("gain", "less error" if subject.numbers else "")] if both else []
+    less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
+    title = NAMES[subject.headline]
+    caption = f"{capital(title)} of every client{less}, below it the 95% bootstrap interval"
+    folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
+    foot = _foot(subject, gains, both) if not folded else []
+    return Table(f"{subject.key}-gain-table", caption, head, body, _csv(subject, gains), foot, folded)
+
+
+LONG = {"local_only": "local only", "federated": "federated", "centralised": "centralised"}
+
+
+def _foot(subject: Subject, gains: Gains, both: bool) -> list[list[Cell]]:
+    """The clients in three figures; those of an error stand under the same keys (`fedatlas.experiment.gain`)."""
+    if not gains.summary:
+        return []
+    names = {
+        "mean": "mean",
+        "p10": "90th percentile" if subject.numbers else "10th percentile",
+        "min": "largest" if subject.numbers else "worst client",
+    }
+    return [
+        [
+            Cell(name),
+            Cell("", optional=True),
+            *(Cell(printed(gains.summary[p][key], subject.at(f"gain.summary.{p}.{key}"))) for p in gains.parts),
+            *([Cell("")] if both else []),
+        ]
+        for key, name in names.items()
+    ]
+
+
+def _value(subject: Subject, row: Mapping[str, Any], part: str, place: str) -> Cell:
+    found = row[part]
+    return Cell(printed(found["value"], subject.at(f"{place}.value")), interval_note(found["low"], found["high"]))
+
+
+def _csv(subject: Subject, gains: Gains) -> str:
+    ends = ("value", "low", "high")
+    head = [
+        "client",
+        "name",
+        "train_rows",
+        "test_rows",
+        *(f"{p}{'' if e == 'value' else f'_{e}'}" for p in gains.parts for e in ends),
+    ]
+    both = "local_only" in gains.parts and "federated" in gains.parts
+    rows = [
+        [
+            row["client"],
+            subject.name(row["client"]),
+            row["train_rows"],
+            row["test_rows"],
+            *(row[p][e] for p in gains.parts for e in ends),
+            *([gained(subject, row)] if both else []),
+        ]
+        for row in gains.rows
+    ]
+    return csv_text([*head, "gain"] if both else head, rows)

@@ -1,0 +1,151 @@
+"""Where the final model errs: the confusion matrix, F1 of every class, and for two classes whether probabilities can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from fedatlas.experiment.report.blocks import NARROW, WIDE, Block, Cell, Figure, Figures, Key, Keys, Table, Text
+from fedatlas.experiment.report.charts import Axis, Bars, Point, Shaded, bars, diagonal, heat
+from fedatlas.experiment.report.source import Subject
+from fedatlas.experiment.report.words import count, csv_text, number, printed, share, where
+
+CLASSES_OPEN = 24
+WIDE_FROM = 16  # classes from which a matrix takes the whole width
+
+
+def error_blocks(subject: Subject) -> list[Block]:
+    """The section of one run; empty where the target is a number."""
+    final = subject.summary["final"]
+    if subject.numbers:
+        return []
+    if not final.get("per_class_f1"):
+        return [Text("Every client uses a model of its own here, so that there is no single confusion matrix to show.")]
+    pictures = [_matrix(subject)] if "confusion" in final else []
+    out: list[Block] = [Figures([*pictures, _f1(subject)]), _table(subject)]
+    return [*out, *_two_class(subject)]
+
+
+def _matrix(subject: Subject) -> Figure:
+    names, matrix = subject.summary["class_names"], subject.summary["final"]["confusion"]
+    cells = [[_cell(names, row, i, j) for j in range(len(row))] for i, row in enumerate(matrix)]
+    how = (
+        "Rows are the true classes, columns what the model said. Right answers lie on the diagonal. The stronger a cell's colour, "
+        f"the larger its share of the {where(subject.config)} of that true class; the number is how many rows."
+    )
+    text = csv_text(("true_class", *names), [(name, *row) for name, row in zip(names, matrix, strict=True)])
+    draw = partial(_draw, names, cells, "Confusion matrix: true classes against predicted ones")
+    widths = (NARROW, WIDE) if len(names) >= WIDE_FROM else (NARROW,)
+    return Figure(f"{subject.key}-confusion", "Confusion matrix", how, draw, text, widths)
+
+
+def _cell(names: Sequence[str], row: Sequence[float], i: int, j: int) -> Shaded:
+    total = sum(row)
+    part = row[j] / total if total else 0.0
+    said = f"true {names[i]}, predicted {names[j]}: {count(row[j], 'row')} ({share(part)})"
+    return Shaded(max(part, 0.03) if row[j] else 0.0, f"{row[j]:.0f}" if row[j] else "", said)
+
+
+def _draw(names: Sequence[str], cells: Sequence[Sequence[Shaded]], label: str, width: int) -> str:
+    return heat(width, names, names, cells, ("true class", "predicted class"), label)
+
+
+def _f1(subject: Subject) -> Figure:
+    names, f1 = subject.summary["class_names"], subject.summary["final"]["per_class_f1"]
+    tips = [f"{name}: F1 {number(v)}" for name, v in zip(names, f1, strict=True)]
+    how = (
+        "F1 of a class: the harmonic mean of precision (how often the model is right when it says this class) and recall (how many "
+        "of the class it finds). 1 is perfect; a short bar is a class that the model serves badly."
+    )
+    stack = [Bars("F1", 0, [v or 0.0 for v in f1], tips)]
+    draw = partial(_bars, names, stack, "F1 of every class")
+    widths = (NARROW, WIDE) if len(names) >= WIDE_FROM else (NARROW,)
+    return Figure(
+        f"{subject.key}-f1",
+        "F1 of every class",
+        how,
+        draw,
+        csv_text(("class", "f1"), zip(names, f1, strict=True)),
+        widths,
+    )
+
+
+def _bars(names: Sequence[str], stacks: Sequence[Bars], label: str, width: int) -> str:
+    return bars(width, names, "class", Axis("F1"), stacks, label)
+
+
+def _table(subject: Subject) -> Table:
+    final, names = subject.summary["final"], subject.summary["class_names"]
+    f1, recall, matrix = final["per_class_f1"], final["per_class_accuracy"], final.get("confusion")
+    rows, table = [], []
+    for c, name in enumerate(names):
+        n = sum(matrix[c]) if matrix else None
+        said = sum(row[c] for row in matrix) if matrix else 0.0
+        precision = matrix[c][c] / said if matrix and said else None
+        figures = [printed(f1[c], subject.at(f"final.per_class_f1.{c}")), number(precision)]
+        figures.append(printed(recall[c], subject.at(f"final.per_class_accuracy.{c}")))
+        rows.append([Cell(name), Cell("" if n is None else count(n)), *map(Cell, figures)])
+        table.append((name, n, f1[c], precision, recall[c]))
+    head = [Cell("class"), Cell("rows"), Cell("F1"), Cell("precision"), Cell("recall")]
+    text = csv_text(("class", "rows", "f1", "precision", "recall"), table)
+    fold = f"The table of {count(len(names), 'class', 'classes')}" if len(names) > CLASSES_OPEN else ""
+    return Table(
+        f"{subject.key}-per-class", f"Every class on the {where(subject.config)}", head, rows, text, folded=fold
+    )
+
+
+def _two_class(subject: Subject) -> list[Block]:
+    found = subject.summary["final"].get("two_class")
+    if not found:
+        return []
+    positive = subject.summary["class_names"][1]
+    at = subject.at("final.two_class")
+    keys = [
+        Key(
+            "AUC",
+            printed(found["auc"], f"{at}.auc"),
+            f"chance that a row of '{positive}' gets a higher score than one of the other class; 0.5 is guessing",
+        ),
+        Key(
+            "log-loss",
+            printed(found["log_loss"], f"{at}.log_loss"),
+            "mean of −log(probability given to the true class); lower is better",
+        ),
+        Key(
+            "calibration error",
+            printed(found["calibration_error"], f"{at}.calibration_error"),
+            "mean gap between stated probability and observed share; 0 is perfect",
+        ),
+    ]
+    return [
+        Text(f"Two classes: how good the probabilities of '{positive}' are.", tone="subhead"),
+        Keys(keys),
+        _reliability(subject, positive),
+    ]
+
+
+def _reliability(subject: Subject, positive: str) -> Figure:
+    bins = subject.summary["final"]["two_class"]["reliability"]
+    most = max(b["weight"] for b in bins)
+    points = [
+        Point(
+            b["predicted"],
+            b["observed"],
+            f"{count(b['weight'], 'row')} with a stated probability near {share(b['predicted'])}: {share(b['observed'])} were '{positive}'",
+            size=0.5 + 2 * (b["weight"] / most) ** 0.5,
+        )
+        for b in bins
+    ]
+    how = (
+        f"Rows are grouped by the probability of '{positive}' that the model stated. On the diagonal, statements come true as often as "
+        f"they say; below it the model is too sure of '{positive}', above it not sure enough. The larger a mark, the more rows."
+    )
+    columns = ("low", "high", "weight", "predicted", "observed")
+    text = csv_text(columns, [[b[c] for c in columns] for b in bins])
+    axes = Axis("mean stated probability"), Axis("Observed share")
+    draw = partial(_draw_diagonal, *axes, points, f"Reliability diagram for '{positive}'")
+    return Figure(f"{subject.key}-reliability", "Reliability diagram", how, draw, text, (NARROW,))
+
+
+def _draw_diagonal(x: Axis, y: Axis, points: Sequence[Point], label: str, width: int) -> str:
+    return diagonal(width, x, y, points, label)

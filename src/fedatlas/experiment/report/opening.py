@@ -1,0 +1,216 @@
+"""What stands first: what was run, in a sentence, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from fedatlas.experiment.report.blocks import Block, Cell, Key, Keys, Table, Text
+from fedatlas.experiment.report.source import Entry, Subject
+from fedatlas.experiment.report.words import (
+    LOWER_IS_BETTER,
+    NAMES,
+    bytes_text,
+    capital,
+    count,
+    csv_text,
+    flat,
+    held_text,
+    interval_note,
+    interval_text,
+    number,
+    printed,
+    seconds_text,
+    where,
+)
+
+SHOWN = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
+COMPARED = ("accuracy", "macro_f1", "rmse", "r2", "loss")
+TOTALS = ("bytes_up", "bytes_down", "bytes_peer")
+
+
+def title(entries: Sequence[Entry]) -> str:
+    """Of the page."""
+    if len(entries) > 1:
+        return f"{len(entries)} runs compared"
+    s = entries[0].subjects[0].summary
+    return f"{s['algorithm']} on {s['data']}"
+
+
+def sentence(entry: Entry) -> Markup:
+    """What was run."""
+    s = entry.subjects[0].summary
+    n = len(entry.subjects)
+    seeds = (
+        f"seed {s['seed']}"
+        if n == 1
+        else f"{n} times, with the seeds {', '.join(str(x.summary['seed']) for x in entry.subjects)}"
+    )
+    who = entry.config.cohort
+    part = (
+        ""
+        if who.size is None and who.fraction == 1
+        else f"; {who.size or format(who.fraction, '.0%')} of the clients a round"
+    )
+    return Markup(
+        "The algorithm <b>{}</b> trained the model <b>{}</b> ({}) on <b>{}</b>, split over <b>{}</b> with {} ({}), in {}{}; {}."
+    ).format(
+        s["algorithm"],
+        s["model"],
+        count(s["parameters"], "parameter"),
+        s["data"],
+        count(s["clients"], "client"),
+        held_text(s["partition_facts"]["sizes"]),
+        s["partition"],
+        count(max(x.summary["rounds"] for x in entry.subjects), "round"),
+        part,
+        seeds,
+    )
+
+
+def opening(entries: Sequence[Entry]) -> list[Block]:
+    """The first screen."""
+    if len(entries) > 1:
+        return [*(Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries), _runs(entries)]
+    entry = entries[0]
+    out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
+    return [*out, _seeds(entry) if len(entry.subjects) > 1 else _figures(entry.subjects[0])]
+
+
+def _keys(entry: Entry) -> list[Key]:
+    s, first = entry.summary, entry.subjects[0]
+    key, final, cost = entry.headline, s["final"], s["cost"]
+    several = len(entry.subjects) > 1
+    spread = s.get("over_seeds", {}).get("final", {}).get(key)
+    note = (
+        f"{count(spread['n'], 'seed')}; standard deviation {number(spread['sd'])}"
+        if spread
+        else interval_words(first, key)
+    )
+    out = [Key(f"{NAMES[key]}{', mean' if several else ''}", printed(final[key], entry.at(f"final.{key}")), note)]
+    gained = None if several else s.get("gain")
+    for part, term in (("local_only", "each alone, mean"), ("centralised", "all rows pooled")):
+        if gained and part in gained["summary"]:
+            found = gained["summary"][part]
+            worst = (
+                f"worst client {number(found['min'])}" if part == "local_only" else "what sharing the rows would give"
+            )
+            out.append(
+                Key(f"{NAMES[key]}, {term}", printed(found["mean"], entry.at(f"gain.summary.{part}.mean")), worst)
+            )
+    sent = sum(cost[k] for k in TOTALS)
+    out.append(
+        Key(
+            "sent in all", bytes_text(sent), f"{bytes_text(cost['bytes_up'])} up, {bytes_text(cost['bytes_down'])} down"
+        )
+    )
+    cpu = s["cpu"]
+    time = "mean of the seeds, " if several else ""
+    out.append(
+        Key(
+            "time",
+            printed(cost["seconds"], entry.at("cost.seconds"), seconds_text),
+            f"{time}{count(cpu['cores'], 'core')}",
+        )
+    )
+    return out
+
+
+def interval_words(subject: Subject, key: str) -> str:
+    """The bootstrap interval of a final figure in words."""
+    interval = subject.summary["final"].get("interval", {})
+    if key not in interval or interval[key][0] is None:
+        return "no interval: every client uses a model of its own"
+    low, high = interval[key]
+    rows = {row["test_rows"] for row in subject.summary["per_client"] if not row["own_rows"]}
+    n = f"{count(rows.pop())} " if len(rows) == 1 else ""
+    return (
+        f"{interval['level']:.0%} interval {interval_text(low, high)}, from resampling the {n}{where(subject.config)}"
+    )
+
+
+def _figures(subject: Subject) -> Table:
+    """Final and best of one run."""
+    final, best = subject.summary["final"], subject.summary["best"]
+    rows = []
+    for key in (k for k in SHOWN if k in final):
+        reached = best.get(key)
+        at = f"round {reached['round']}" if reached else ""
+        ends = printed(final[key], subject.at(f"final.{key}"))
+        peak = printed(reached["value"] if reached else None, subject.at(f"best.{key}.value"))
+        interval = final.get("interval", {}).get(key)
+        rows.append(
+            [Cell(capital(NAMES[key])), Cell(ends, interval_note(*interval) if interval else ""), Cell(peak, at)]
+        )
+    head = [Cell("figure"), Cell(f"after round {final['round']}"), Cell("best round")]
+    table = [(k, final[k], *(best.get(k, {}).get(x) for x in ("value", "round"))) for k in SHOWN if k in final]
+    text = csv_text(("figure", "final", "best", "best_round"), table)
+    return Table("figures", f"Figures on the {where(subject.config)}", head, rows, text)
+
+
+def _seeds(entry: Entry) -> Table:
+    """Every seed, and over all of them mean and standard deviation."""
+    keys = [k for k in COMPARED if k in entry.summary["final"]]
+    rows = [[Cell(s.label.rsplit(", ")[-1]), *(_final(s, k) for k in keys)] for s in entry.subjects]
+    spread = entry.summary["over_seeds"]["final"]
+    foot = [
+        [Cell("mean"), *(Cell(printed(spread[k]["mean"], entry.at(f"over_seeds.final.{k}.mean"))) for k in keys)],
+        [
+            Cell("standard deviation"),
+            *(Cell(printed(spread[k]["sd"], entry.at(f"over_seeds.final.{k}.sd"))) for k in keys),
+        ],
+    ]
+    table = [(s.summary["seed"], *(s.summary["final"][k] for k in keys)) for s in entry.subjects]
+    table += [("mean", *(spread[k]["mean"] for k in keys)), ("sd", *(spread[k]["sd"] for k in keys))]
+    caption = f"Figures after the last round on the {where(entry.config)}, seed by seed; below a figure its bootstrap interval"
+    return Table("figures", caption, [Cell("seed"), *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
+
+
+def _runs(entries: Sequence[Entry]) -> Table:
+    """The runs side by side."""
+    keys = [k for k in COMPARED if k in entries[0].summary["final"]]
+    rows = []
+    for entry in entries:
+        cost = entry.summary["cost"]
+        spread = entry.summary.get("over_seeds", {}).get("final", {})
+        cells = [
+            Cell(printed(entry.summary["final"][k], entry.at(f"final.{k}")), f"sd {number(spread[k]['sd'])}")
+            if spread
+            else _final(entry.subjects[0], k)
+            for k in keys
+        ]
+        n = f", {len(entry.subjects)} seeds" if spread else ""
+        name = Cell(entry.label, f"{entry.summary['algorithm']}{n}")
+        rows.append(
+            [
+                name,
+                *cells,
+                Cell(bytes_text(sum(cost[k] for k in TOTALS))),
+                Cell(seconds_text(cost["seconds"]), optional=True),
+            ]
+        )
+    head = [Cell("run"), *map(_head, keys), Cell("sent"), Cell("time", optional=True)]
+    records = [
+        flat({k: v for k, v in e.summary.items() if k in {"algorithm", "data", "rounds", "final", "cost"}})
+        for e in entries
+    ]
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    table = [(e.label, *(_plain(record.get(c)) for c in columns)) for e, record in zip(entries, records, strict=True)]
+    caption = "After the last rounds; below a figure its bootstrap interval, or its standard deviation (sd) over seeds"
+    return Table("runs", caption, head, rows, csv_text(("run", *columns), table))
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, list) else value
+
+
+def _final(subject: Subject, key: str) -> Cell:
+    final = subject.summary["final"]
+    interval = final.get("interval", {}).get(key)
+    return Cell(printed(final[key], subject.at(f"final.{key}")), interval_note(*interval) if interval else "")
+
+
+def _head(key: str) -> Cell:
+    return Cell(NAMES[key], "lower is better" if key in LOWER_IS_BETTER and key != "loss" else "")

@@ -1,0 +1,63 @@
+"""What left the clients, how the run was made, and how to make it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from markupsafe import Markup
+
+from fedatlas.experiment.report.blocks import Block, Code, Facts, Text
+from fedatlas.experiment.report.source import Entry, Subject
+from fedatlas.experiment.report.words import count
+
+
+def left_blocks(subject: Subject) -> list[Block]:
+    """What left a client, and what the run wanted its reader to know."""
+    s = subject.summary
+    said = Markup("What leaves a client in a round: <b>{}</b>.").format(s["leaves"])
+    out: list[Block] = [Text(said, tone="lead")]
+    prepared = subject.preprocess.get("bytes_up", 0)
+    if prepared and subject.preprocess.get("scale") == "federated":
+        out.append(
+            Text("Before round 1, once: sums of each column and counts of categories, to scale without pooling rows.")
+        )
+    out.append(
+        Text(
+            "This was a simulation on one machine. It shows what would be sent, not that it is safe to send: models can betray "
+            "something of the rows they were trained on, and nothing here was masked or perturbed unless the line above says so."
+        )
+    )
+    return [*out, *(Text(f"Notice: {notice}", tone="notice") for notice in s["notices"])]
+
+
+def repeat_blocks(entry: Entry) -> list[Block]:
+    """The exact command and configuration of a folder, and what it ran on."""
+    flag = " --baselines" if any(s.summary.get("gain") for s in entry.subjects) else ""
+    return [
+        Text("Save the configuration below as experiment.toml and run the command. Same plan and versions: same bits."),
+        Code(f"{entry.key}-command", "Command", f"fedatlas run experiment.toml{flag}"),
+        Code(f"{entry.key}-config", "Configuration, every key", entry.config_text, "experiment.toml"),
+        Facts([(term, value) for term, value in _facts(entry.subjects[0]) if value]),
+    ]
+
+
+def _facts(subject: Subject) -> list[tuple[str, str]]:
+    s = subject.summary
+    plan: dict[str, Any] = s["plan"]
+    cpu = s["cpu"]
+    data: dict[str, Any] = s.get("data_facts", {})
+    return [
+        ("data", ". ".join(str(data[key]) for key in ("citation", "licence") if data.get(key))),
+        ("units", str(data.get("units", ""))),
+        ("engine", f"{plan['engine']}, step {plan['step']} ({plan['reason']})"),
+        (
+            "workers",
+            f"{count(plan['workers'], 'process', 'processes')} of {count(plan['threads'], 'thread')}, chunk {plan['chunk']}",
+        ),
+        ("precision", f"{plan['precision']} on {plan['device']}"),
+        ("processor", f"{cpu['model']}, {count(cpu['cores'], 'core')}; {' '.join(cpu['flags'])}"),
+        ("system", s["system"]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in s["versions"].items())),
+        ("commit", s["commit"] or ""),
+        ("configuration hash", s.get("config_hash", "")),
+    ]

@@ -1,0 +1,111 @@
+"""What a report is made from: finished runs, read back from their folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedatlas.errors import ConfigError
+from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.experiment.record import CONFIG, RunFolder
+
+Plain = Mapping[str, Any]
+
+
+class Subject(NamedTuple):
+    """One finished run: one configuration, one seed."""
+
+    key: str  # begins the ids of its elements on the page
+    label: str
+    config: ExperimentConfig
+    config_text: str  # config.toml as it stands
+    rows: Sequence[Plain]  # of metrics.jsonl
+    summary: Plain
+    partition: Plain  # partition.json
+    preprocess: Plain  # preprocess.json
+
+    def at(self, path: str) -> str:
+        """The place of a figure: this run, and the keys of its summary.json."""
+        return f"{self.key}:{path}"
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the target is a number, so that errors are measured and lower is better."""
+        return bool(self.summary["task"] == "numbers")
+
+    @property
+    def headline(self) -> str:
+        """The figure that stands first."""
+        return "rmse" if self.numbers else "accuracy"
+
+    def name(self, k: int) -> str:
+        """The name of client ``k``: of its natural owner where there is one, else its number."""
+        names = self.partition["info"].get("names", ())
+        return str(names[k]) if k < len(names) else str(k)
+
+    def client(self, k: int) -> str:
+        """Client ``k`` in a sentence."""
+        name = self.name(k)
+        return f"client {k}" if name == str(k) else f"{name} (client {k})"
+
+
+class Entry(NamedTuple):
+    """One folder as named on the command line: a run, or several seeds of one configuration."""
+
+    key: str
+    label: str
+    config: ExperimentConfig
+    config_text: str
+    summary: Plain
+    subjects: tuple[Subject, ...]
+
+    def at(self, path: str) -> str:
+        """The place of a figure: this folder, and the keys of its summary.json."""
+        return f"{self.key}:{path}"
+
+    @property
+    def headline(self) -> str:
+        """The figure that stands first."""
+        return self.subjects[0].headline
+
+
+def read_entries(paths: Sequence[Path]) -> list[Entry]:
+    """The runs of these folders. ConfigError where one is no run, is not finished, or cannot stand beside the others."""
+    if not paths:
+        raise ConfigError("name at least one run folder: fedatlas report RUN.")
+    keys = ["run"] if len(paths) == 1 else [f"run{i}" for i in range(1, len(paths) + 1)]
+    entries = [_entry(*given) for given in zip(paths, labels(paths), keys, strict=True)]
+    first = entries[0]
+    for other in entries[1:]:
+        if other.headline != first.headline:
+            raise ConfigError(
+                f"'{first.label}' and '{other.label}' predict different kinds of things (classes and numbers): "
+                f"write a report for each."
+            )
+    return entries
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        found = ["/".join(part[-length:]) for part in parts]
+        if len(set(found)) == len(found):
+            return found
+    raise ConfigError(f"the same run is named twice: {', '.join(map(str, paths))}.")
+
+
+def _entry(path: Path, label: str, key: str) -> Entry:
+    folder = RunFolder.open(path)
+    config, text, summary = folder.config(), (path / CONFIG).read_text(encoding="utf-8"), folder.summary()
+    subjects = [_subject(path / f"seed-{s}", f"{label}, seed {s}", f"{key}-seed{s}") for s in config.seeds or ()]
+    return Entry(key, label, config, text, summary, tuple(subjects) or (_subject(path, label, key),))
+
+
+def _subject(path: Path, label: str, key: str) -> Subject:
+    folder = RunFolder.open(path)
+    text = (path / CONFIG).read_text(encoding="utf-8")
+    partition, preprocess = (json.loads((path / f"{n}.json").read_text("utf-8")) for n in ("partition", "preprocess"))
+    return Subject(key, label, folder.config(), text, folder.rows(), folder.summary(), partition, preprocess)

@@ -1,0 +1,159 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+NAMES = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro F1",
+    "weighted_f1": "weighted F1",
+    "loss": "loss",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
+}
+MEANING = {
+    "accuracy": "the share of rows whose class was predicted rightly",
+    "macro_f1": "F1 (harmonic mean of precision and recall) averaged over the classes, so that rare classes count as much as common ones",
+    "weighted_f1": "F1 averaged over the classes with their numbers of rows as weights",
+    "loss": "the mean loss, which training makes small",
+    "rmse": "root mean squared error, in the unit of the target",
+    "mae": "mean absolute error, in the unit of the target",
+    "r2": "share of the target's variance that the model explains; 1 is perfect, 0 is no better than the mean",
+}
+LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
+PARTS = {"local_only": "alone", "federated": "together", "centralised": "pooled"}
+DASH = "–"
+
+
+def number(v: float | None) -> str:
+    """0.81111 -> '0.811', 59317.9 -> '59,318', 0.000123 -> '0.00012'; a dash for None."""
+    if v is None:
+        return DASH
+    size = abs(v)
+    if size >= 100:
+        text = f"{v:,.0f}" if size >= 1000 else f"{v:.1f}"
+    else:
+        text = f"{v:.3f}" if size >= 0.0005 or v == 0 else f"{v:.2g}"
+    return text.replace("-", "−")
+
+
+def signed(v: float | None) -> str:
+    """`number` with its sign."""
+    return f"+{number(v)}" if v is not None and v > 0 else number(v)
+
+
+def capital(text: str) -> str:
+    """The text with a capital letter first."""
+    return text[:1].upper() + text[1:]
+
+
+def tick(v: float) -> str:
+    """A value on an axis: as short as it goes."""
+    return f"{v:,.10g}".replace("-", "−")
+
+
+def share(v: float | None) -> str:
+    """0.724 -> '72%'."""
+    return DASH if v is None else f"{v:.0%}"
+
+
+def count(n: float, thing: str = "", things: str = "") -> str:
+    """1234 -> '1,234'; with a noun '1 round', '1,234 rounds'."""
+    text = f"{n:,.0f}" if float(n).is_integer() else f"{n:,.1f}"
+    return f"{text} {thing if n == 1 else things or thing + 's'}" if thing else text
+
+
+def bytes_text(n: float) -> str:
+    """1234567 -> '1.23 MB' (powers of ten)."""
+    unit, divisor = byte_unit(n)
+    return f"{n:.0f}\xa0{unit}" if divisor == 1 else f"{_three(n / divisor)}\xa0{unit}"  # not broken at a line's end
+
+
+def byte_unit(n: float) -> tuple[str, float]:
+    """The unit in which n bytes are read most easily, and its size."""
+    for unit, size in (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
+        if abs(n) < 1000 * size:
+            return unit, size
+    return "TB", 1e12
+
+
+def seconds_text(s: float) -> str:
+    """75 -> '1 min 15 s'."""
+    if s < 60:
+        return f"{s:.0f}\xa0s" if s >= 10 else f"{s:.2f}\xa0s" if s >= 0.1 else f"{1000 * s:.3g}\xa0ms"
+    minutes, rest = divmod(round(s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def second_unit(s: float) -> tuple[str, float]:
+    """The unit in which durations up to s seconds are read most easily, and its size."""
+    return ("s", 1.0) if s < 300 else ("min", 60.0) if s < 10800 else ("h", 3600.0)
+
+
+def flops_text(n: float) -> str:
+    """6.4e9 -> '6.40 billion'."""
+    for name, size in (("quadrillion", 1e15), ("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if n >= size:
+            return f"{_three(n / size)}\xa0{name}"
+    return f"{n:,.0f}"
+
+
+def interval_text(low: float | None, high: float | None, text: Any = number) -> str:
+    """'0.776 to 0.847', or nothing."""
+    return "" if low is None or high is None else f"{text(low)} to {text(high)}"
+
+
+def interval_note(low: float | None, high: float | None, text: Any = number) -> Markup:
+    """The same below a figure in a table, where room is short: a dash, after which the line may break."""
+    if low is None or high is None:
+        return Markup()
+    return Markup("{}–<wbr>{}").format(text(low), text(high))
+
+
+def printed(value: float | None, key: str, text: Any = number) -> Markup:
+    """A figure of summary.json on the page: rounded for people, whole for machines, with its place in the file."""
+    if value is None:
+        return Markup("–")
+    return Markup('<data value="{}" data-key="{}">{}</data>').format(repr(value), key, text(value))
+
+
+def where(config: Any) -> str:
+    """The rows that the figures are taken on."""
+    return "test rows" if config.evaluation.on == "test" else "validation rows"
+
+
+def held_text(sizes: Sequence[int]) -> str:
+    """'112 rows each', '161 to 4,512 rows each'."""
+    low, high = min(sizes), max(sizes)
+    return f"{count(low, 'row')} each" if low == high else f"{count(low)} to {count(high)} rows each"
+
+
+def csv_text(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A table as CSV (RFC 4180) with whole numbers; nothing where there is no value."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(head)
+    writer.writerows(["" if v is None else v for v in row] for row in rows)
+    return out.getvalue()
+
+
+def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested tables as one: {'a': {'b': 1}} -> {'a b': 1}."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{before}{key}"
+        out |= flat(value, f"{name} ") if isinstance(value, Mapping) else {name: value}
+    return out
+
+
+def _three(v: float) -> str:
+    """Three significant digits without an exponent."""
+    return f"{v:.0f}" if v >= 100 else f"{v:.1f}" if v >= 10 else f"{v:.2f}"
