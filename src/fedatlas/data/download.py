@@ -74,7 +74,6 @@ def _by_hand(remotes: Sequence[Remote]) -> str:
 def fetch(remotes: Sequence[Remote], home: Path, complain: Callable[[str], str]) -> dict[str, Path]:
     """Downloads the original files into ``home/originals``; DataError with ``complain(why)`` where one cannot be had."""
     import pooch
-    import requests
 
     pooch.get_logger().setLevel("WARNING")
     records = read_json(home / RECORDS)
@@ -85,7 +84,7 @@ def fetch(remotes: Sequence[Remote], home: Path, complain: Callable[[str], str])
             loader = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, timeout=30)
             try:
                 path = pooch.retrieve(remote.url, known, remote.file, home / "originals", downloader=loader)
-            except (requests.RequestException, OSError) as error:
+            except OSError as error:  # what requests raises is one
                 if (response := getattr(error, "response", None)) is not None:
                     response.close()  # pooch leaves the connection of a refused request open
                 raise DataError(complain(f"{remote.url}: {type(error).__name__}")) from error

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedatlas.algorithms import ALGORITHMS
@@ -20,6 +21,16 @@ from fedatlas.models import LOSSES, describe_models
 from fedatlas.registry import PLUGINS, defaults, summary
 
 Rows = list[dict[str, Any]]
+COLUMNS = (
+    "name",
+    "found",
+    "place",
+    "summary",
+    "rows",
+    "clients",
+    "trainable",
+    "trains_on",
+)  # shown by `list`; all with --json
 EXTRAS = {
     "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
     "tables": ("pyarrow", ".parquet files"),
@@ -93,12 +104,19 @@ def show_rows(found: Rows) -> None:
     """A table on standard output."""
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False)
-    keys = [key for key in found[0] if not isinstance(found[0][key], (dict, list)) and key != "source"]
+    keys = [key for key in COLUMNS if any(row.get(key) is not None for row in found)]
     for key in keys:
-        table.add_column(key, overflow="fold")
+        table.add_column(key, overflow="fold", no_wrap=key == "name")
     for row in found:
-        table.add_row(*("" if row.get(key) is None else str(row.get(key)) for key in keys))
+        table.add_row(*(cell(row.get(key)) for key in keys))
     console.print(table)
+
+
+def cell(value: Any) -> str:
+    """A value in a table."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else escape(", ".join(value) if isinstance(value, list) else str(value))
 
 
 def show_entry(found: Mapping[str, Any]) -> None:
@@ -141,7 +159,7 @@ def show_doctor(found: Mapping[str, Any]) -> None:
     )
     for name, there in found["extras"].items():
         hint = "installed" if there else f'not installed: pip install "fedatlas[{name}]"'
-        console.print(f"[bold]{name}[/] ({EXTRAS[name][1]}): {hint}", markup=True)
+        console.print(f"[bold]{name}[/] ({EXTRAS[name][1]}): {escape(hint)}")
     console.print("[bold]data[/]")
     if not found["data"]:
         raise ConfigError("no data source is registered.")
