@@ -158,3 +158,25 @@ def stepped(
 
 def furthest(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
     return max((float((left[n].double() - right[n].double()).abs().max()) for n in right), default=0.0)
+
+
+class Odd(nn.Module):
+    """Tied and split weights, a scale without dimensions, grouped and one-dimensional convolutions, an average pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.3))
+        self.table = nn.Parameter(0.3 * torch.randn(12, 6))
+        self.pair = nn.Linear(6, 12)
+        self.along = nn.Conv1d(2, 4, 3, padding=1, groups=2)
+        self.plane = nn.Conv2d(2, 4, 3, padding=1)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = self.pair(x @ self.table).chunk(2, dim=1)
+        gate = self.scale * left * torch.sigmoid(right)
+        back = gate @ self.table.T  # the table a second time
+        signal = self.along(back.view(-1, 2, 6)).amax(2)
+        plane = nn.functional.avg_pool2d(self.plane(back.view(-1, 2, 2, 3)).relu(), (2, 3)).flatten(1)
+        a, b = self.head.weight.split(4, dim=1)
+        return signal @ a.T + plane @ b.T + self.head.bias

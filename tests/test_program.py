@@ -27,6 +27,7 @@ from steps import (
     DIRECTIONS,
     OPTIMIZERS,
     InPlace,
+    Odd,
     Recurrent,
     Smooth,
     batches_of,
@@ -85,6 +86,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dense batch norm": (lambda: MODELS["mlp"]((12,), 4, hidden=(8, 8), norm="batch"), (12,)),
     "projection": (lambda: MODELS["mlp"]((12,), 4, hidden=(8,), projection=5), (12,)),
     "in place": (InPlace, (12,)),
+    "odd": (Odd, (12,)),
     "logistic": (lambda: MODELS["logistic"]((12,), 4), (12,)),
 }
 
@@ -106,6 +108,17 @@ def test_dropout_masks_are_inputs() -> None:
     masks = dropout_shapes(module, torch.zeros(2, 1, 8, 8, dtype=torch.float64))
     assert len(masks) == 2
     law(spec_of(module, direction=DIRECTIONS["scaffold"]), batches_of((1, 8, 8), [3, 3, 3], masks=masks))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_parameters_that_pull_on_each_other(optimizer: str) -> None:
+    """Each reads the other's old value, although one of them is written first."""
+
+    def direction(g: Tree, w: Tree, inputs: Any) -> Tree:
+        return Tree({**g, "0.weight": g["0.weight"] + w["2.weight"], "2.weight": g["2.weight"] - 0.5 * w["0.weight"]})
+
+    module = made(lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
+    law(spec_of(module, direction=direction, optimizer=OPTIMIZERS[optimizer]), batches_of((4,), [5] * 4))
 
 
 def test_row_weights_are_inputs() -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedatlas.engine.calls import CALLS, COMMUTE, COPIES, METHODS, TAKE_NUMBER
-from fedatlas.engine.graph import VIEWS, Flat, Op, is_op, value, writes
+from fedatlas.engine.graph import Flat, Op, is_op, is_view, value, writes
 from fedatlas.engine.placement import Placement, pools
 
 aten = torch.ops.aten
@@ -70,7 +70,7 @@ class _Emitter:
             self.bind.append(f"{self.call_it(node, node.name)} = T['constants/{node.target}']")
         elif node.op == "output" or only_loss(node):
             pass
-        elif kind == "fixed" or (node.target in VIEWS and kind == "placed"):
+        elif kind == "fixed" or (is_view(node) and kind == "placed"):
             self.prepare(node)
         elif writes(node):
             self.overwrite(node)

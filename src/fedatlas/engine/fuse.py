@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedatlas.engine.graph import SILENT_WRITERS, VIEWS, Flat, Op, effect, insert, is_op, swap, value, writes
+from fedatlas.engine.graph import SILENT_WRITERS, Flat, Op, effect, insert, is_op, is_view, swap, value, writes
 from fedatlas.engine.rewrite import share
+from fedatlas.engine.step import NotTraceable
 
 aten = torch.ops.aten
 
@@ -86,6 +87,8 @@ def fuse(flat: Flat) -> Flat:
             written = write(Place(node.next, steady, done, argument), node)
             node.replace_all_uses_with(written, delete_user_cb=lambda user: not writes(user))
             done.add(argument)
+        elif node in done:
+            raise NotTraceable("a new value is the old value of another")
         else:
             insert(output, aten.copy_.default, argument, node, like=argument)
     output.args = ((output.args[0][0],),)
@@ -203,8 +206,8 @@ def same_kind(a: Op, b: Op) -> bool:
 def sources(node: Op) -> list[Op]:
     """What is read when a term is added: the value, or the operands of its product, looked up through views."""
     found = [node] if not alone(node) else node.all_input_nodes
-    while any(n.target in VIEWS for n in found):
-        found = [m for n in found for m in (n.all_input_nodes if n.target in VIEWS else [n])]
+    while any(is_view(n) for n in found):
+        found = [m for n in found for m in (n.all_input_nodes if is_view(n) else [n])]
     return found
 
 
@@ -226,7 +229,7 @@ def read_behind(argument: Op, place: Op) -> bool:
         reads = any(a in aliases for a in node.all_input_nodes)
         if reads and behind and node.op != "output":
             return True
-        if reads and node.target in VIEWS:
+        if reads and is_view(node):
             aliases.add(node)
         behind = behind or node is place
     return False
@@ -241,7 +244,7 @@ def is_factor(place: Place, x: Any) -> bool:
         return isinstance(x, int | float)
     if "val" not in x.meta or value(x).dim() or x.meta["device"].type != "cpu":
         return False
-    return x in place.steady or (x.op == "call_function" and x.target not in VIEWS)
+    return x in place.steady or (x.op == "call_function" and not is_view(x))
 
 
 def times(end: Op, a: Factor, b: Any) -> Factor:

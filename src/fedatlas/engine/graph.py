@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,21 +14,6 @@ aten = torch.ops.aten
 
 # A torch.fx Node. Its operands are typed as everything an operand could ever be, so that no access to them checks.
 Op = Any
-
-VIEWS = {
-    aten.t.default,
-    aten.transpose.int,
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.permute.default,
-    aten.expand.default,
-    aten.unsqueeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.slice.Tensor,
-    aten.select.int,
-    aten.as_strided.default,
-}
 
 # Writes into running_mean and running_var (arguments 3 and 4) although its schema does not say so.
 SILENT_WRITERS = {aten.native_batch_norm.default: (3, 4)}
@@ -63,6 +49,15 @@ def is_op(x: Any) -> bool:
 def writes(node: Op) -> bool:
     """Whether the operator's schema says that it writes into an argument."""
     return node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+
+
+def is_view(node: Op) -> bool:
+    """Whether a result may be the memory of its first operand, seen in another way."""
+    if node.target is operator.getitem:
+        return is_view(node.args[0])
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    # _unsafe_view promises autograd a new tensor, but hands out the old memory
+    return node.target is aten._unsafe_view.default or (not writes(node) and any(r.alias_info for r in returns))
 
 
 def effect(node: Op) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedatlas.engine.calls import CALLS, COPIES
 from fedatlas.engine.fuse import constants
-from fedatlas.engine.graph import VIEWS, Flat, Op, dense, is_op, same_layout, value, writes
+from fedatlas.engine.graph import Flat, Op, dense, is_op, is_view, same_layout, value, writes
 
 aten = torch.ops.aten
 
@@ -35,7 +35,7 @@ class Placement:
         self.kind: dict[Op, Kind] = {}
         for node in self.nodes:
             owner = node.kwargs.get("out", node.args[0] if node.args else None)
-            shares = is_op(owner) and (node.target in VIEWS or writes(node))
+            shares = is_op(owner) and (is_view(node) or writes(node))
             self.root[node] = self.root[owner] if shares else node
         for place, node in enumerate(self.nodes):
             for read in [*node.all_input_nodes, node]:

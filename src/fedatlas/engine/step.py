@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -71,7 +72,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 def is_number(leaf: Any) -> bool:
     """Whether a leaf is a plain number, which a step program takes as a tensor without dimensions."""
-    return isinstance(leaf, int | float) and not isinstance(leaf, bool)
+    return isinstance(leaf, numbers.Real) and not isinstance(leaf, bool)
 
 
 def number(value: float) -> Tensor:
