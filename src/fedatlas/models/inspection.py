@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from fedatlas.models.dropout import evaluating
 
@@ -58,12 +59,32 @@ def flops(module: nn.Module, x: Tensor) -> int:
     Matrix products and convolutions, two operations for a multiplication and an addition; biases, activations,
     pools and norms are not counted. A training step is about three of these (ALGORITHMS.md C13).
     """
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mkldnn_rnn_layer: _recurrent_flops})
+    counter = _FlopCounter()
     with evaluating(module), torch.no_grad(), counter:
         module(x)
-    return int(counter.get_total_flops()) // len(x)
+    return counter.total // len(x)
 
 
-def _recurrent_flops(x: list[int], input_weight: list[int], hidden_weight: list[int], *rest: Any, **keys: Any) -> int:
+class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up torch's own formulas over the operators that are called."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its whole compiler to skip it
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten.mkldnn_rnn_layer:
+            self.total += _recurrent_flops(*(x.shape for x in args[:3]))
+        elif func.overloadpacket in flop_registry:
+            self.total += int(flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=result))
+        return result
+
+
+def _recurrent_flops(x: torch.Size, input_weight: torch.Size, hidden_weight: torch.Size) -> int:
     """One direction of one fused CPU layer, which the counter does not know: x (length, n, in), weights (gates, in)."""
     return 2 * x[0] * x[1] * (math.prod(input_weight) + math.prod(hidden_weight))
