@@ -121,6 +121,25 @@ def test_parameters_that_pull_on_each_other(optimizer: str) -> None:
     law(spec_of(module, direction=direction, optimizer=OPTIMIZERS[optimizer]), batches_of((4,), [5] * 4))
 
 
+def test_any_name_will_do() -> None:
+    """Keywords, digits and signs in the names of parameters and inputs."""
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.ParameterDict({"lambda": torch.ones(12, 4), "_": torch.zeros(4), "step": torch.ones(4)})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(x @ self.inner["lambda"] + self.inner["_"]) * self.inner["step"]
+
+    direction: Any = lambda g, w, i: g + i["1-T"] * w  # noqa: E731
+    module, batch = made(Named), batches_of((12,), [5])[0]
+    program = derive(spec_of(module, direction=direction), batch, {"lr": 0.1, "1-T": 0.3})
+    params, inputs = parts(module)[0], {"lr": 0.2, "1-T": 0.5}
+    expected = oracle(spec_of(module, direction=direction), params, Tree(), inputs, [batch, batch])[0]
+    assert furthest(stepped({5: program}, params, Tree(), inputs, [batch, batch])[0], expected) < 1e-12
+
+
 def test_row_weights_are_inputs() -> None:
     law(spec_of(made(Smooth)), batches_of((12,), [5, 5], weighted=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import operator
 import re
 from typing import Any, NamedTuple
@@ -207,10 +208,12 @@ class _Emitter:
         return self.name[node]
 
     def unused(self, wish: str) -> str:
+        """A name that is free, as near to the wish as can be."""
         wish = wish.lstrip("_")
-        stem, name, n = wish.removesuffix("_1"), wish if wish[0].isalpha() else f"v{wish}", 1
-        while name in self.taken:
-            name, n = f"{stem}_{n}", n + 1
+        name = wish = wish if wish[:1].isalpha() else f"v{wish}"
+        n = 1
+        while name in self.taken or keyword.iskeyword(name):
+            name, n = f"{wish.removesuffix('_1')}_{n}", n + 1
         self.taken.add(name)
         return name
 

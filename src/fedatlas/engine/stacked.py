@@ -42,6 +42,7 @@ from fedatlas.tree import Tree
 
 aten = torch.ops.aten
 
+_SMALL = 500_000  # parameters times rows
 _COUNTS = (7, 11, 13)  # derived for these numbers of clients; the text for any number follows, and is checked
 
 
@@ -89,6 +90,14 @@ class StackedProgram:
         if self._bind is None:
             self._bind = loaded(self.source)
         return self._bind({**taken, "M": len(inputs)})
+
+
+def worth_stacking(params: Mapping[str, Tensor], rows: int) -> bool:
+    """Whether clients with such parameters and batches should share a stack (benchmarks/stacked_speed.py).
+
+    Below about half a million multiplications in the forward pass, calling the operators costs more than they do.
+    """
+    return sum(x.numel() for x in params.values()) * rows <= _SMALL
 
 
 def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs) -> StackedProgram:
