@@ -16,8 +16,9 @@ from fedatlas.algorithm import UNION, Algorithm, Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
-from fedatlas.engine.host import Host
+from fedatlas.engine.host import Executor, Host
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import SerialExecutor, run_job
 from fedatlas.engine.optim import Optimizer
@@ -139,10 +140,15 @@ def tuned(bench: Bench) -> SerialExecutor:
     return SerialExecutor(bench, FastRunner(bench, SIZES, "tuned", "float64"))
 
 
-@pytest.mark.parametrize("make", [fast, tuned])
+def stacked(bench: Bench) -> StackedExecutor:
+    """All clients of a round in one stack."""
+    return StackedExecutor(bench, FastRunner(bench, SIZES, "stacked", "float64"), 8)
+
+
+@pytest.mark.parametrize("make", [fast, tuned, stacked])
 @pytest.mark.parametrize("optimizer", [sgd(), sgd(momentum=0.9, nesterov=True), Optimizer("adam")])
 @pytest.mark.parametrize("name", NAMES)
-def test_engines(name: str, optimizer: Optimizer, make: Callable[[Bench], SerialExecutor]) -> None:
+def test_engines(name: str, optimizer: Optimizer, make: Callable[[Bench], Executor]) -> None:
     """The fast engine agrees with the oracle, in float64 on a smooth network, over rounds, states and ragged batches."""
     made = algorithm(name, "engines")
     if any(key in made.fixes for key in ("local.momentum", "local.optimizer")) and optimizer != sgd():

@@ -47,7 +47,7 @@ def job(algorithm: Algorithm, params: Tree, buffers: Tree) -> Job:
 
 
 def step_of(model: str, algorithm: Algorithm) -> str:
-    """"program" or "tuned": what the fast engine really takes."""
+    """ "program" or "tuned": what the fast engine really takes."""
     shape, outputs = SHAPES.get(model, (1, 28, 28)), OUTPUTS.get(model, 10)
     module = init_model(MODELS[model], shape, outputs, 1)
     tokens = model.endswith("lstm")

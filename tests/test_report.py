@@ -242,12 +242,10 @@ def test_who_held_what_and_the_weights_are_the_run_s(runs: dict[str, Path], repo
     page, facts = Page(reports["half"]), summary(runs["half"])["partition_facts"]
     names = summary(runs["half"])["class_names"]
     assert [[int(row[name]) for name in names] for row in page.table("run-classes")] == facts["histogram"]
-    by_round = {int(r["round"]): r for r in page.table("run-weights-by-round")}
-    for row in rows(runs["half"])[1:]:
-        given_ = {
-            int(k.removeprefix("client_")): float(v) for k, v in by_round[row["round"]].items() if k != "round" and v
-        }
-        assert given_ == dict(zip(row["clients"], row["weights"], strict=True))
+    for name in ("run-weights", "run-weights-by-round"):
+        found = [(int(r["round"]), int(r["client"]), float(r["weight"])) for r in page.table(name)]
+        known = rows(runs["half"])
+        assert found == [(r["round"], k, w) for r in known for k, w in zip(r["clients"], r["weights"], strict=True)]
 
 
 def test_costs_confusion_and_calibration_are_the_summary(runs: dict[str, Path], reports: dict[str, Path]) -> None:

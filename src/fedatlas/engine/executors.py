@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.host import Executor
 from fedatlas.engine.job import Bench
@@ -42,6 +43,8 @@ def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int]) -> Executor:
     if plan.engine == "loop":
         return SerialExecutor(bench)
     runner = FastRunner(bench, sizes, plan.step, plan.precision)
+    if plan.step == "stacked":
+        return StackedExecutor(bench, runner, plan.chunk)
     if plan.workers > 1:
         return PoolExecutor(bench, runner, plan.workers, plan.chunk)
     return SerialExecutor(bench, runner)

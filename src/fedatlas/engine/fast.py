@@ -30,7 +30,8 @@ class FastRunner:
 
     def __init__(self, bench: Bench, sizes: Iterable[int], step: str, precision: str) -> None:
         self.step, self.precision = step, precision
-        self.derived = batch_sizes(bench, sizes) if step == "program" else frozenset[int]()
+        self.derived = frozenset[int]() if step == "tuned" else batch_sizes(bench, sizes)
+        self.examples: dict[str, Batch] = {}  # a batch of each task, for shapes
         self.steps: dict[tuple[str, int], StepProgram | TunedStep] = {}
 
     def warm(self, bench: Bench, job: Job) -> bool:
@@ -42,10 +43,15 @@ class FastRunner:
         if batch is None:
             return False
         spec, inputs = spec_of(bench, job, self.precision), inputs_of(job, ready)
+        self.examples[job.what] = batch
         self.steps[job.what, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else "a rare batch size")
         for size in sorted(self.derived):
             self.steps[job.what, size] = step_for(spec, resized(batch, size), inputs)
         return True
+
+    def step_of(self, what: str, size: int) -> StepProgram | TunedStep:
+        """The step of a task for a batch size."""
+        return self.steps.get((what, size)) or self.steps[what, -1]
 
     def notes(self) -> list[str]:
         """What each step turned out to be."""
@@ -73,7 +79,7 @@ class FastRunner:
         bench.network.module.train()
         for batch in job_batches(ready):
             size = len(batch.x)
-            made = self.steps.get((job.what, size)) or self.steps[job.what, -1]
+            made = self.step_of(job.what, size)
             if memory is None:
                 with nullcontext() if self.mixed(bench, job, ready.rows.n) else made.mode():
                     params = made.local_copy(params)

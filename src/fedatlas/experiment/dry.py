@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from fedatlas.data.partition import draw, draw_text
-from fedatlas.engine.client_state import ClientStates
-from fedatlas.engine.executors import make_executor
-from fedatlas.engine.host import Cost, Host
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
 from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.setup import Setup, set_up
+from fedatlas.experiment.setup import set_up
 from fedatlas.experiment.summary import partition_facts
+from fedatlas.experiment.trial import trial
 from fedatlas.experiment.units import bytes_text, seconds_text
-from fedatlas.rounds import federated
 
 SHOWN = 40  # clients whose holdings fit on a screen
 
@@ -45,7 +41,7 @@ def dry_run(config: ExperimentConfig) -> dict[str, Any]:
     setup = set_up(config, (config.seeds or (config.seed,))[0])
     plan = resolve_plan(setup)
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1)
-    cost, one = one_client(setup, drawn.round.cohort[:1])
+    cost, one = trial(setup, plan._replace(workers=1), drawn.round.cohort[:1])
     seconds = one * max(drawn.round.m, 1) / max(plan.workers, 1)
     m = max(drawn.round.m, 1)
     return {
@@ -60,27 +56,6 @@ def dry_run(config: ExperimentConfig) -> dict[str, Any]:
         "plan": plan.plain(),
         "notices": list(setup.notices),
     }
-
-
-def one_client(setup: Setup, cohort: tuple[int, ...]) -> tuple[Cost, float]:
-    """The cost of a round with one client, and its seconds once the step is derived: the second time it is run."""
-    plan = resolve_plan(setup)._replace(workers=1)
-    host = Host(
-        setup.bench, make_executor(plan, setup.bench, setup.sizes.values()), ClientStates(), setup.sizes, setup.seed
-    )
-    facts = {"K": float(host.K), "n": float(host.n), "classes": float(setup.dataset.classes)}
-    server = dict(setup.algorithm.server_init({"global": setup.params}, facts))
-    if setup.buffers:
-        server["buffers"] = setup.buffers
-    drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
-    alone = drawn._replace(cohort=cohort, sizes={k: drawn.sizes[k] for k in cohort})
-    seconds = 0.0
-    for _ in range(2):
-        started = time.perf_counter()
-        host.drive((setup.algorithm.rounds or federated)(setup.algorithm, server, alone), 1, setup.config.local.lr)
-        seconds = time.perf_counter() - started
-    host.states.close()
-    return host.cost, seconds
 
 
 def show(found: dict[str, Any]) -> None:

@@ -8,7 +8,9 @@ from fedatlas.experiment import machine
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import bytes_of
 from fedatlas.experiment.setup import Setup
+from fedatlas.experiment.trial import trial
 
+SMALL = 30_000  # parameters up to which calling a step's operators costs more than they do
 ALONE = 2e8  # floating-point operations of a round below which handing clients to workers costs more than it saves
 
 
@@ -18,9 +20,33 @@ def resolve_plan(setup: Setup) -> Plan:
     device, threads = machine.device(engine.device), machine.cores()
     if engine.name == "loop":
         return Plan("loop", "loop", 1, 1, threads, engine.precision, device, "the oracle: one client after another")
-    step = {"auto": "program", "calibrate": "program", "stacked": "program"}.get(engine.plan, engine.plan)
+    if engine.plan == "calibrate":
+        return calibrated(setup)
+    step = engine.plan if engine.plan != "auto" else step_for(setup)
+    if step == "stacked":
+        reason = "a small dense model: clients train in one stack"
+        return Plan("fast", step, 1, chunk_for(setup), threads, engine.precision, device, reason)
     workers, reason = workers_for(setup)
     return Plan("fast", step, workers, chunk_for(setup), threads, engine.precision, device, reason)
+
+
+def calibrated(setup: Setup) -> Plan:
+    """The fastest of the plans on a round with the first clients of the first cohort, timed here and now."""
+    cohort = draw_round(setup.config, setup.sizes, setup.seed, 1).round.cohort[: 2 * machine.cores()]
+    seconds = {}
+    for step in ("program", "stacked", "tuned"):
+        engine = setup.config.engine.model_copy(update={"plan": step})
+        plan = resolve_plan(setup._replace(config=setup.config.model_copy(update={"engine": engine})))
+        seconds[plan] = trial(setup, plan, cohort)[1]
+    best = min(seconds, key=seconds.__getitem__)
+    figures = ", ".join(f"{plan.step} {value:.3f} s" for plan, value in seconds.items())
+    return best._replace(reason=f"calibrated on {len(cohort)} clients: {figures}")
+
+
+def step_for(setup: Setup) -> str:
+    """By a rule: dense models of at most `SMALL` parameters are stacked over clients, all others take programs of their own."""
+    dense = all(x.dim() <= 2 for x in setup.params.values())
+    return "stacked" if dense and setup.params.size() <= SMALL else "program"
 
 
 def workers_for(setup: Setup) -> tuple[int, str]:

@@ -85,12 +85,12 @@ def _seeds_note(entries: Sequence[Entry]) -> str:
     )
 
 
-def _absent(subject: Subject) -> str:
+def _absent(subject: Subject) -> str | Markup:
     if subject.summary["algorithm"] in BASELINES:
         return f"This run is itself a baseline ({subject.summary['algorithm']}): run another algorithm to see what a federation adds to it."
-    return (
-        "Not measured in this run. To see what each client gains, run it again as 'fedatlas run --baselines': it also trains "
-        "every client alone and all rows pooled, and compares the three here."
+    return Markup(
+        "Not measured in this run. To see what each client gains, run it again with <code>fedatlas run --baselines</code>: it also "
+        "trains every client alone and all rows pooled, and compares the three here."
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from fedatlas.experiment.report.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
 from fedatlas.experiment.report.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat
@@ -182,41 +181,44 @@ def weight_blocks(subject: Subject) -> list[Block]:
     found = weights_of(subject)
     if not found:
         return []
-    fixed = all(max(w.values()) - min(w.values()) < 1e-9 for w in found.values() if w)
+    every = [w for by in found.values() for w in by.values()]
     rounds = [row["round"] for row in subject.rows if row["clients"]]
     always = all(len(w) == len(rounds) for w in found.values())
-    every = [w for by in found.values() for w in by.values()]
-    if always and max(every) <= ALIKE * min(every):
+    out: list[Block] = []
+    if max(every) <= ALIKE * min(every):
         nearly = "" if max(every) - min(every) < 1e-9 else " nearly"
-        return [Text(f"All clients had{nearly} the same weight in every round's mean: {number(every[0])}.")]
-    out: list[Block] = [_weights(subject, found, fixed)]
-    if not (fixed and always) and len(rounds) * len(found) <= ROUNDS_DRAWN:
+        who = "All clients" if always else "The clients that took part"
+        out.append(Text(f"{who} had{nearly} the same weight in every round's mean: {number(every[0])}."))
+    else:
+        out.append(_weights(subject, found))
+    changes = not always or any(max(w.values()) - min(w.values()) > 1e-9 for w in found.values())
+    if changes and len(rounds) * len(chosen(len(found))) <= ROUNDS_DRAWN:
         out.append(_by_round(subject, found, rounds))
     return out
 
 
-def _weights(subject: Subject, found: dict[int, dict[int, float]], fixed: bool) -> Figure:
+def _weights(subject: Subject, found: dict[int, dict[int, float]]) -> Figure:
     columns = chosen(len(found))
     points = []
     for i, k in enumerate(columns):
         w = list(found[k].values())
         if w:
-            mean = math.fsum(w) / len(w)
-            times = f"{count(len(w), 'round')}"
-            span = "" if fixed else f", {number(min(w))} to {number(max(w))}"
-            low, high = (None, None) if fixed else (min(w), max(w))
-            points.append(Point(i, mean, f"{subject.client(k)}: weight {number(mean)}{span} ({times})", low, high))
-    change = (
-        ""
-        if fixed
-        else " The mark is the mean over the rounds a client took part in, the line reaches from its smallest to its largest weight."
+            mean, low, high = math.fsum(w) / len(w), min(w), max(w)
+            span = f", {number(low)} to {number(high)}" if high > low else ""
+            said = f"{subject.client(k)}: weight {number(mean)}{span} ({count(len(w), 'round')})"
+            points.append(Point(i, mean, said, low, high))
+    how = (
+        "How much each client's update counted in the server's mean; the weights of a round add up to 1. The mark is the mean over "
+        f"the rounds in which the client took part, a line reaches from its smallest to its largest weight.{drawn_of(len(found))}"
     )
-    how = f"How much each client's update counted in the server's mean; the weights of a round add up to 1.{change}{drawn_of(len(found))}"
     axis = Axis("Weight in the mean", zero=True)
     draw = partial(_dots, [str(k) for k in columns], "client", axis, [Series("weight", 0, points)], how)
-    table = [(k, subject.name(k), r, w) for k, by in found.items() for r, w in by.items()]
-    text = csv_text(("client", "name", "round", "weight"), table)
-    return Figure(f"{subject.key}-weights", "Weight of each client", how, draw, text, BOTH)
+    return Figure(f"{subject.key}-weights", "Weight of each client", how, draw, _weights_csv(subject, found), BOTH)
+
+
+def _weights_csv(subject: Subject, found: dict[int, dict[int, float]]) -> str:
+    table = sorted((r, k, subject.name(k), w) for k, by in found.items() for r, w in by.items())
+    return csv_text(("round", "client", "name", "weight"), table)
 
 
 def _by_round(subject: Subject, found: dict[int, dict[int, float]], rounds: Sequence[int]) -> Figure:
@@ -227,10 +229,9 @@ def _by_round(subject: Subject, found: dict[int, dict[int, float]], rounds: Sequ
         f"One column a client, one row a round. The stronger the colour, the more its update counted (strongest: {number(most)}); "
         f"empty: it took no part or did not return.{drawn_of(len(found))}"
     )
-    table: list[list[Any]] = [[r, *(found[k].get(r) for k in found)] for r in rounds]
-    text = csv_text(("round", *(f"client_{k}" for k in found)), table)
     draw = partial(_heat, [str(r) for r in rounds], [str(k) for k in columns], cells, ("round", "client"), how)
-    return Figure(f"{subject.key}-weights-by-round", "Weights round by round", how, draw, text, BOTH)
+    name = f"{subject.key}-weights-by-round"
+    return Figure(name, "Weights round by round", how, draw, _weights_csv(subject, found), BOTH)
 
 
 def _weighed(subject: Subject, k: int, r: int, w: float | None, most: float) -> Shaded:

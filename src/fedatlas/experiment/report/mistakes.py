@@ -21,9 +21,9 @@ def error_blocks(subject: Subject) -> list[Block]:
         return []
     if not final.get("per_class_f1"):
         return [Text("Every client uses a model of its own here, so that there is no single confusion matrix to show.")]
-    pictures = [_matrix(subject)] if "confusion" in final else []
-    out: list[Block] = [Figures([*pictures, _f1(subject)]), _table(subject)]
-    return [*out, *_two_class(subject)]
+    pictures = [*([_matrix(subject)] if "confusion" in final else []), _f1(subject)]
+    many = len(final["per_class_f1"]) >= WIDE_FROM
+    return [*(pictures if many else [Figures(pictures)]), _table(subject), *_two_class(subject)]
 
 
 def _matrix(subject: Subject) -> Figure:

@@ -11,6 +11,7 @@ from importlib.resources import files
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from fedatlas.experiment.report.blocks import Figure, Part, Section, Text
 from fedatlas.experiment.report.costs import cost_blocks
@@ -70,9 +71,8 @@ def render(entries: Sequence[Entry]) -> str:
 
 def _gain_over(entries: Sequence[Entry]) -> list[Section]:
     table = gain_over(entries)
-    absent = Text(
-        "No run here has the baselines to compare with: 'fedatlas run --baselines' trains them.", tone="notice"
-    )
+    hint = Markup("No run here has the baselines to compare with: <code>fedatlas run --baselines</code> trains them.")
+    absent = Text(hint, tone="notice")
     return [Section("gain", "What does each party gain?", [table or absent], "Gain")]
 
 

@@ -94,8 +94,11 @@ def band_axis(frame: Frame, band: Band, names: Sequence[str], title: str, *, sla
     """The names of the slots, as many as fit; of whole numbers, round ones."""
     room = 14.0 if slanted else max(map(text_width, names), default=0.0) + 6
     every = int(nice_step(room / band.step, 1, whole=True))
-    numbers = all(name.isdigit() for name in names)
-    shown = [i for i, name in enumerate(names) if (int(name) if numbers else i) % every == 0]
+    shown = list(range(0, len(names), every))
+    if len(names) > 1 and all(name.isdigit() for name in names):
+        apart = every * (int(names[1]) - int(names[0]))
+        aligned = [i for i, name in enumerate(names) if int(name) % apart == 0]
+        shown = aligned if len(aligned) > 1 else shown
     turn = ' transform="rotate(-45)" text-anchor="end" x="2" y="10"' if slanted else ' y="16" text-anchor="middle"'
     ticks = "".join(
         f'<g class="tick x" transform="translate({place(band(i))} {place(frame.bottom)})"><text{turn}>{escape(names[i])}</text></g>'

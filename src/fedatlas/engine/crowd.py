@@ -1,0 +1,73 @@
+"""Small dense models: several clients' work as one stack in this process, in place of one client after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+
+from fedatlas.algorithm import Work
+from fedatlas.engine.fast import FastRunner, inputs_of, resized, spec_of
+from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
+from fedatlas.engine.loop import check_finite
+from fedatlas.engine.stacked import StackedProgram, derive_stacked
+from fedatlas.engine.step import NotTraceable
+from fedatlas.engine.together import Member, train_together
+
+
+class StackedExecutor:
+    """Runs jobs in stacks of ``width`` clients. Which clients share a stack depends on the cohort alone."""
+
+    def __init__(self, bench: Bench, runner: FastRunner, width: int) -> None:
+        self.bench, self.runner, self.width = bench, runner, width
+        self.programs: dict[str, dict[int, StackedProgram] | None] = {}
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
+        """Results in the order of the jobs."""
+        waiting = iter(jobs)
+        while stack := list(islice(waiting, self.width)):
+            yield from self.run_stack(stack)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def run_stack(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """One stack; clients that cannot share one (other numbers in their step, no rows, no steps) go alone."""
+        started = time.perf_counter()
+        self.runner.warm(self.bench, jobs[0])
+        ready = [prepare(self.bench, job) for job in jobs]
+        programs = self.programs_for(jobs[0], ready[0])
+        inputs = [inputs_of(job, one) for job, one in zip(jobs, ready, strict=True)]
+        if programs is None or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
+            yield from (self.runner(self.bench, job) for job in jobs)
+            return
+        self.bench.network.module.train()
+        members = [
+            Member(one.params, one.buffers, given, iter(job_batches(one)))
+            for one, given in zip(ready, inputs, strict=True)
+        ]
+        trained = train_together(programs, partial(self.runner.step_of, jobs[0].what), members)
+        seconds = (time.perf_counter() - started) / len(jobs)
+        for job, one, done in zip(jobs, ready, trained, strict=True):
+            loss = done.loss / done.examples if done.examples else float("nan")
+            work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)
+            result = finish(self.bench, job, one, done.params, done.buffers, work)
+            check_finite(result)
+            yield result._replace(seconds=seconds)
+
+    def programs_for(self, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
+        """The stacked programs of a task by batch size; None where it cannot be stacked."""
+        if job.what not in self.programs:
+            self.programs[job.what] = self.derived(job, ready)
+        return self.programs[job.what]
+
+    def derived(self, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
+        batch = self.runner.examples.get(job.what)
+        if batch is None:
+            return None
+        spec, inputs = spec_of(self.bench, job, self.runner.precision), inputs_of(job, ready)
+        try:
+            return {size: derive_stacked(spec, resized(batch, size), inputs) for size in self.runner.derived}
+        except NotTraceable:
+            return None
