@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.pool import can_fork
+from fedatlas.engine.stacked import worth_stacking
 from fedatlas.experiment import machine
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import bytes_of
 from fedatlas.experiment.setup import Setup
 from fedatlas.experiment.trial import trial
 
-SMALL = 30_000  # parameters up to which calling a step's operators costs more than they do
 ALONE = 2e8  # floating-point operations of a round below which handing clients to workers costs more than it saves
 
 
@@ -44,9 +44,11 @@ def calibrated(setup: Setup) -> Plan:
 
 
 def step_for(setup: Setup) -> str:
-    """By a rule: dense models of at most `SMALL` parameters are stacked over clients, all others take programs of their own."""
-    dense = all(x.dim() <= 2 for x in setup.params.values())
-    return "stacked" if dense and setup.params.size() <= SMALL else "program"
+    """By a rule: clients of a small dense model share a stack (`worth_stacking`), all others take steps of their own."""
+    local = setup.config.local
+    rows = local.batch_size or max(setup.partition.sizes)
+    dense = all(x.dim() <= 2 for x in setup.params.values()) and not setup.buffers
+    return "stacked" if dense and local.optimizer == "sgd" and worth_stacking(setup.params, rows) else "program"
 
 
 def workers_for(setup: Setup) -> tuple[int, str]:
