@@ -201,6 +201,13 @@ def test_float32_stays_near_over_many_steps(direction: str) -> None:
     law(spec, batches, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("network", NETWORKS)
+def test_float32_rounding_is_not_taken_for_a_fault(network: str) -> None:
+    build, shape = NETWORKS[network]
+    module = made(build, torch.float32)
+    derive(spec_of(module), batches_of(shape, [6], torch.float32)[0], {"lr": 0.01})
+
+
 # ---------------------------------------------------------------------- what is fused
 
 
