@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import pickle
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from torch.func import functional_call
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine.program import StepProgram, derive, step_for
-from fedatlas.engine.step import NotTraceable, StepSpec
+from fedatlas.engine.step import NotTraceable, StepSpec, local_copy
 from fedatlas.engine.tuned import TunedStep
 from fedatlas.models.dropout import dropout_shapes
 from fedatlas.models.registry import MODELS
@@ -398,3 +400,41 @@ def test_tuned_and_derived_steps_share_a_client(optimizer: str) -> None:
     steps = {3: TunedStep(spec, batches[0]), 4: derive(spec, batches[0], inputs)}
     expected, _, _ = oracle(spec, params, buffers, inputs, batches)
     assert furthest(stepped(steps, params, buffers, inputs, batches)[0], expected) < 1e-12
+
+
+# ---------------------------------------------------------------------- beside the best by hand
+
+
+def handwritten() -> Any:
+    """benchmarks/handwritten.py, which is no package."""
+    path = Path(__file__).parents[1] / "benchmarks" / "handwritten.py"
+    found = importlib.util.spec_from_file_location("handwritten", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("model", ["mlp1", "cnn2"])
+@pytest.mark.parametrize("direction", ["fedavg", "fedprox", "scaffold"])
+def test_the_handwritten_step_computes_the_same(model: str, direction: str) -> None:
+    """Else the benchmark would compare two different things."""
+    best = handwritten()
+    module = made(lambda: MODELS[model]((1, 28, 28), 10), torch.float32)
+    params, _ = parts(module)
+    inputs = inputs_of(params, 0, decay=False)
+    mu, w_t = inputs["message"]["mu"], inputs["message"]["model"]
+    correction = {
+        "fedavg": None,
+        "fedprox": best.Correction(mu, [*local_copy(-mu * w_t).values()]),
+        "scaffold": best.Correction(0.0, [*local_copy(inputs["message"]["c"] - inputs["client"]["c_k"]).values()]),
+    }[direction]
+    batches = batches_of((1, 28, 28), [4] * 3, torch.float32)
+    expected, _, losses = oracle(spec_of(module, direction=DIRECTIONS[direction]), params, Tree(), inputs, batches)
+    with torch.inference_mode():
+        own = local_copy(params)
+        step = getattr(best, model)(own, 4, inputs["lr"], correction)
+        got = [step(b.x.view(4, 784) if model == "mlp1" else b.x, b.y).item() for b in batches]
+    assert got == pytest.approx(losses, rel=1e-4)
+    assert furthest(own, expected) < 1e-5
