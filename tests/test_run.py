@@ -63,7 +63,12 @@ def test_the_default_experiment_learns(tmp_path: Path) -> None:
     assert done.summary["clients"] == 12
     gained = done.summary["gain"]["summary"]
     assert gained["local_only"]["mean"] < gained["federated"]["mean"] <= gained["centralised"]["mean"] + 0.05
-    assert len(done.summary["gain"]["clients"]) == 12
+    parties = done.summary["gain"]["clients"]
+    assert len(parties) == 12
+    assert len({party["local_only"]["value"] for party in parties}) > 6  # each alone has a model of its own
+    alone = json.loads((done.path / "baselines" / "local_only" / "summary.json").read_text())
+    mean = np.mean([party["local_only"]["value"] for party in parties])
+    assert mean == pytest.approx(alone["final"]["accuracy"])  # judged on the same rows in two ways
 
 
 def test_the_run_directory_is_the_contract(tmp_path: Path) -> None:

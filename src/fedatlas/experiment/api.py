@@ -15,6 +15,7 @@ from fedatlas.experiment.config import ExperimentConfig, override, parse, read
 from fedatlas.experiment.files import write_json
 from fedatlas.experiment.gain import BASELINES, CHEAP, baseline_config, baseline_path, expected_flops, gain
 from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
+from fedatlas.experiment.report import write_report
 from fedatlas.experiment.run import Progress, Run, Silent, run_one
 from fedatlas.experiment.summary import over
 
@@ -109,6 +110,7 @@ def _run_seed(experiment: Experiment, path: Path, again: bool, baselines: bool |
                 run_one(config, folder, resume=started, module=experiment.module)
         summary["gain"] = gain(path)
         write_json(path / SUMMARY, summary)
+    write_report([path], None)
     progress.finished(path, summary)
     return Run(path, summary)
 
@@ -126,6 +128,7 @@ def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progr
         summaries.append(_run_seed(Experiment(one, experiment.module), folder, again, baselines, progress).summary)
     summary = over(summaries)
     write_json(path / SUMMARY, summary)
+    write_report([path], None)
     progress.finished(path, summary)
     return Run(path, summary)
 

@@ -91,14 +91,16 @@ class Evaluator:
 
         Judged on its own held-out rows where ``evaluation.clients`` keeps some, else on the common evaluation rows.
         """
-        out, shared = [], {}
+        out: list[dict[str, Any]] = []
+        common = None  # one model on the same rows for everybody: one figure
         for k in sorted(self.setup.sizes):
-            held = k in self.setup.held_out and len(self.setup.held_out[k]) > 0
-            rows, model = own_rows(self.setup, k) if held else self.rows, model_of(k)
-            key = id(model.params) if not held else -k - 1
-            if key not in shared:
-                shared[key] = self.interval(model, rows, "client", k)
-            found = shared[key]
+            held = len(self.setup.held_out.get(k, ())) > 0
+            rows = own_rows(self.setup, k) if held else self.rows
+            found = None if held else common
+            if found is None:
+                found = self.interval(model_of(k), rows, "client", k)
+            if not held and self.setup.algorithm.personal is None:
+                common = found
             entry = {"client": k, "train_rows": self.setup.sizes[k], "test_rows": rows.n, "own_rows": held}
             out.append({**entry, "value": found.estimate, "low": found.low, "high": found.high})
         return out

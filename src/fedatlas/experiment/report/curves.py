@@ -120,7 +120,7 @@ def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Fi
     return Figure(
         f"{key}-by-{axis}",
         title,
-        _how(subject, key, training=any(c.label == TRAINING for c in found)),
+        _how(subject, key, training=any(c.label == TRAINING for c in found), seeds=any(c.thin for c in found)),
         draw,
         csv_text(head, table),
         (NARROW,),
@@ -147,7 +147,7 @@ def _tip(curve: Curve, point: tuple[int, float, float, float], key: str, several
     return f"{who}round {point[0]}, {what} ({bytes_text(point[1])}, {seconds_text(point[2])})"
 
 
-def _how(subject: Subject, key: str, *, training: bool) -> str:
+def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
     if key == "client_accuracy":
         return (
             "Accuracy of the model at each client, on rows that the client keeps for testing: the mean over the clients, "
@@ -157,4 +157,7 @@ def _how(subject: Subject, key: str, *, training: bool) -> str:
     trained = (
         f" On the {TRAINING} it is taken while they train; where it stays far below, clients fit their own rows only."
     )
-    return f"After each round, on the {where(subject.config)}: {MEANING[key]}. {better}{trained if training else ''}"
+    thin = " Thin lines are single seeds, the thick one is their mean." if seeds else ""
+    return (
+        f"After each round, on the {where(subject.config)}: {MEANING[key]}. {better}{trained if training else ''}{thin}"
+    )

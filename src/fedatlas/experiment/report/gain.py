@@ -69,8 +69,8 @@ def gain_over(entries: Sequence[Entry]) -> Table | None:
         for part in parts:
             each = [s.summary["gain"]["summary"][part] for s in entry.subjects]
             mean, worst = (over_seeds([found[k] for found in each]) for k in ("mean", "min"))
-            sd = f" (sd {number(mean.sd)})" if mean.sd is not None else ""
-            cells.append(Cell(f"{number(mean.mean)}{sd}", f"worst {number(worst.mean)}"))
+            sd = f"sd {number(mean.sd)}; " if mean.sd is not None else ""
+            cells.append(Cell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
             table.append((entry.label, part, mean.mean, mean.sd, worst.mean, worst.sd, mean.n))
         rows.append([Cell(entry.label), *cells])
     caption = f"{NAMES[key]} over the clients: mean, and below it the worst client{_seeds_note(known)}"
@@ -81,7 +81,9 @@ def gain_over(entries: Sequence[Entry]) -> Table | None:
 
 def _seeds_note(entries: Sequence[Entry]) -> str:
     return (
-        "; averages over the seeds, with standard deviations (sd)" if any(len(e.subjects) > 1 for e in entries) else ""
+        "; averages over the seeds (sd: standard deviation between them)"
+        if any(len(e.subjects) > 1 for e in entries)
+        else ""
     )
 
 
@@ -152,7 +154,7 @@ def _sure(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     sure = sum(map(_apart, rows))
-    return f" (for {count(sure) if sure else 'none'} of them do the two 95% intervals lie apart)"
+    return f" (for {count(sure) if sure else 'none'} of them the two 95% intervals lie apart)"
 
 
 def _method(subject: Subject, gains: Gains) -> Markup:

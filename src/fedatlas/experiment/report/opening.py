@@ -73,10 +73,21 @@ def sentence(entry: Entry) -> Markup:
 def opening(entries: Sequence[Entry]) -> list[Block]:
     """The first screen."""
     if len(entries) > 1:
-        return [*(Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries), _runs(entries)]
+        said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
+        return [*said, *_incomparable(entries), _runs(entries)]
     entry = entries[0]
     out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
     return [*out, _seeds(entry) if len(entry.subjects) > 1 else _figures(entry.subjects[0])]
+
+
+def _incomparable(entries: Sequence[Entry]) -> list[Block]:
+    """A warning where the runs were not judged on the same rows."""
+    judged = {(e.summary["data"], str(e.config.data.test), e.config.evaluation.on) for e in entries}
+    if len(judged) == 1:
+        return []
+    return [
+        Text("These runs were judged on different rows: their figures cannot be compared one to one.", tone="notice")
+    ]
 
 
 def _keys(entry: Entry) -> list[Key]:

@@ -59,5 +59,5 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
         ("system", s["system"]),
         ("versions", ", ".join(f"{name} {version}" for name, version in s["versions"].items())),
         ("commit", s["commit"] or ""),
-        ("configuration hash", s.get("config_hash", "")),
+        ("config hash", s.get("config_hash", "")),
     ]
