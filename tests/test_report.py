@@ -301,6 +301,14 @@ def test_names_are_text_never_markup(reports: dict[str, Path]) -> None:
     assert "<b>classes" not in page.source
 
 
+def test_runs_on_different_rows_are_not_compared_silently(
+    runs: dict[str, Path], reports: dict[str, Path], tmp_path: Path
+) -> None:
+    warning = "judged on different rows"
+    assert warning in Page(write_report([runs["classes"], runs["two_class"]], tmp_path / "apart.html")).text()
+    assert warning not in Page(reports["several"]).text()
+
+
 # -- what is refused ----------------------------------------------------------------------------------------------------------------
 
 
