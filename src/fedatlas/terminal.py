@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from fedatlas.engine.executors import Plan
+from fedatlas.experiment.report.words import bytes_text, seconds_text
 from fedatlas.experiment.run import Row
 from fedatlas.experiment.setup import Setup
-from fedatlas.experiment.units import bytes_text, seconds_text
 
 SHOWN = 12  # rounds in the live table
 

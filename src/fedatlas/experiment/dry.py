@@ -11,11 +11,11 @@ from fedatlas.data.partition import draw, draw_text
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
+from fedatlas.experiment.report.words import bytes_text, seconds_text
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import set_up
 from fedatlas.experiment.summary import partition_facts
 from fedatlas.experiment.trial import trial
-from fedatlas.experiment.units import bytes_text, seconds_text
 
 SHOWN = 40  # clients whose holdings fit on a screen
 

@@ -15,7 +15,7 @@ from fedatlas.experiment.setup import Setup, own_rows, test_rows
 from fedatlas.metrics import intervals, quality
 from fedatlas.metrics.fairness import client_summary
 
-PIECE = 250  # rows a forward pass: activations that stay in the cache
+PIECE, PICTURES = 2000, 250  # rows a forward pass; of pictures so few that activations stay in the cache
 QUALITY = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
     "numbers": ("rmse", "mae", "r2", "loss"),
@@ -51,10 +51,11 @@ class Evaluator:
         module = self.setup.network.module
         module.eval()
         state = {name: channels_last(x) for name, x in (*model.params.items(), *model.buffers.items())}
+        size = PICTURES if rows.x.dim() == 4 else PIECE
         with torch.inference_mode(), threads(self.threads):
             pieces = [
-                torch.func.functional_call(module, state, (channels_last(rows.x[at : at + PIECE]),))
-                for at in range(0, max(rows.n, 1), PIECE)
+                torch.func.functional_call(module, state, (channels_last(rows.x[at : at + size]),))
+                for at in range(0, max(rows.n, 1), size)
             ]
         return torch.cat(pieces)
 
@@ -98,7 +99,8 @@ class Evaluator:
             rows = own_rows(self.setup, k) if held else self.rows
             found = None if held else common
             if found is None:
-                found = self.interval(model_of(k), rows, "client", k)
+                shared = not held and self.setup.algorithm.personal is None
+                found = self.interval(model_of(k), rows, *(("test",) if shared else ("client", k)))
             if not held and self.setup.algorithm.personal is None:
                 common = found
             entry = {"client": k, "train_rows": self.setup.sizes[k], "test_rows": rows.n, "own_rows": held}

@@ -26,6 +26,7 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
     return {
         "algorithm": setup.algorithm.name,
         "data": data.name,
+        "data_facts": dict(data.facts),
         "model": setup.config.model.name,
         "partition": setup.config.partition.name,
         "clients": len(setup.partition.clients),
@@ -84,7 +85,18 @@ def over(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     keys = [key for key in FIGURES if key in first["final"]]
     spread = {key: dict(over_seeds([s["final"][key] for s in summaries])._asdict()) for key in keys}
     costs = {key: dict(over_seeds([s["cost"][key] for s in summaries])._asdict()) for key in TOTALS}
-    kept = ("algorithm", "data", "model", "partition", "clients", "rounds", "task", "class_names", "parameters")
+    kept = (
+        "algorithm",
+        "data",
+        "data_facts",
+        "model",
+        "partition",
+        "clients",
+        "rounds",
+        "task",
+        "class_names",
+        "parameters",
+    )
     tail = ("plan", "versions", "cpu", "system", "commit")
     return {
         **{key: first[key] for key in kept},
