@@ -42,7 +42,7 @@ from fedatlas.tree import Tree
 
 aten = torch.ops.aten
 
-_SMALL = 500_000  # parameters times rows
+_SMALL = 4_000_000  # parameters times rows
 _COUNTS = (7, 11, 13)  # derived for these numbers of clients; the text for any number follows, and is checked
 
 
@@ -95,7 +95,8 @@ class StackedProgram:
 def worth_stacking(params: Mapping[str, Tensor], rows: int) -> bool:
     """Whether clients with such parameters and batches should share a stack (benchmarks/stacked_speed.py).
 
-    Below about half a million multiplications in the forward pass, calling the operators costs more than they do.
+    Half of a small step is the calling of its operators, which a stack shares; from some four million multiplications in a
+    batch's forward pass on there is nothing left to gain.
     """
     return sum(x.numel() for x in params.values()) * rows <= _SMALL
 
