@@ -142,7 +142,7 @@ def doctor() -> dict[str, Any]:
     extras = {name: find_spec(module) is not None for name, (module, _) in EXTRAS.items()}
     return {
         **machine.describe(),
-        "device": machine.device("auto"),
+        "gpu": machine.accelerator(),
         "extras": extras,
         "browser": shutil.which("chromium") or shutil.which("google-chrome"),
         "data": find_data(),
@@ -155,7 +155,7 @@ def show_doctor(found: Mapping[str, Any]) -> None:
     console.print("[bold]versions[/] " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()))
     cpu = found["cpu"]
     console.print(
-        f"[bold]machine[/] {cpu['model']}, {cpu['cores']} cores, {' '.join(cpu['flags'])}; device {found['device']}"
+        f"[bold]machine[/] {cpu['model']}, {cpu['cores']} cores, {' '.join(cpu['flags'])}; GPU {found['gpu'] or 'none'}"
     )
     for name, there in found["extras"].items():
         hint = "installed" if there else f'not installed: pip install "fedatlas[{name}]"'

@@ -16,6 +16,7 @@ from fedatlas.metrics import intervals, quality
 from fedatlas.metrics.fairness import client_summary
 
 PIECE, PICTURES = 2000, 250  # rows a forward pass; of pictures so few that activations stay in the cache
+TWO = 2
 QUALITY = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
     "numbers": ("rmse", "mae", "r2", "loss"),
@@ -30,44 +31,62 @@ class Trained(NamedTuple):
     buffers: Mapping[str, Tensor]
 
 
+class Scores(NamedTuple):
+    """What every figure is made of, row by row: raw outputs of thousands of classes are not kept."""
+
+    predicted: Tensor  # class numbers (n,) or (n, length); numbers in the standardised unit
+    losses: Tensor  # (n,) or (n, length)
+    margin: Tensor | None  # log-odds of class 1 of two
+
+
 class Evaluator:
     """Holds the evaluation rows of a run; every call is pure in the model."""
 
     def __init__(self, setup: Setup, threads: int = 1) -> None:
         self.setup, self.threads = setup, threads
         self.rows = test_rows(setup)
-        self._last: tuple[Mapping[str, Tensor], Rows, Tensor] | None = None
+        self._last: tuple[Mapping[str, Tensor], Rows, Scores] | None = None
         self.numbers = setup.dataset.task == "numbers"
         self.keys = QUALITY["numbers" if self.numbers else "classes"]
         self.headline = "rmse" if self.numbers else "accuracy"
 
-    def outputs(self, model: Trained, rows: Rows) -> Tensor:
-        """Raw outputs in evaluation mode (ALGORITHMS.md C10), in pieces; those of the last call are kept."""
+    def scores(self, model: Trained, rows: Rows) -> Scores:
+        """Predictions and losses in evaluation mode (ALGORITHMS.md C10), in pieces; those of the last call are kept."""
         if self._last is None or self._last[0] is not model.params or self._last[1] is not rows:
             self._last = (model.params, rows, self._forward(model, rows))
         return self._last[2]
 
-    def _forward(self, model: Trained, rows: Rows) -> Tensor:
+    def _forward(self, model: Trained, rows: Rows) -> Scores:
         module = self.setup.network.module
         module.eval()
         state = {name: channels_last(x) for name, x in (*model.params.items(), *model.buffers.items())}
         size = PICTURES if rows.x.dim() == 4 else PIECE
+        pieces = []
         with torch.inference_mode(), threads(self.threads):
-            pieces = [
-                torch.func.functional_call(module, state, (channels_last(rows.x[at : at + size]),))
-                for at in range(0, max(rows.n, 1), size)
-            ]
-        return torch.cat(pieces)
+            for at in range(0, max(rows.n, 1), size):
+                x, y = channels_last(rows.x[at : at + size]), rows.y[at : at + size]
+                pieces.append(self._score(torch.func.functional_call(module, state, (x,)), y))
+        margins = [piece.margin for piece in pieces if piece.margin is not None]
+        predicted, losses = torch.cat([p.predicted for p in pieces]), torch.cat([p.losses for p in pieces])
+        return Scores(predicted, losses, torch.cat(margins) if margins else None)
+
+    def _score(self, outputs: Tensor, y: Tensor) -> Scores:
+        losses = self.setup.loss.elements(outputs, y)
+        if self.numbers:
+            return Scores(outputs.reshape(-1).double(), losses, None)
+        two = self.setup.dataset.task == "classes" and self.setup.dataset.classes == TWO
+        return Scores(quality.predictions(outputs), losses, quality.margins(outputs) if two else None)
 
     def figures(self, model: Trained, rows: Rows | None = None) -> dict[str, Any]:
         """Every quality field of a row of metrics.jsonl, plus per-class accuracy."""
         rows = self.rows if rows is None else rows
-        outputs, d = self.outputs(model, rows), self.setup.dataset
+        found, d = self.scores(model, rows), self.setup.dataset
         if not self.numbers:
-            return quality.figures(d.task, outputs, rows.y, d.classes, self.setup.loss, rows.weight, d.ignore)
-        losses = self.setup.loss.per_sample(outputs, rows.y)  # of the standardised target; errors in its own unit
-        predicted, y = d.predictions(outputs.double()), d.predictions(rows.y.double())
-        return dict(quality.number_figures(quality.number_sums(predicted, y, losses, rows.weight)))
+            skip = d.ignore if d.task == "tokens" else None
+            sums = quality.class_sums(found.predicted, rows.y, found.losses, d.classes, rows.weight, skip)
+            return quality.class_figures(sums)
+        predicted, y = d.predictions(found.predicted), d.predictions(rows.y.double())  # errors in the target's own unit
+        return dict(quality.number_figures(quality.number_sums(predicted, y, found.losses, rows.weight)))
 
     def row(self, model: Trained) -> dict[str, Any]:
         """The quality fields of a row, for one global model."""
@@ -109,13 +128,13 @@ class Evaluator:
 
     def interval(self, model: Trained, rows: Rows, *key: int | str) -> intervals.Interval:
         """The headline figure with its bootstrap interval over rows."""
-        outputs = self.outputs(model, rows)
+        predicted = self.scores(model, rows).predicted
         own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
         if self.numbers:
             sd = self.setup.dataset.target_sd
-            score = (sd * (outputs.reshape(-1).double() - rows.y.double())).square().numpy()
+            score = (sd * (predicted - rows.y.double())).square().numpy()
         else:
-            right, counted = self._right(outputs, rows.y)
+            right, counted = self._right(predicted, rows.y)
             score, own = right, own * counted
 
         def figure(weight: np.ndarray) -> float | None:
@@ -132,19 +151,18 @@ class Evaluator:
         out: dict[str, Any] = {"interval": {self.headline: [found.low, found.high], "level": found.level}}
         if self.numbers:
             return out
-        outputs, d = self.outputs(model, rows), self.setup.dataset
-        predicted = quality.predictions(outputs)
+        scores, d = self.scores(model, rows), self.setup.dataset
         out["per_class_accuracy"] = self.figures(model)["per_class_accuracy"]
         if d.classes <= 100:
-            matrix = quality.confusion_matrix(predicted, rows.y, d.classes, rows.weight, d.ignore)
+            matrix = quality.confusion_matrix(scores.predicted, rows.y, d.classes, rows.weight, d.ignore)
             out["confusion"] = matrix.tolist()
-        if d.task == "classes" and d.classes == 2:
-            out["two_class"] = two_class(outputs, rows)
+        if scores.margin is not None:
+            out["two_class"] = two_class(scores.margin, rows)
         return out
 
-    def _right(self, outputs: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def _right(self, predicted: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Per row: share predicted rightly, and how many labels count (tokens: those not ignored)."""
-        hit = (quality.predictions(outputs) == y).double()
+        hit = (predicted == y).double()
         if self.setup.dataset.task != "tokens":
             return hit.numpy(), np.ones(len(y))
         counted = (y != self.setup.dataset.ignore).double()
@@ -180,9 +198,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def two_class(outputs: Tensor, rows: Rows) -> dict[str, Any]:
-    """AUC, log-loss and calibration of a two-class model."""
-    margin = quality.margins(outputs)
+def two_class(margin: Tensor, rows: Rows) -> dict[str, Any]:
+    """AUC, log-loss and calibration of a two-class model, from its log-odds."""
     p = torch.sigmoid(margin)
     found = quality.calibration(p, rows.y, weights=rows.weight)
     return {

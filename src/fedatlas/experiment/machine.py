@@ -71,6 +71,6 @@ def describe() -> dict[str, Any]:
     return {"versions": versions(), "cpu": processor(), "system": platform.platform(), "commit": commit()}
 
 
-def device(wanted: str) -> str:
-    """``auto`` -> the device that a run uses."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+def accelerator() -> str | None:
+    """The GPU that torch sees, if any."""
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.pool import can_fork
 from fedatlas.engine.stacked import worth_stacking
+from fedatlas.errors import ConfigError
 from fedatlas.experiment import machine
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import bytes_of
@@ -17,17 +18,24 @@ ALONE = 2e8  # floating-point operations of a round below which handing clients 
 def resolve_plan(setup: Setup) -> Plan:
     """The plan, before round 1."""
     engine = setup.config.engine
-    device, threads = machine.device(engine.device), machine.cores()
+    device, threads = device_of(engine.device), machine.cores()
     if engine.name == "loop":
         return Plan("loop", "loop", 1, 1, threads, engine.precision, device, "the oracle: one client after another")
     if engine.plan == "calibrate":
         return calibrated(setup)
-    step = engine.plan if engine.plan != "auto" else step_for(setup)
-    if step == "stacked":
-        reason = "a small dense model: clients train in one stack"
-        return Plan("fast", step, 1, chunk_for(setup), threads, engine.precision, device, reason)
     workers, reason = workers_for(setup)
+    step = engine.plan if engine.plan != "auto" else step_for(setup, workers)
+    if step == "stacked":
+        reason = "clients of a small dense model train in one stack"
+        return Plan("fast", step, 1, chunk_for(setup), threads, engine.precision, device, reason)
     return Plan("fast", step, workers, chunk_for(setup), threads, engine.precision, device, reason)
+
+
+def device_of(wanted: str) -> str:
+    """The device that a run uses. Training on a GPU is not built yet, so asking for one is refused."""
+    if wanted == "cuda":
+        raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
+    return "cpu"
 
 
 def calibrated(setup: Setup) -> Plan:
@@ -43,8 +51,13 @@ def calibrated(setup: Setup) -> Plan:
     return best._replace(reason=f"calibrated on {len(cohort)} clients: {figures}")
 
 
-def step_for(setup: Setup) -> str:
-    """By a rule: clients of a small dense model share a stack (`worth_stacking`), all others take steps of their own."""
+def step_for(setup: Setup, workers: int) -> str:
+    """By a rule: in one process, clients of a small dense model share a stack (`worth_stacking`).
+
+    Two workers gain more than a stack (docs/performance.md); all else takes steps of its own.
+    """
+    if workers > 1:
+        return "program"
     local = setup.config.local
     rows = local.batch_size or max(setup.partition.sizes)
     dense = all(x.dim() <= 2 for x in setup.params.values()) and not setup.buffers

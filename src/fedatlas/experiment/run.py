@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
-from fedatlas.algorithm import State
+from fedatlas.algorithm import UNION, State
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.engine.host import Cost, Host
@@ -132,9 +132,9 @@ class Simulation:
         loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
         return {
             "train_loss": loss,
-            "clients": sorted(work),
+            "clients": [k for k in sorted(work) if k != UNION],  # the union of all rows is no client
             "selected": list(drawn.selected) if drawn else [],
-            "weights": [cost.weights[k] for k in sorted(cost.weights)],
+            "weights": [cost.weights[k] for k in sorted(cost.weights) if k != UNION],
             "steps": [work[k].steps for k in sorted(work)],
             "lr": None if math.isnan(lr) else lr,
         }

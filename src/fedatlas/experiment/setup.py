@@ -165,6 +165,10 @@ class PartyRows:
 
 def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
+    if config.model.bn != "average":
+        raise ConfigError(
+            f"model.bn = '{config.model.bn}' is not built yet: running statistics are averaged; use 'average'."
+        )
     algorithm = make_algorithm(config)
     config, notices = apply_fixes(config, algorithm)
     notices += profile_notices(config, algorithm)
