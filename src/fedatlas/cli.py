@@ -178,11 +178,14 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for the runs; what is there already is not run again.")] = Path(
         "runs/reproduce"
     ),
+    publish: Annotated[
+        Path | None, typer.Option(help="Also write the record and results.md below this folder.")
+    ] = None,
 ) -> None:
     """Run a published experiment as written and print published against obtained, gate by gate."""
     from fedatlas.experiment.reproduce import reproduce as reproduce_
 
-    if not reproduce_(name, quick=quick, only=only, out=out):
+    if not reproduce_(name, quick=quick, only=only, out=out, publish=publish):
         raise typer.Exit(1)
 
 

@@ -165,10 +165,6 @@ class PartyRows:
 
 def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    if config.model.bn != "average":
-        raise ConfigError(
-            f"model.bn = '{config.model.bn}' is not built yet: running statistics are averaged; use 'average'."
-        )
     algorithm = make_algorithm(config)
     config, notices = apply_fixes(config, algorithm)
     notices += profile_notices(config, algorithm)
@@ -181,51 +177,55 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition, pooled, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
     dataset, prepared, partition = preprocess(dataset, partition, config.data.scale, config.data.missing)
+    network, loss = make_network(config, dataset, seed, module)
+    params, buffers = network.initial()
     dtype = DTYPES[config.engine.precision]
+    sample = dataset.inputs(dataset.x_train[:2], dtype)
+    shapes = dropout_shapes(network.module, sample)
+    masks = partial(draw_masks, network.module, shapes, dtype=dtype) if shapes else None
+    rows = PartyRows(dataset, partition, seed, dtype)
+    bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
+    cost = flops(network.module, sample)
+    return Setup(
+        config=config,
+        seed=seed,
+        dataset=dataset,
+        partition=partition,
+        held_out=held_out,
+        validation=pooled,
+        preprocess=prepared,
+        algorithm=algorithm,
+        network=network,
+        params=params,
+        buffers=buffers,
+        loss=loss,
+        bench=bench,
+        flops=cost,
+        notices=tuple(notices),
+    )
+
+
+def make_network(
+    config: ExperimentConfig, dataset: Dataset, seed: int, module: nn.Module | None
+) -> tuple[Network, Loss]:
+    """The initial network, the user's own or that of ``[model]``, and its loss."""
+    if config.model.bn != "average":
+        raise ConfigError(
+            f"model.bn = '{config.model.bn}' is not built yet: running statistics are averaged; use 'average'."
+        )
     loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
     loss.check(dataset.targets(dataset.y_train))
-    network_module = make_model(
-        config.model if module is None else module,
-        dataset.shape,
-        loss.width(),
-        seed,
-        dtype,
-        dataset.x_train.dtype == torch.int64,
-    )
-    network = Network(network_module, loss.mean)
-    params, buffers = network.initial()
-    sample = dataset.inputs(dataset.x_train[:2], dtype)
-    shapes = dropout_shapes(network_module, sample)
-    masks = partial(draw_masks, network_module, shapes, dtype=dtype) if shapes else None
+    tokens, dtype = dataset.x_train.dtype == torch.int64, DTYPES[config.engine.precision]
+    wanted = config.model if module is None else module
+    return Network(make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens), loss.mean), loss
+
+
+def local_options(config: ExperimentConfig) -> LocalOptions:
+    """The ``[local]`` table as the engine needs it."""
     local = config.local
-    options = LocalOptions(
-        Optimizer(local.optimizer, local.momentum, local.nesterov, local.betas, local.eps),
-        local.batch_size,
-        local_budget(config),
-        local.weight_decay,
-        local.clip,
-        config.data.augment,
-    )
-    rows = PartyRows(dataset, partition, seed, dtype)
-    bench = Bench(algorithm, network, rows, options, dataset.classes, masks, dataset.shift)
-    cost = flops(network_module, sample)
-    return Setup(
-        config,
-        seed,
-        dataset,
-        partition,
-        held_out,
-        pooled,
-        prepared,
-        algorithm,
-        network,
-        params,
-        buffers,
-        loss,
-        bench,
-        cost,
-        tuple(notices),
-    )
+    optimizer = Optimizer(local.optimizer, local.momentum, local.nesterov, local.betas, local.eps)
+    budget = local_budget(config)
+    return LocalOptions(optimizer, local.batch_size, budget, local.weight_decay, local.clip, config.data.augment)
 
 
 def test_rows(setup: Setup) -> Rows:

@@ -25,11 +25,14 @@ EXPERIMENTS: Mapping[str, Callable[[bool], Study]] = {"blog": blog, "istat-strat
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
 
 
-def reproduce(name: str, *, quick: bool = False, only: Sequence[str] | None = None, out: Path) -> bool:
+def reproduce(
+    name: str, *, quick: bool = False, only: Sequence[str] | None = None, out: Path, publish: Path | None = None
+) -> bool:
     """Runs what is missing of a published experiment; True if no gate that could be judged failed.
 
     Every part and seed has its own run folder in ``out``; what is finished there is not run again, what was
-    stopped is continued. The outcome goes to ``out/NAME.json`` and, for people, ``out/NAME.md``.
+    stopped is continued. The outcome goes to ``out/NAME.json`` and, for people, ``out/NAME.md``; with ``publish`` also to
+    ``publish/results/NAME.json``, and ``publish/results.md`` is made anew from all records there.
     """
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
@@ -45,9 +48,12 @@ def reproduce(name: str, *, quick: bool = False, only: Sequence[str] | None = No
             for seed in part.seeds:
                 run_part(part, seed, base, console)
     record = collect(study, base, quick)
-    label = f"{base.name}"
+    label = base.name
     write_json(out / f"{label}.json", record)
     write_text(out / f"{label}.md", page(record))
+    if publish is not None:
+        write_json(publish / "results" / f"{label}.json", record)
+        write_text(publish / "results.md", results_page(read_records(publish / "results")))
     show(record)
     return not any(gate["passed"] is False for gate in record["gates"])
 
