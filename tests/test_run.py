@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -206,6 +207,41 @@ def test_a_diverged_run_says_where_and_keeps_what_was_done(tmp_path: Path) -> No
     assert rows(tmp_path / "run")[0]["round"] == 0
 
 
+def test_a_server_step_that_diverges_is_caught_where_it_happens(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="server's model or its loss is not finite"):
+        run(small(rounds=1, algorithm={"name": "fedavgm", "server_lr": 1e38}), out=tmp_path / "run", baselines=False)
+
+
+def test_patience_counts_evaluated_rounds(tmp_path: Path) -> None:
+    table = {"evaluation": {"every": 5}, "stop": {"patience": 3}, "rounds": 12}
+    done = run(small(**table), out=tmp_path / "run", baselines=False)
+    assert done.summary["rounds"] >= 5
+    assert done.summary["final"]["round"] >= 5
+
+
+def test_a_longer_run_has_longer_baselines(tmp_path: Path) -> None:
+    path = run(small(), out=tmp_path / "run", baselines=True).path
+    resume(path, ["rounds=4"], baselines=True)
+    for name in ("local_only", "centralised"):
+        assert json.loads((path / "baselines" / name / "summary.json").read_text())["rounds"] == 4
+
+
+def test_a_run_stopped_before_its_first_checkpoint_can_be_continued(tmp_path: Path) -> None:
+    path = run(small(), out=tmp_path / "run", baselines=False).path
+    whole = (path / "model.safetensors").read_bytes()
+    shutil.rmtree(path / "checkpoint")
+    resume(path, baselines=False)
+    assert (path / "model.safetensors").read_bytes() == whole
+
+
+def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    path = run(small()._replace(module=module), out=tmp_path / "run", baselines=False).path
+    with pytest.raises(ConfigError, match="network of its own"):
+        fedatlas.load(path)
+    assert len(fedatlas.load(path, module).rows) == 3
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -224,6 +260,11 @@ def test_a_diverged_run_says_where_and_keeps_what_was_done(tmp_path: Path) -> No
         ("engine.memory=lots", "4GiB"),
         ("seeds=[1, 1]", "different"),
         ("algorithm.weights=size", "algorithm.weights"),
+        ("algorithm={name='fedadam', beta1=1.0}", "algorithm.beta1"),
+        ("algorithm={name='fedavgm', server_lr=-1.0}", "algorithm.server_lr"),
+        ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu"),
+        ("engine.device=cuda", "not built yet"),
+        ("model={norm='batch', bn='local'}", "not built yet"),
     ],
 )
 def test_one_sentence_for_a_wrong_value(override: str, expected: str) -> None:
@@ -238,6 +279,8 @@ def test_one_sentence_for_what_cannot_be_together() -> None:
     assert "works with 'sgd' only" in refusal("algorithm.name=scaffold", "local.optimizer=adam")
     assert "client" in refusal("partition.name=dirichlet_class", "partition.clients=2000")
     assert "not both" in refusal("local.epochs=1", "local.steps=3")
+    assert "fewer epochs" in refusal("local.steps=3", "failures.stragglers=0.5")
+    assert "one row" in refusal("model.norm=batch", "local.batch_size=111")
 
 
 def test_labels_and_holes_in_a_file(tmp_path: Path) -> None:

@@ -232,6 +232,7 @@ class Algorithm(NamedTuple):
     models: Callable[[State], Mapping[str, Tree]] = global_model
     personal: Callable[[Message, State], Tree] | None = None
     needs: Literal["mean", "each"] = "mean"
+    needs_classes: bool = False  # works on class labels only
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     leaves: str = "the local model"  # what leaves a client, for the record
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedatlas.errors import FedatlasError
+from fedatlas.errors import ConfigError, FedatlasError
 
 app = typer.Typer(
     add_completion=False,
@@ -76,7 +76,9 @@ def run(
     overrides += [f"engine.name={engine}"] if engine else []
     overrides += [f"engine.device={device}"] if device else []
     if resume is not None and path is not None:
-        raise typer.BadParameter("--resume takes the configuration of the run it continues: name no file beside it.")
+        raise ConfigError("--resume takes the configuration of the run it continues: name no file beside it.")
+    if resume is not None and (dry_run or out is not None):
+        raise ConfigError("--resume continues a run in its own folder: leave --dry-run and --out away.")
     progress = watcher(quiet or as_json)
     if dry_run:
         found = dry.dry_run(config.read(path, overrides))

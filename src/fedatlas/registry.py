@@ -11,13 +11,19 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedatlas.errors import ConfigError, unknown_name
 
 Builder = Callable[..., Any]
+
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A parameter that is a finite number of 0 or more."""
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""A parameter that says how much of the past is kept: from 0 to below 1."""
 
 PLUGINS: dict[str, dict[str, Builder]] = {"algorithms": {}, "models": {}, "partitions": {}}
 """What ``--plugin`` brought, by kind: the only table that is filled at run time."""
@@ -74,7 +80,7 @@ def config_error(error: ValidationError, table: str = "", model: type[BaseModel]
     parts = [
         str(x) for x in first["loc"] if not (isinstance(x, str) and ("[" in x or x in {"str", "int", "float", "bool"}))
     ]
-    where = ".".join([*([table] if table else []), *parts])
+    where = ".".join([*([table] if table else []), *parts]) or "experiment"
     if first["type"] == "extra_forbidden" and model is not None:
         at: Any = model
         for part in parts[:-1]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedatlas.algorithm import Algorithm, Round, State, Update, keep_model
+from fedatlas.registry import Decay, Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
@@ -30,7 +31,7 @@ def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
     return Algorithm("fedsgd", weigh=weighting(weights), fixes=fixes)
 
 
-def fedavgm(*, server_lr: float = 1.0, beta: float = 0.9, weights: Weighting = "samples") -> Algorithm:
+def fedavgm(*, server_lr: Rate = 1.0, beta: Decay = 0.9, weights: Weighting = "samples") -> Algorithm:
     """Delta = sum p_k w_k - w;  v <- beta v + Delta;  w <- w + eta_g v."""
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:

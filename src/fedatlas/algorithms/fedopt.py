@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Algorithm, Round, State, Update, keep_model
+from fedatlas.registry import Decay, Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
@@ -72,9 +73,9 @@ def fedopt(
 
 def fedadagrad(
     *,
-    server_lr: float = 0.1,
-    tau: float = 1e-2,
-    beta1: float = 0.0,
+    server_lr: Rate = 0.1,
+    tau: Rate = 1e-2,
+    beta1: Decay = 0.0,
     v_init: VInit = "tau2",
     weights: Weighting = "samples",
 ) -> Algorithm:
@@ -84,10 +85,10 @@ def fedadagrad(
 
 def fedadam(
     *,
-    server_lr: float = 1e-2,
-    tau: float = 1e-3,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
+    server_lr: Rate = 1e-2,
+    tau: Rate = 1e-3,
+    beta1: Decay = 0.9,
+    beta2: Decay = 0.99,
     v_init: VInit = "tau2",
     bias_correction: bool = False,
     weights: Weighting = "samples",
@@ -102,10 +103,10 @@ def fedadam(
 
 def fedyogi(
     *,
-    server_lr: float = 1e-2,
-    tau: float = 1e-3,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
+    server_lr: Rate = 1e-2,
+    tau: Rate = 1e-3,
+    beta1: Decay = 0.9,
+    beta2: Decay = 0.99,
     v_init: VInit = "tau2",
     bias_correction: bool = False,
     weights: Weighting = "samples",

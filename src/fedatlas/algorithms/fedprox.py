@@ -16,15 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, keep_model, take_mean
-from fedatlas.errors import ConfigError
+from fedatlas.registry import Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 
-def fedprox(*, mu: float = 0.01, adaptive: bool = False, weights: Weighting = "samples") -> Algorithm:
+def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "samples") -> Algorithm:
     """w <- w - eta (g + lambda w + mu (w - w_t))."""
-    if mu < 0:
-        raise ConfigError(f"algorithm.mu = {mu}: a proximal weight is 0 or more.")
     if mu == 0 and not adaptive:  # the term is skipped, so that the run equals FedAvg's bit for bit
         return Algorithm("fedprox", weigh=weighting(weights))
 

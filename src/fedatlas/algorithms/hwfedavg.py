@@ -38,6 +38,7 @@ from fedatlas.algorithm import (
     Weights,
     Work,
 )
+from fedatlas.registry import Rate
 from fedatlas.rounds import federated
 from fedatlas.tree import Tree
 
@@ -127,14 +128,16 @@ def spread(
     """HWFedAvg and NWFedAvg differ in ``inverse`` alone."""
     tasks, weigh = label_spread(score, inverse, scaled, balanced)
     leaves = "the local model, the label counts in a sum (summed, not yet masked) and one score"
-    return Algorithm(name, rounds=spread_rounds(exclude_above), tasks=tasks, weigh=weigh, needs="mean", leaves=leaves)
+    return Algorithm(
+        name, rounds=spread_rounds(exclude_above), tasks=tasks, weigh=weigh, needs_classes=True, leaves=leaves
+    )
 
 
 def hwfedavg(
     *,
     score: Score = "homogeneity",
     size_scaling: bool = True,
-    exclude_above: float | None = None,
+    exclude_above: Rate | None = None,
     balance_local: bool = False,
 ) -> Algorithm:
     """W_k ~ alpha_k / s_k: clients with evenly spread labels weigh more.
@@ -151,7 +154,7 @@ def nwfedavg(
     score: Score = "homogeneity",
     size_scaling: bool = True,
     inverse: Literal["omega", "literal"] = "omega",
-    exclude_above: float | None = None,
+    exclude_above: Rate | None = None,
     balance_local: bool = False,
 ) -> Algorithm:
     """W_k ~ alpha_k s_k: clients with concentrated labels weigh more. ``inverse="literal"``: W_k ~ 1 / W_k of HWFedAvg."""

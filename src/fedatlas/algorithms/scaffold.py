@@ -34,11 +34,12 @@ from fedatlas.algorithm import (
     Work,
     full_gradient,
 )
+from fedatlas.registry import Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 
-def scaffold(*, option: Literal["I", "II"] = "II", server_lr: float = 1.0, weights: Weighting = "uniform") -> Algorithm:
+def scaffold(*, option: Literal["I", "II"] = "II", server_lr: Rate = 1.0, weights: Weighting = "uniform") -> Algorithm:
     """y <- y - eta (g + c - c_k); the server averages models by 1/m and controls by 1/K."""
 
     def gradient_at_anchor(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,9 +15,9 @@ from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig, override, parse, read
 from fedatlas.experiment.files import write_json
 from fedatlas.experiment.gain import BASELINES, CHEAP, baseline_config, baseline_path, expected_flops, gain
-from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
+from fedatlas.experiment.record import CONFIG, METRICS, SUMMARY, RunFolder
 from fedatlas.experiment.report import write_report
-from fedatlas.experiment.run import Progress, Run, Silent, run_one
+from fedatlas.experiment.run import Progress, Run, Silent, own_module, run_one
 from fedatlas.experiment.summary import over
 
 if TYPE_CHECKING:
@@ -92,7 +93,11 @@ def resume(
     experiment = Experiment(config, module)
     if config.seeds is not None:
         return _run_seeds(experiment, path, baselines, progress or Silent())
-    return _run_seed(experiment, path, True, baselines, progress or Silent())
+    again = any((path / "checkpoint").glob("manifest-*.json"))
+    if not again:  # stopped before its first checkpoint: nothing to continue, so it begins
+        for name in (CONFIG, METRICS):
+            (path / name).unlink(missing_ok=True)
+    return _run_seed(experiment, path, again, baselines, progress or Silent())
 
 
 def _run_seed(experiment: Experiment, path: Path, again: bool, baselines: bool | None, progress: Progress) -> Run:
@@ -101,11 +106,12 @@ def _run_seed(experiment: Experiment, path: Path, again: bool, baselines: bool |
     if wants_baselines(experiment.config, summary, baselines):
         for name in BASELINES:
             progress.said(f"Baseline for comparison: {name}.")
-            folder = baseline_path(path, name)
-            started = (folder / "checkpoint").exists() and any((folder / "checkpoint").glob("manifest-*.json"))
-            if not started and (folder / CONFIG).exists():
-                (folder / CONFIG).unlink()
-            config = baseline_config(experiment.config, name)
+            folder, config = baseline_path(path, name), baseline_config(experiment.config, name)
+            if (folder / CONFIG).exists() and RunFolder.open(folder).config().rounds != config.rounds:
+                shutil.rmtree(folder)  # the run was made longer: so are its baselines
+            started = any((folder / "checkpoint").glob("manifest-*.json"))
+            if not started:
+                shutil.rmtree(folder, ignore_errors=True)
             if not (folder / SUMMARY).exists():
                 run_one(config, folder, resume=started, module=experiment.module)
         summary["gain"] = gain(path)
@@ -177,6 +183,7 @@ def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
             f"'{path}' holds several seeds: name one of them, such as {Path(path) / f'seed-{config.seeds[0]}'}."
         )
     summary = folder.summary()
+    own_module(folder.path, module, resume=True)
     setup = set_up(config, config.seed, module)
     setup.network.module.load_state_dict(load_file(folder.path / "model.safetensors"))
     setup.network.module.eval()

@@ -210,6 +210,14 @@ class ExperimentConfig(Table):
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
+    def _stragglers_run_fewer_epochs(self) -> ExperimentConfig:
+        if self.failures.stragglers and self.local.steps is not None:
+            raise ValueError(
+                "stragglers run fewer epochs: give local.epochs, not local.steps, or failures.stragglers = 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _seeds(self) -> ExperimentConfig:
         if self.seeds is not None and (len(self.seeds) == 0 or len(set(self.seeds)) != len(self.seeds)):
             raise ValueError("seeds: a list of different whole numbers")

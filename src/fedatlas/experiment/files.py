@@ -50,4 +50,4 @@ def write_text(path: Path, text: str) -> str:
 
 def write_json(path: Path, value: Any) -> str:
     """`write_bytes` of readable JSON."""
-    return write_text(path, json.dumps(value, indent=1) + "\n")
+    return write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

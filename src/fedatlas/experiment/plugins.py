@@ -31,4 +31,6 @@ def load_plugins(paths: Iterable[Path]) -> None:
         if not any(found.values()):
             raise ConfigError(f"--plugin {path}: it defines none of {', '.join(kind.upper() for kind in PLUGINS)}.")
         for kind, builders in found.items():
+            if not isinstance(builders, dict) or not all(callable(builder) for builder in builders.values()):
+                raise ConfigError(f"--plugin {path}: {kind.upper()} must be a dict of name -> function.")
             PLUGINS[kind] |= builders

@@ -33,10 +33,17 @@ def predict_file(run: Path, file: Path) -> pandas.DataFrame:
 
 def read_rows(file: Path, done: Preprocess) -> Tensor:
     """The rows as the model reads them."""
-    import pandas
-
     if not file.exists():
         raise DataError(f"there is no file '{file}'.")
+    try:
+        return _rows(file, done)
+    except (ValueError, OSError) as error:  # pandas' EmptyDataError and ParserError are ValueErrors
+        raise DataError(f"'{file}' cannot be read: {error}.") from error
+
+
+def _rows(file: Path, done: Preprocess) -> Tensor:
+    import pandas
+
     if file.name.endswith(".npz"):
         arrays = np.load(file, allow_pickle=False)
         if "x" not in arrays:

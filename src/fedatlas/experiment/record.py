@@ -63,7 +63,7 @@ class RunFolder:
         path = self.path / METRICS
         try:
             with open(path, "ab") as file:
-                file.write((json.dumps(row) + "\n").encode())
+                file.write((json.dumps(row, allow_nan=False) + "\n").encode())
                 file.flush()
                 os.fsync(file.fileno())
                 return file.tell()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.pool import can_fork
 from fedatlas.engine.stacked import worth_stacking
-from fedatlas.errors import ConfigError
 from fedatlas.experiment import machine
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import bytes_of
@@ -18,7 +17,7 @@ ALONE = 2e8  # floating-point operations of a round below which handing clients 
 def resolve_plan(setup: Setup) -> Plan:
     """The plan, before round 1."""
     engine = setup.config.engine
-    device, threads = device_of(engine.device), machine.cores()
+    device, threads = "cpu", machine.cores()
     if engine.name == "loop":
         return Plan("loop", "loop", 1, 1, threads, engine.precision, device, "the oracle: one client after another")
     if engine.plan == "calibrate":
@@ -29,13 +28,6 @@ def resolve_plan(setup: Setup) -> Plan:
         reason = "clients of a small dense model train in one stack"
         return Plan("fast", step, 1, chunk_for(setup), threads, engine.precision, device, reason)
     return Plan("fast", step, workers, chunk_for(setup), threads, engine.precision, device, reason)
-
-
-def device_of(wanted: str) -> str:
-    """The device that a run uses. Training on a GPU is not built yet, so asking for one is refused."""
-    if wanted == "cuda":
-        raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
-    return "cpu"
 
 
 def calibrated(setup: Setup) -> Plan:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import nn
 
 from fedatlas.algorithm import UNION, State
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.engine.host import Cost, Host
-from fedatlas.errors import DivergedError
+from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.experiment import machine
 from fedatlas.experiment.checkpoint import Checkpoints, Restored
 from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
@@ -27,6 +29,7 @@ from fedatlas.experiment.summary import summarise
 from fedatlas.rounds import federated
 
 Row = dict[str, Any]
+MODULE = "module.json"  # there for runs with a network of one's own
 
 
 class Progress(Protocol):
@@ -114,6 +117,7 @@ class Simulation:
         evaluated = number == 0 or last or number % config.evaluation.every == 0
         before = time.perf_counter()
         quality = self.quality() if evaluated else self.evaluator.blank()
+        self.check_finite(number, quality)
         phases = {**cost.seconds, "evaluate": time.perf_counter() - before}
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
         row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
@@ -138,6 +142,16 @@ class Simulation:
             "steps": [work[k].steps for k in sorted(work)],
             "lr": None if math.isnan(lr) else lr,
         }
+
+    def check_finite(self, number: int, quality: Row) -> None:
+        """A server's step after which the model, or its loss, is not a number ends the run there."""
+        trees = self.setup.algorithm.models(self.server).values()
+        finite = all(bool(torch.isfinite(x).all()) for params in trees for x in params.values())
+        if not finite or not all(math.isfinite(x) for x in quality.values() if isinstance(x, float)):
+            raise DivergedError(
+                f"the run diverged in round {number}: the server's model or its loss is not finite after the server's step; "
+                f"lower local.lr or the server's rate. Everything up to round {self.number} is kept in '{self.folder.path}'."
+            )
 
     def save(self) -> None:
         """A checkpoint of this round, unless there is one."""
@@ -183,6 +197,7 @@ def run_one(
 ) -> Run:
     """One seed of an experiment, from its beginning or from its last checkpoint."""
     progress = progress or Silent()
+    own_module(path, module, resume)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config)
     checkpoints = Checkpoints(path / "checkpoint", setup.config.hash(), setup.config.checkpoint.keep)
@@ -213,6 +228,18 @@ def run_one(
     return Run(path, summary)
 
 
+def own_module(path: Path, module: nn.Module | None, resume: bool) -> None:
+    """ConfigError where a run with a network of one's own is continued or read without it, or the other way round."""
+    recorded = path / MODULE
+    if resume and recorded.exists() and module is None:
+        name = json.loads(recorded.read_text(encoding="utf-8"))["class"]
+        raise ConfigError(
+            f"'{path}' was run with a network of its own ({name}): pass it again as module=... in Python."
+        )
+    if resume and module is not None and not recorded.exists():
+        raise ConfigError(f"'{path}' was run with the model of its configuration: leave module out.")
+
+
 def stopped(config: ExperimentConfig, rows: list[Row]) -> bool:
     """Whether ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds."""
     if config.stop is None or not rows:
@@ -222,12 +249,14 @@ def stopped(config: ExperimentConfig, rows: list[Row]) -> bool:
     best_round, _ = max(seen, key=lambda pair: (pair[1], -pair[0]))
     if config.stop.accuracy is not None and key == "accuracy" and seen[-1][1] >= config.stop.accuracy:
         return True
-    return config.stop.patience is not None and rows[-1]["round"] - best_round >= config.stop.patience
+    return config.stop.patience is not None and seen[-1][0] - best_round >= config.stop.patience
 
 
 def write_beginning(setup: Setup, folder: RunFolder) -> None:
     """What is known before round 1: the initial model, who holds what, how inputs were made."""
     folder.save_model("initial.safetensors", setup.network.state_dict(setup.params, setup.buffers))
+    if setup.own_module:
+        folder.write_json(MODULE, {"class": type(setup.network.module).__name__})
     folder.write_json("partition.json", setup.partition_record())
     folder.write_json("preprocess.json", setup.preprocess.to_json())
 

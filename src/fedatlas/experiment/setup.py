@@ -23,7 +23,7 @@ from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, make_loss, make_model
+from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, has_batch_norm, make_loss, make_model
 from fedatlas.registry import arguments, find
 from fedatlas.rng import numpy_stream, torch_stream
 from fedatlas.tree import Tree
@@ -49,6 +49,7 @@ class Setup(NamedTuple):
     bench: Bench
     flops: int  # of a forward pass of one row
     notices: tuple[str, ...]
+    own_module: bool = False  # the network is the user's own, not that of ``[model]``
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -74,8 +75,12 @@ def make_algorithm(config: ExperimentConfig) -> Algorithm:
     if "weights" in given and "weights" not in arguments("algorithm", builder, {}):
         name = config.algorithm.name
         raise ConfigError(f"algorithm.weights: '{name}' sets its own weights; remove the key.")
-    algorithm: Algorithm = builder(**arguments("algorithm", builder, given))
-    return algorithm
+    made = builder(**arguments("algorithm", builder, given))
+    if not isinstance(made, Algorithm):
+        raise ConfigError(
+            f"algorithm '{config.algorithm.name}': its builder returned {type(made).__name__}, not an Algorithm."
+        )
+    return made
 
 
 def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
@@ -87,6 +92,10 @@ def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Experim
         now = getattr(table, field)
         if now == value:
             continue
+        if field == "epochs" and config.local.steps is not None:
+            raise ConfigError(
+                f"local.steps = {config.local.steps}: '{algorithm.name}' works with {value} epoch only; remove the key."
+            )
         if field in table.model_fields_set:
             raise ConfigError(f"{key} = {now!r}: '{algorithm.name}' works with {value!r} only; remove the key.")
         changed = table.model_copy(update={field: value})
@@ -165,12 +174,18 @@ class PartyRows:
 
 def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
+    if config.engine.device == "cuda":
+        raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
     algorithm = make_algorithm(config)
     config, notices = apply_fixes(config, algorithm)
     notices += profile_notices(config, algorithm)
     dataset = load_dataset(config.data, seed)
     if config.public is not None:
         dataset, _, _ = take_public(dataset, config.public, seed)
+    if algorithm.needs_classes and dataset.task != "classes":
+        raise ConfigError(
+            f"algorithm '{algorithm.name}' weighs clients by their class labels, '{dataset.name}' has none."
+        )
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     dataset, partition = settle_holes(dataset, partition, config.data.missing)
@@ -178,6 +193,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     partition, pooled, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
     dataset, prepared, partition = preprocess(dataset, partition, config.data.scale, config.data.missing)
     network, loss = make_network(config, dataset, seed, module)
+    check_batch_norm(network.module, partition, config.local.batch_size)
     params, buffers = network.initial()
     dtype = DTYPES[config.engine.precision]
     sample = dataset.inputs(dataset.x_train[:2], dtype)
@@ -202,6 +218,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         bench=bench,
         flops=cost,
         notices=tuple(notices),
+        own_module=module is not None,
     )
 
 
@@ -218,6 +235,15 @@ def make_network(
     tokens, dtype = dataset.x_train.dtype == torch.int64, DTYPES[config.engine.precision]
     wanted = config.model if module is None else module
     return Network(make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens), loss.mean), loss
+
+
+def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -> None:
+    """ConfigError where a client's last batch has a single row: batch norm has no variance of one."""
+    for k, n in enumerate(partition.sizes):
+        if has_batch_norm(module) and n and (n % batch_size if batch_size else n) == 1:
+            raise ConfigError(
+                f"client {k}'s last batch has one row, which batch norm cannot use: change local.batch_size."
+            )
 
 
 def local_options(config: ExperimentConfig) -> LocalOptions:
