@@ -124,7 +124,7 @@ def test_tables_give_medians_and_ratios(load):
     assert cells_of(text, "MLP1 B=10")[1:] == ["0.50", "0.90", "1", "2", "50 %"]
     assert cells_of(text, "MLP1 B=10, x the plain loop")[1:] == ["16.00", ">= 8", "met"]
     assert cells_of(text, "MLP1 B=10, x the tuned loop")[1:] == ["4.00", ">= 4.5", "missed"]
-    assert cells_of(text, "MLP1 B=10, x pfl")[1:] == ["-", ">= 6", "not measured"]
+    assert cells_of(text, "MLP1 B=10, x pfl, one process")[1:] == ["-", ">= 6", "not measured"]
     assert cells_of(text, "MLP1 B=10, fedatlas, fast, one process, peak memory in MB")[1:] == [
         "800.00",
         "<= 700",
