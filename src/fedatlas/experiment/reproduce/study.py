@@ -32,7 +32,8 @@ def reproduce(
 
     Every part and seed has its own run folder in ``out``; what is finished there is not run again, what was
     stopped is continued. The outcome goes to ``out/NAME.json`` and, for people, ``out/NAME.md``; with ``publish`` also to
-    ``publish/results/NAME.json``, and ``publish/results.md`` is made anew from all records there.
+    ``publish/results/NAME.json``, and ``publish/results.md`` is made anew from all records there. What that record already holds of
+    the same configuration counts as finished, so that a long study can be run in pieces, on several machines.
     """
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
@@ -42,13 +43,15 @@ def reproduce(
         if wanted not in known:
             raise unknown_name("part", wanted, known)
     console = Console(stderr=True, highlight=False)
-    base = out / (f"{name}-quick" if quick else name)
+    label = f"{name}-quick" if quick else name
+    base = out / label
+    published = published_runs(study, None if publish is None else publish / "results" / f"{label}.json")
     for part in study.parts:
         if not only or part.name in only:
             for seed in part.seeds:
-                run_part(part, seed, base, console)
-    record = collect(study, base, quick)
-    label = base.name
+                if (part.name, seed) not in published:
+                    run_part(part, seed, base, console)
+    record = collect(study, base, quick, published)
     write_json(out / f"{label}.json", record)
     write_text(out / f"{label}.md", page(record))
     if publish is not None:
@@ -80,22 +83,40 @@ def run_part(part: Part, seed: int, base: Path, console: Console) -> None:
     )
 
 
-def collect(study: Study, base: Path, quick: bool) -> dict[str, Any]:
+def published_runs(study: Study, record: Path | None) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """(part, seed) -> what an earlier record holds of it, for parts whose configuration is still the same."""
+    if record is None or not record.exists():
+        return {}
+    earlier = json.loads(record.read_text(encoding="utf-8"))
+    then = {part["name"]: part["config"] for part in earlier["parts"]}
+    now = {part.name: json.loads(json.dumps(part.tables)) for part in study.parts}
+    same = {name for name, config in now.items() if then.get(name) == config}
+    return {(run["part"], run["seed"]): run for run in earlier["runs"] if run["part"] in same}
+
+
+def finished_run(part: Part, seed: int, base: Path) -> dict[str, Any] | None:
+    """What a record keeps of a run; None if it is not finished."""
+    folder = folder_of(part, seed, base)
+    if not (folder / SUMMARY).exists():
+        return None
+    opened = RunFolder.open(folder)
+    summary = opened.summary()
+    rows = [{key: row[key] for key in KEPT if key in row} for row in opened.rows()]
+    facts = {"seconds": summary["cost"]["seconds"], "plan": summary["plan"], "commit": summary["commit"]}
+    return {"part": part.name, "seed": seed, **facts, "cpu": summary["cpu"], "rows": rows}
+
+
+def collect(
+    study: Study, base: Path, quick: bool, published: Mapping[tuple[str, int], Mapping[str, Any]]
+) -> dict[str, Any]:
     """Everything that is finished, with the verdict on every gate that it allows."""
     outcomes, runs = {}, []
     for part in study.parts:
-        found = {}
-        for seed in part.seeds:
-            folder = folder_of(part, seed, base)
-            if (folder / SUMMARY).exists():
-                opened = RunFolder.open(folder)
-                rows, summary = opened.rows(), opened.summary()
-                found[seed] = rows
-                kept = [{key: row[key] for key in KEPT if key in row} for row in rows]
-                facts = {"seconds": summary["cost"]["seconds"], "plan": summary["plan"], "commit": summary["commit"]}
-                runs.append({"part": part.name, "seed": seed, **facts, "cpu": summary["cpu"], "rows": kept})
-        if found:
-            outcomes[part.name] = Outcome(found)
+        found = [finished_run(part, seed, base) or published.get((part.name, seed)) for seed in part.seeds]
+        there = [one for one in found if one is not None]
+        runs += there
+        if there:
+            outcomes[part.name] = Outcome({one["seed"]: one["rows"] for one in there})
     gates = []
     for gate in study.gates:
         ready = all(name in outcomes for name in gate.parts)
