@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedatlas.algorithm import UNION, Algorithm, Budget, Round, State
+from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, Round, State, Unit
 from fedatlas.data.batches import Rows, examples_of
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.host import Executor, Host
@@ -75,17 +75,34 @@ class Federation(NamedTuple):
         sizes = {k: r.n for k, r in self.held.items()}
         return Host(self.bench, make(self.bench), ClientStates(), sizes, seed)
 
-    def begin(self) -> State:
-        server = dict(self.bench.algorithm.server_init({"global": self.params}, {"K": float(len(self.held))}))
-        return {**server, "buffers": self.buffers} if self.buffers else server
+    def begin(self, host: Host | None = None, lr: float = 0.1) -> State:
+        """The server before round 1, after the algorithm's set-up."""
+        algorithm, host = self.bench.algorithm, host or self.host()
+        server = dict(algorithm.server_init({"global": self.params}, host.server_facts()))
+        server = {**server, "buffers": self.buffers} if self.buffers else server
+        if algorithm.prepare is None:
+            return server
+        return host.drive(algorithm.prepare(algorithm, server, self.round(0, tuple(sorted(self.held)))), 0, lr)
 
-    def round(self, number: int, cohort: tuple[int, ...], budgets: Mapping[int, Budget] | None = None) -> Round:
+    def round(
+        self,
+        number: int,
+        cohort: tuple[int, ...],
+        budgets: Mapping[int, Budget] | None = None,
+        server: State | None = None,
+    ) -> Round:
+        """A round of ``cohort``; where clients are drawn in groups, of the groups that have somebody in it."""
         budgets = budgets or {}
+        groups = self.bench.algorithm.groups
+        units = [] if groups is None or server is None else [Unit(i, g) for i, g in enumerate(groups(server))]
+        there = [Unit(i, tuple(k for k in members if k in cohort)) for i, members in units]
         sizes = {k: self.held[k].n for k in cohort}
         local = self.bench.local
         examples = sum(examples_of(budgets.get(k, local.budget), n, local.batch_size) for k, n in sizes.items())
         n = sum(r.n for r in self.held.values())
-        return Round(number, cohort, len(self.held), n, sizes, examples, budgets)
+        present = tuple(unit for unit in there if unit.members)
+        drawn = Round(number, cohort, len(self.held), n, sizes, examples, budgets, seed=1)
+        return drawn._replace(units=present, groups=len(units))
 
 
 def federation(
@@ -100,10 +117,13 @@ def federation(
     held = dict(rows(dtype=dtype) if held is None else held)
 
     def find(party: int) -> Rows:
+        if party == SERVER:
+            return public
         if party != UNION:
             return held[party]
         return Rows(torch.cat([held[k].x for k in sorted(held)]), torch.cat([held[k].y for k in sorted(held)]))
 
+    public = rows((12,), dtype)[0]
     network = Network(module(make, dtype), loss)
     params, buffers = network.initial()
     options = LocalOptions(**{"batch_size": 4, "budget": Budget(epochs=2), **local})
@@ -130,11 +150,12 @@ def play(
     """Runs so many rounds (or the given cohorts) and returns the server's state and the host."""
     plan = cohorts(rounds, len(fed.held), min(3, len(fed.held))) if isinstance(rounds, int) else rounds
     host = host or fed.host(make, seed)
-    server = fed.begin() if server is None else server
+    server = fed.begin(host, lr) if server is None else server
     generate = fed.bench.algorithm.rounds or federated
     for number, cohort in enumerate(plan, start=first):
         limited = {k: b for k, b in (budgets or {}).items() if k in cohort}
-        server = host.drive(generate(fed.bench.algorithm, server, fed.round(number, cohort, limited)), number, lr)
+        drawn = fed.round(number, cohort, limited, server)
+        server = host.drive(generate(fed.bench.algorithm, server, drawn), number, lr)
     return server, host
 
 

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 import torch
 
-from fedatlas.algorithm import UNION, Algorithm, Budget
+from fedatlas.algorithm import UNION, Algorithm, Ask, Budget, Replies
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
@@ -125,9 +125,22 @@ def test_codec(name: str) -> None:
     sent, sent_host = play(fed, make=make)
     assert same(plain, sent)
     assert same(states(host), states(sent_host))
-    _, host = play(fed, cohorts(1), make=make)
-    assert host.cost.bytes_up == wire[-1].received
-    assert host.cost.bytes_down == wire[-1].sent
+    host = fed.host(make)
+    server = fed.begin(host)
+    spy, answer, up = wire[-1], host.answer, 0
+    spy.sent = 0
+
+    def watched(ask: Ask, number: int, lr: float) -> Replies:
+        nonlocal up
+        before = spy.received
+        replies = answer(ask, number, lr)
+        up += spy.received - before if ask.via == "server" else 0
+        return replies
+
+    host.answer = watched  # type: ignore[method-assign]
+    play(fed, cohorts(1), server=server, host=host)
+    assert host.cost.bytes_up == up
+    assert host.cost.bytes_down + host.cost.bytes_peer == spy.sent
 
 
 def fast(bench: Bench) -> SerialExecutor:

@@ -86,6 +86,7 @@ class Budget(NamedTuple):
     epochs: int | None = None
     steps: int | None = None
     examples: int | None = None
+    first_epoch: int = 0  # whose shuffle comes first: work in pieces continues one stream (ALGORITHMS.md C7)
 
 
 class Local(NamedTuple):
@@ -124,8 +125,16 @@ class Task(NamedTuple):
     direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
     finish: Callable[[Tree, Work, Message, State, Facts], tuple[Update, State]] = return_model
     options: Local = Local()
+    stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
     step_passes: float = 3.0  # cost of a step's example in forward passes: forward 1, backward 2
     survey_passes: float = 0.0  # the same of the survey
+
+
+class Unit(NamedTuple):
+    """Clients that are drawn as one: a superclient. It is numbered by its place among all units, ascending by smallest client."""
+
+    number: int
+    members: tuple[int, ...]  # those that take part this round, ascending; may be nobody
 
 
 class Round(NamedTuple):
@@ -140,6 +149,9 @@ class Round(NamedTuple):
     budgets: Mapping[int, Budget] = {}  # clients whose amount of work differs (stragglers)
     facts: Mapping[int, Mapping[str, float]] = {}  # further plain numbers the server learnt of a client
     loss: float = float("nan")  # mean training loss of the clients that returned, by examples
+    seed: int = 0  # of the run, for what a round draws itself
+    units: tuple[Unit, ...] = ()  # in the order drawn, where clients are grouped; the cohort holds their members
+    groups: int = 0  # units in all
 
     @property
     def m(self) -> int:
@@ -157,8 +169,9 @@ Weights = Coefficients | Mapping[str, Coefficients]
 class Ask(NamedTuple):
     """What a round yields: ask these parties to do this with these messages, and combine the replies so.
 
-    With ``reduce="mean"`` the reply is the sum of the updates times ``weights(those who answered)``, with ``"sum"`` their plain
-    sum: in both cases the round never sees one client's update, so that it can be masked or encrypted. ``"each"`` hands over every update.
+    A message that a party has anyway (it is its own sender) costs nothing. With ``reduce="mean"`` the reply is the sum
+    of the updates times ``weights(those who answered)``, with ``"sum"`` their plain sum: in both cases the round never
+    sees one client's update, so that it can be masked or encrypted. ``"each"`` hands over every update.
     """
 
     to: tuple[int, ...]
@@ -167,7 +180,12 @@ class Ask(NamedTuple):
     reduce: Literal["mean", "sum", "each"] = "mean"
     weights: Callable[[tuple[int, ...]], Weights] | None = None
     budgets: Mapping[int, Budget] = {}
-    via: Literal["server", "peer"] = "server"
+    visits: Mapping[int, int] = {}  # how often a party has done this already in this round: its epochs go on from there
+    seats: Mapping[int, int] = {}  # party -> its place in the sum; its own number where it is not named
+    sender: Mapping[int, int] = {}  # party -> the client that hands it its message; the server where it is not named
+    via: Literal["server", "peer"] = (
+        "server"  # where the replies go: to a peer they are counted when they are handed on
+    )
 
 
 class Replies(NamedTuple):
@@ -191,8 +209,14 @@ RoundGenerator = Generator[Ask, Replies, State]
 UNION = -1
 """The party that holds all clients' rows at once: only the centralised baseline may ask it."""
 
+SERVER = -2
+"""The server itself, which holds the public rows: what it is asked costs no bytes."""
 
-def keep_model(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
+Groups = tuple[tuple[int, ...], ...]
+"""Clients that are drawn as one, each group ascending, groups by their smallest client."""
+
+
+def keep_model(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
     """The server's state is the model alone."""
     return {"model": models["global"]}
 
@@ -223,8 +247,10 @@ class Algorithm(NamedTuple):
 
     name: str = "fedavg"
     rounds: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # None: rounds.federated
+    prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients
+    groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
     tasks: Mapping[str, Task] = {"train": Task()}
-    server_init: Callable[[Mapping[str, Tree], Mapping[str, float]], State] = keep_model
+    server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model  # facts: K, n, classes, roles
     client_init: Callable[[Tree, Facts], State] | None = None
     broadcast: Callable[[State, int], Message] = send_model
     weigh: Callable[[Round], Weights] = by_samples
@@ -234,6 +260,7 @@ class Algorithm(NamedTuple):
     needs: Literal["mean", "each"] = "mean"
     needs_classes: bool = False  # works on class labels only
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
+    public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
     leaves: str = "the local model"  # what leaves a client, for the record
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
 

@@ -174,7 +174,7 @@ def predict(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="blog | istat-strategies")],
+    name: Annotated[str, typer.Argument(help="blog | istat-strategies | fedseq-cifar10")],
     quick: Annotated[bool, typer.Option("--quick", help="A smaller, clearly labelled version for a laptop.")] = False,
     only: Annotated[list[str] | None, typer.Option("--only", help="Only these parts, such as mlp1-iid.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs; what is there already is not run again.")] = Path(

@@ -25,6 +25,9 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """A parameter that says how much of the past is kept: from 0 to below 1."""
 
+Whole = Annotated[int, Field(ge=1)]
+"""A parameter that counts: 1 or more."""
+
 PLUGINS: dict[str, dict[str, Builder]] = {"algorithms": {}, "models": {}, "partitions": {}}
 """What ``--plugin`` brought, by kind: the only table that is filled at run time."""
 

@@ -2,7 +2,7 @@
 
 No library code touches a global generator, so the order in which clients, chunks or workers happen to
 run changes nothing (ALGORITHMS.md C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
-``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``.
+``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``, ``grouping``.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Ask, Message, Replies, Round, RoundGenerator, State, Weights
+from fedatlas.algorithm import Algorithm, Ask, Message, Replies, Round, RoundGenerator, State, Update, Weights
+from fedatlas.rng import numpy_stream
 from fedatlas.tree import Tree
 
 
@@ -25,13 +26,105 @@ def federated(algorithm: Algorithm, server: State, round: Round) -> RoundGenerat
         weights_of(algorithm, round),
         round.budgets,
     )
+    return updated(algorithm, server, replies, returned(round, replies))
+
+
+def updated(algorithm: Algorithm, server: State, replies: Replies, round: Round) -> State:
+    """The server after a mean: its step, the averaged buffers, everything in the precision it had; unchanged without replies."""
     if replies.value is None:
         return server
-    after = algorithm.server_update(server, replies.value, returned(round, replies))
+    after = algorithm.server_update(server, replies.value, round)
     if "buffers" in replies.value:
         after = {**after, "buffers": replies.value["buffers"]}
     cast: State = cast_like(after, server)
     return cast
+
+
+class Chain(NamedTuple):
+    """A superclient's work of a round: its clients in the order in which the model visits them."""
+
+    unit: int
+    order: tuple[int, ...]  # a client stands here once for every pass
+    examples: int  # of its members
+
+
+Relay = Generator[Ask, Replies, tuple[list[Chain], dict[str, Any]]]
+
+
+def chained(passes: int = 1, *, anchored: bool = False) -> Callable[[Algorithm, State, Round], RoundGenerator]:
+    """Rounds in which the model travels along each superclient and the superclients' models are averaged (ALGORITHMS.md G8).
+
+    To the algorithm's ``weigh`` and ``server_update`` a superclient is a client: the cohort, the sizes and K count
+    superclients. ``anchored``: the message's model stays the server's, the one handed on stands in ``message["start"]``.
+    """
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        starts = {unit.number: {"model": server["model"]} for unit in round.units}
+        chains, last = yield from relay(algorithm, server, round, starts, passes, anchored=anchored)
+        over = of_chains(round, chains)
+        unit_of = {chain.order[-1]: chain.unit for chain in chains}
+
+        def weights(answered: tuple[int, ...]) -> Weights:
+            by_unit = algorithm.weigh(over._replace(cohort=tuple(unit_of[k] for k in answered)))
+            return {k: by_unit[unit_of[k]] for k in answered}  # type: ignore[index, return-value]
+
+        replies = yield Ask(tuple(unit_of), "train", weights=weights, **last)
+        return updated(algorithm, server, replies, over._replace(loss=replies.loss))
+
+    return rounds
+
+
+def of_chains(round: Round, chains: list[Chain]) -> Round:
+    """The round with superclients in the clients' place."""
+    sizes = {chain.unit: chain.examples for chain in chains}
+    return round._replace(cohort=tuple(sorted(sizes)), sizes=sizes, K=round.groups)
+
+
+def relay(
+    algorithm: Algorithm,
+    server: State,
+    round: Round,
+    starts: Mapping[int, Update],
+    passes: int,
+    *,
+    anchored: bool = False,
+) -> Relay:
+    """Hands the models of ``starts`` (by superclient) along all chains at once, up to the last client of each.
+
+    Returns the chains and the fields of the ask that is left, of which the caller decides how it is reduced. Shorter
+    chains begin later, so that all end in the same ask.
+    """
+    chains = [chain_of(round, number, members, passes) for number, members in sorted(round.units) if members]
+    longest = max((len(chain.order) for chain in chains), default=0)
+    given = {chain.unit: (starts[chain.unit]["model"], starts[chain.unit].get("buffers")) for chain in chains}
+    holder: dict[int, int] = {}  # superclient -> who held its model last
+    fields: dict[str, Any] = {"messages": {}}
+    for hop in range(longest):
+        seats, messages, visits, sender = dict[int, int](), {}, {}, {}
+        for unit, order, _ in chains:
+            at = hop - (longest - len(order))
+            if at < 0:
+                continue
+            k, (model, buffers) = order[at], given[unit]
+            told = {**algorithm.broadcast(server, k), "start" if anchored else "model": model}
+            buffers = buffers or server.get("buffers")
+            messages[k] = {**told, "buffers": buffers} if buffers else told
+            seats[k], visits[k] = unit, at // (len(order) // passes)
+            if unit in holder:
+                sender[k] = holder[unit]
+            holder[unit] = k
+        fields = {"messages": messages, "budgets": round.budgets, "visits": visits, "seats": seats, "sender": sender}
+        if hop < longest - 1:
+            replies = yield Ask(tuple(seats), "train", reduce="each", via="peer", **fields)
+            given |= {seats[k]: (got["model"], got.get("buffers")) for k, got in replies.each.items()}
+    return chains, fields
+
+
+def chain_of(round: Round, number: int, members: tuple[int, ...], passes: int) -> Chain:
+    """A superclient's members, in a fresh order for every pass."""
+    streams = (numpy_stream(round.seed, "chain", round.number, number, turn) for turn in range(passes))
+    order = tuple(int(k) for stream in streams for k in stream.permutation(members))
+    return Chain(number, order, sum(round.sizes[k] for k in members))
 
 
 def messages(algorithm: Algorithm, server: State, cohort: tuple[int, ...]) -> dict[int, Message]:

@@ -7,6 +7,7 @@ from fedatlas.algorithms.baselines import centralised, local_only
 from fedatlas.algorithms.fedavg import fedavg, fedavgm, fedsgd
 from fedatlas.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from fedatlas.algorithms.fedprox import fedprox
+from fedatlas.algorithms.fedseq import fedseq, fedseq_inter
 from fedatlas.algorithms.hwfedavg import hwfedavg, nwfedavg
 from fedatlas.algorithms.scaffold import scaffold
 
@@ -21,6 +22,8 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
     "fedyogi": fedyogi,
     "fedprox": fedprox,
     "scaffold": scaffold,
+    "fedseq": fedseq,
+    "fedseq_inter": fedseq_inter,
     "centralised": centralised,
     "local_only": local_only,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -74,12 +75,12 @@ def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
         shuffled = rows.take(order) if draw.batch_size else rows.take(order.sort().values)
         if draw.augment == "crop_flip":
             shuffled = shuffled._replace(x=crop_flip(shuffled.x, torch_stream(draw.seed, "augment", *key), draw.fill))
-        for number, at in enumerate(range(0, take, draw.batch_size or take)):
-            piece = slice(at, min(at + (draw.batch_size or take), take))
-            weight = None if shuffled.weight is None else shuffled.weight[piece]
-            x = shuffled.x[piece]
+        size = draw.batch_size or take
+        weights = repeat(None) if shuffled.weight is None else torch.split(shuffled.weight, size)
+        pieces = zip(torch.split(shuffled.x, size), torch.split(shuffled.y, size), weights, strict=False)
+        for number, (x, y, weight) in enumerate(pieces):
             masks = draw.masks(len(x), torch_stream(draw.seed, "dropout", *key, number)) if draw.masks else {}
-            yield Batch(x, shuffled.y[piece], weight, masks)
+            yield Batch(x, y, weight, masks)
         left -= take
         epoch += 1
 

@@ -18,8 +18,8 @@ from fedatlas.engine import optim
 from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
 from fedatlas.engine.loop import check_finite
 from fedatlas.engine.program import StepProgram, step_for
-from fedatlas.engine.step import StepSpec, batch_arguments, fresh_memory
-from fedatlas.engine.tuned import TunedStep
+from fedatlas.engine.step import Inputs, StepSpec, batch_arguments, fresh_memory, local_copy
+from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.tree import Tree
 
 WORTH = 0.1  # a batch size that takes this share of all steps gets a program of its own; rarer ones take the tuned step
@@ -72,34 +72,39 @@ class FastRunner:
     def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, Work]:
         """All steps of a job: (params, buffers, work)."""
         inputs = inputs_of(job, ready)
-        steps, examples, params = 0, 0, ready.params
-        memory: optim.Memory | None = None
-        bound: dict[int, Any] = {}
-        total = torch.zeros((), dtype=torch.float64)
+        steps, examples, loss_sum = 0, 0, 0.0
+        params = local_copy(ready.params)
+        memory = fresh_memory(bench.local.optimizer, params)
+        bound: dict[int, Step] = {}
         bench.network.module.train()
-        for batch in job_batches(ready):
-            size = len(batch.x)
-            made = self.step_of(job.what, size)
-            if memory is None:
-                with nullcontext() if self.mixed(bench, job, ready.rows.n) else made.mode():
-                    params = made.local_copy(params)
-                    memory = fresh_memory(bench.local.optimizer, params)
-            with made.mode():
-                key = size if isinstance(made, StepProgram) else -1
-                if key not in bound:
-                    bound[key] = made.bind(params, memory, inputs, ready.buffers)
-                total.add_(bound[key](*batch_arguments(batch)), alpha=size)
-            steps, examples = steps + 1, examples + size
-        loss = float(total) / examples if examples else math.nan
-        work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss)
+        derived = any(isinstance(made, StepProgram) for (what, _), made in self.steps.items() if what == job.what)
+        with (
+            torch.inference_mode() if derived else nullcontext()
+        ):  # once, not for every batch: entering it costs as much as a small product
+            for batch in job_batches(ready):
+                size = len(batch.x)
+                step = bound.get(size)
+                if step is None:
+                    made = self.step_of(job.what, size)
+                    step = bound[size] = bind(made, params, memory, inputs, ready.buffers)
+                loss_sum += float(step(*batch_arguments(batch))) * size
+                steps, examples = steps + 1, examples + size
+        work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
         return Tree({name: x.detach().contiguous() for name, x in params.items()}), ready.buffers, work
 
-    def mixed(self, bench: Bench, job: Job, n: int) -> bool:
-        """Whether some of a client's batches need autograd: it refuses tensors made in inference mode."""
-        whole = bench.local.batch_size or n
-        sizes = {min(whole, n), n % whole} - {0}
-        uneven = job.budget.examples is not None  # may end in the middle of a batch
-        return uneven or any(not isinstance(self.steps.get((job.what, size)), StepProgram) for size in sizes)
+
+def bind(made: StepProgram | TunedStep, params: Tree, memory: optim.Memory, inputs: Inputs, buffers: Tree) -> Step:
+    """The step of one client, to be called inside inference mode or not; autograd refuses tensors that were made inside."""
+    if isinstance(made, StepProgram) or not torch.is_inference_mode_enabled():
+        return made.bind(params, memory, inputs, buffers)
+    with torch.inference_mode(mode=False):
+        tuned = made.bind(params, memory, inputs, buffers)
+
+    def step(*batch: Tensor) -> Tensor:
+        with torch.inference_mode(mode=False):
+            return tuned(*(x.clone() for x in batch))
+
+    return step
 
 
 def batch_sizes(bench: Bench, sizes: Iterable[int]) -> frozenset[int]:

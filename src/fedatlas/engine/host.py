@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from fedatlas.aggregation.mean import WeightedSum
-from fedatlas.algorithm import Ask, Facts, Replies, RoundGenerator, State, Weights, Work
+from fedatlas.algorithm import SERVER, Ask, Facts, Replies, RoundGenerator, State, Weights, Work
+from fedatlas.data.batches import examples_of
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.job import Bench, Job, Result
@@ -59,14 +61,14 @@ class Host:
     def answer(self, ask: Ask, number: int, lr: float) -> Replies:
         """The replies to one ask, its updates reduced as they come."""
         started = time.perf_counter()
-        clients = tuple(sorted(ask.to))
+        clients = tuple(sorted(ask.to, key=lambda k: ask.seats.get(k, k)))
         coefficients = self._coefficients(ask, clients)
         total, each, work, up = WeightedSum(), {}, {}, 0
         jobs = self._jobs(ask, clients, number, lr)
         for result in self.executor.run(jobs):
             up += codec.size(result.update)
             work[result.client] = result.work
-            if self.bench.algorithm.client_init is not None:
+            if self.bench.algorithm.client_init is not None and self.bench.algorithm.tasks[ask.what].stateful:
                 self.states.put(result.client, result.state)
             if ask.reduce == "each":
                 each[result.client] = codec.decode(codec.encode(dict(result.update)))  # a worker's memory is used again
@@ -89,7 +91,18 @@ class Host:
             message = ask.messages[k]
             facts = self.facts(k, number, lr)
             budget = ask.budgets.get(k, self.bench.local.budget)
-            yield Job(k, ask.what, message, self.state_of(k, message, facts), facts, budget, self.seed)
+            if ask.visits.get(k):
+                n = int(facts.n_k)
+                epochs = math.ceil(examples_of(budget, n, self.bench.local.batch_size) / max(n, 1))
+                budget = budget._replace(first_epoch=ask.visits[k] * epochs)
+            stateful = self.bench.algorithm.tasks[ask.what].stateful
+            state = self.state_of(k, message, facts) if stateful else {}
+            yield Job(k, ask.what, message, state, facts, budget, self.seed)
+
+    def server_facts(self) -> dict[str, Any]:
+        """What `Algorithm.server_init` is told of the federation and of the model's tensors."""
+        bench = self.bench
+        return {"K": self.K, "n": self.n, "classes": bench.classes, "roles": bench.network.roles()}
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
         """What a party knows before its work."""
@@ -106,21 +119,23 @@ class Host:
 
     def _count(self, ask: Ask, clients: tuple[int, ...], up: int, work: Mapping[int, Work], seconds: float) -> None:
         sizes: dict[tuple[int, ...], int] = {}
-        down = 0
+        told = {"server": 0, "peer": 0, "nobody": 0}  # bytes by who hands the messages over
         for k in clients:
             key = tuple(id(value) for value in ask.messages[k].values())
             if key not in sizes:
                 sizes[key] = codec.size(dict(ask.messages[k]))
-            down += sizes[key]
+            by = ask.sender.get(k)
+            told["server" if by is None else "nobody" if by == k else "peer"] += sizes[key]
         c, task = self.cost, self.bench.algorithm.tasks[ask.what]
-        peer = up if ask.via == "peer" else 0
+        up = 0 if ask.via == "peer" or clients == (SERVER,) else up
+        down = 0 if clients == (SERVER,) else told["server"]
         examples = sum(w.examples for w in work.values())
         self.work |= {k: w for k, w in work.items() if k not in self.work or w.steps}
         surveyed = sum(w.n_k for w in work.values())
         self.cost = c._replace(
-            bytes_up=c.bytes_up + up - peer,
+            bytes_up=c.bytes_up + up,
             bytes_down=c.bytes_down + down,
-            bytes_peer=c.bytes_peer + peer,
+            bytes_peer=c.bytes_peer + told["peer"],
             seconds={**c.seconds, ask.what: c.seconds.get(ask.what, 0.0) + seconds},
             examples=c.examples + examples,
             passes=c.passes + task.step_passes * examples + task.survey_passes * surveyed,

@@ -111,11 +111,11 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     options = task.options
     budget = job.budget
     if options.steps is not None or options.epochs is not None:
-        budget = Budget(options.epochs, options.steps)
+        budget = Budget(options.epochs, options.steps, first_epoch=budget.first_epoch)
     params = task.start(job.message, job.state, facts) if budget.steps != 0 else Tree()
-    draw = Draw(
-        job.seed, int(facts.round), streams, bench.local.batch_size, bench.local.augment, bench.masks, bench.fill
-    )
+    local = bench.local
+    draw = Draw(job.seed, int(facts.round), streams, local.batch_size, local.augment, bench.masks, bench.fill)
+    draw = draw._replace(first_epoch=budget.first_epoch)
     decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
     return Prepared(rows, facts, params, buffers, budget, draw, facts.lr * options.lr_scale, decay)
 

@@ -31,6 +31,21 @@ class Network:
         state = self.module.state_dict()
         return params, Tree({name: x.detach().clone() for name, x in state.items() if name not in params})
 
+    def roles(self) -> dict[str, str]:
+        """Parameter name -> the part it plays: linear, convolution, norm, embedding, recurrent or other."""
+        kinds: dict[str, tuple[type[nn.Module], ...]] = {
+            "linear": (nn.Linear,),
+            "convolution": (nn.modules.conv._ConvNd,),
+            "norm": (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm),
+            "embedding": (nn.Embedding,),
+            "recurrent": (nn.RNNBase,),
+        }
+        out: dict[str, str] = {}
+        for prefix, module in self.module.named_modules():
+            role = next((kind for kind, types in kinds.items() if isinstance(module, types)), "other")
+            out |= {f"{prefix}.{name}" if prefix else name: role for name, _ in module.named_parameters(recurse=False)}
+        return out
+
     def _call(self, params: Mapping[str, Tensor], batch: Batch, method: str | None = None) -> Tensor:
         module = self.module if method is None else Method(self.module, method)
         state = {**params, **batch.extra}

@@ -90,8 +90,12 @@ class Evaluator:
 
     def row(self, model: Trained) -> dict[str, Any]:
         """The quality fields of a row, for one global model."""
+        return {**self.plain_row(model), "client_accuracy": self._own_summary(lambda k: model)}
+
+    def plain_row(self, model: Trained) -> dict[str, Any]:
+        """The quality fields of one more model that the algorithm names."""
         found = self.figures(model)
-        return {**{key: found[key] for key in self.keys}, "client_accuracy": self._own_summary(lambda k: model)}
+        return {key: found[key] for key in self.keys}
 
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
         """The quality fields where every client uses its own model: means over the clients, weighted by test size (C14)."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from fedatlas.algorithm import UNION, State
+from fedatlas.algorithm import SERVER, State, Work
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.engine.host import Cost, Host
@@ -24,7 +24,7 @@ from fedatlas.experiment.config import ExperimentConfig, bytes_of
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.record import SUMMARY, RunFolder
 from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.setup import Setup, set_up
+from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up
 from fedatlas.experiment.summary import summarise
 from fedatlas.rounds import federated
 
@@ -81,11 +81,14 @@ class Simulation:
 
     def begin(self) -> Row:
         """Round 0: the initial model, evaluated (ALGORITHMS.md C4)."""
-        facts = {"K": float(self.host.K), "n": float(self.host.n), "classes": float(self.setup.dataset.classes)}
-        self.server = dict(self.setup.algorithm.server_init({"global": self.setup.params}, facts))
-        if self.setup.buffers:
-            self.server = {**self.server, "buffers": self.setup.buffers}
-        return self._close(0, None, Cost(), math.nan, time.perf_counter())
+        started = time.perf_counter()
+        self.server = first_server(self.setup, self.host)
+        algorithm, cost = self.setup.algorithm, Cost()
+        if algorithm.prepare is not None:
+            before = algorithm.prepare(algorithm, self.server, all_clients(self.setup))
+            self.server = self.host.drive(before, 0, self.setup.config.local.lr)
+            cost = self.host.cost
+        return self._close(0, None, cost, math.nan, started)
 
     def resume(self, restored: Restored) -> None:
         """Continues from a checkpoint: rows after it are dropped and made again."""
@@ -99,7 +102,8 @@ class Simulation:
         setup, number = self.setup, self.number + 1
         local = setup.config.local
         lr = learning_rate(local.schedule, local.lr, number, setup.config.rounds)
-        drawn = draw_round(setup.config, setup.sizes, setup.seed, number)
+        groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
+        drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups)
         rounds = setup.algorithm.rounds or federated
         try:
             self.server = self.host.drive(rounds(setup.algorithm, self.server, drawn.round), number, lr)
@@ -136,10 +140,10 @@ class Simulation:
         loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
         return {
             "train_loss": loss,
-            "clients": [k for k in sorted(work) if k != UNION],  # the union of all rows is no client
+            "clients": took_part(drawn, work),
             "selected": list(drawn.selected) if drawn else [],
-            "weights": [cost.weights[k] for k in sorted(cost.weights) if k != UNION],
-            "steps": [work[k].steps for k in sorted(work)],
+            "weights": [weight for k, weight in cost.weights.items() if k >= 0],
+            "steps": [work[k].steps for k in sorted(work) if k != SERVER],
             "lr": None if math.isnan(lr) else lr,
         }
 
@@ -179,7 +183,11 @@ class Simulation:
         """The quality fields of a row."""
         if self.setup.algorithm.personal is not None:
             return self.evaluator.personal_row(self.client_model)
-        return self.evaluator.row(self.models()["global"])
+        first, *others = self.models().items()
+        row = self.evaluator.row(first[1])
+        if others:
+            row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
+        return row
 
     def close(self) -> None:
         """Ends the workers and removes their scratch files."""
@@ -226,6 +234,13 @@ def run_one(
     finally:
         simulation.close()
     return Run(path, summary)
+
+
+def took_part(drawn: Drawn | None, work: Mapping[int, Work]) -> list[Any]:
+    """The clients that returned, ascending; for chains a list of lists, superclients ascending."""
+    if drawn is not None and drawn.round.units:
+        return [list(unit.members) for unit in sorted(drawn.round.units) if unit.members]
+    return [k for k in sorted(work) if k >= 0]  # the union of all rows and the server are no clients
 
 
 def own_module(path: Path, module: nn.Module | None, resume: bool) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fedatlas.algorithm import UNION, Algorithm
+from fedatlas.algorithm import SERVER, UNION, Algorithm, Round
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
+from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition import apply_feature_skew, make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess, settle_holes
 from fedatlas.data.sources import load_dataset, take_public
+from fedatlas.engine.host import Host
 from fedatlas.engine.job import Bench, LocalOptions
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
@@ -143,11 +146,17 @@ def split_clients(
 class PartyRows:
     """A party's training rows as the model sees them; a client's rows are gathered when it works and dropped after."""
 
-    def __init__(self, dataset: Dataset, partition: Partition, seed: int, dtype: torch.dtype) -> None:
-        self.dataset, self.partition, self.seed, self.dtype = dataset, partition, seed, dtype
+    def __init__(
+        self, dataset: Dataset, partition: Partition, seed: int, dtype: torch.dtype, public: Rows | None = None
+    ) -> None:
+        self.dataset, self.partition, self.seed, self.dtype, self.public = dataset, partition, seed, dtype, public
 
     def __call__(self, party: int) -> Rows:
-        """The rows of client ``party``, or of all clients for UNION, in ascending row order."""
+        """The rows of client ``party``, of all clients for UNION, or the public ones for SERVER, in ascending row order."""
+        if party == SERVER:
+            if self.public is None:
+                raise ConfigError("this algorithm works with public rows: add a [public] table.")
+            return self.public
         if party == UNION:
             if self.partition.feature_skew:
                 parts = [self(k) for k in range(len(self.partition.clients))]
@@ -180,8 +189,12 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     config, notices = apply_fixes(config, algorithm)
     notices += profile_notices(config, algorithm)
     dataset = load_dataset(config.data, seed)
+    config, told = public_default(config, algorithm)
+    notices += told
+    count = 0
     if config.public is not None:
-        dataset, _, _ = take_public(dataset, config.public, seed)
+        dataset, x, y = take_public(dataset, config.public, seed)
+        dataset, count = with_public(dataset, x, y), len(y)
     if algorithm.needs_classes and dataset.task != "classes":
         raise ConfigError(
             f"algorithm '{algorithm.name}' weighs clients by their class labels, '{dataset.name}' has none."
@@ -192,14 +205,15 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition, pooled, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
     dataset, prepared, partition = preprocess(dataset, partition, config.data.scale, config.data.missing)
+    dtype = DTYPES[config.engine.precision]
+    dataset, public = without_public(dataset, count, dtype)
     network, loss = make_network(config, dataset, seed, module)
     check_batch_norm(network.module, partition, config.local.batch_size)
     params, buffers = network.initial()
-    dtype = DTYPES[config.engine.precision]
     sample = dataset.inputs(dataset.x_train[:2], dtype)
     shapes = dropout_shapes(network.module, sample)
     masks = partial(draw_masks, network.module, shapes, dtype=dtype) if shapes else None
-    rows = PartyRows(dataset, partition, seed, dtype)
+    rows = PartyRows(dataset, partition, seed, dtype, public)
     bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
     cost = flops(network.module, sample)
     return Setup(
@@ -220,6 +234,36 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         notices=tuple(notices),
         own_module=module is not None,
     )
+
+
+def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
+    """The ``[public]`` table an algorithm works with, where the experiment has none: with a notice."""
+    if config.public is not None or algorithm.public is None:
+        return config, []
+    public = PublicConfig.model_validate(dict(algorithm.public))
+    words = ", ".join(f"{key} = {value!r}" for key, value in algorithm.public.items())
+    return config.model_copy(update={"public": public}), [
+        f"'{algorithm.name}' works with public rows: [public] {words}."
+    ]
+
+
+def with_public(dataset: Dataset, x: Tensor, y: Tensor) -> Dataset:
+    """The public rows behind the test rows, so that all are preprocessed alike."""
+    weight = dataset.weight_test
+    weight = None if weight is None else torch.cat([weight, weight.new_ones(len(y))])
+    both = torch.cat([dataset.x_test, x]), torch.cat([dataset.y_test, y])
+    return replace(dataset, x_test=both[0], y_test=both[1], weight_test=weight)
+
+
+def without_public(dataset: Dataset, count: int, dtype: torch.dtype) -> tuple[Dataset, Rows | None]:
+    """Undoes `with_public`: the data set without its last ``count`` test rows, and these as the model sees them."""
+    if not count:
+        return dataset, None
+    n = len(dataset.y_test) - count
+    x, y = dataset.inputs(dataset.x_test[n:], dtype), dataset.targets(dataset.y_test[n:])
+    weight = None if dataset.weight_test is None else dataset.weight_test[:n]
+    rest = replace(dataset, x_test=dataset.x_test[:n], y_test=dataset.y_test[:n], weight_test=weight)
+    return rest, Rows(x, y.to(dtype) if y.is_floating_point() else y)
 
 
 def make_network(
@@ -272,3 +316,15 @@ def own_rows(setup: Setup, client: int) -> Rows:
     source = setup.bench.rows
     assert isinstance(source, PartyRows)
     return source.of(client, setup.held_out[client])
+
+
+def first_server(setup: Setup, host: Host) -> dict[str, Any]:
+    """The server's state before round 1, with the model's buffers where it has any."""
+    server = dict(setup.algorithm.server_init({"global": setup.params}, host.server_facts()))
+    return {**server, "buffers": setup.buffers} if setup.buffers else server
+
+
+def all_clients(setup: Setup) -> Round:
+    """The round before the first: every client that holds rows takes part, none fails."""
+    sizes = {k: n for k, n in setup.sizes.items() if n}
+    return Round(0, tuple(sizes), len(setup.sizes), sum(setup.sizes.values()), sizes, seed=setup.seed)

@@ -65,6 +65,7 @@ class Study(NamedTuple):
     parts: tuple[Part, ...]
     gates: tuple[Gate, ...]
     notes: tuple[str, ...] = ()
+    record: str = ""  # name of its record in docs/results, where it is not the study's
 
 
 def share_of_seeds(parts: Outcomes, names: Sequence[str], holds: Callable[[int], bool]) -> tuple[float, int]:

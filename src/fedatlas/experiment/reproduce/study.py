@@ -18,10 +18,15 @@ from fedatlas.experiment.config import parse
 from fedatlas.experiment.files import write_json, write_text
 from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
 from fedatlas.experiment.reproduce.blog import blog
+from fedatlas.experiment.reproduce.fedseq import fedseq_cifar10
 from fedatlas.experiment.reproduce.gates import Outcome, Part, Study, Verdict
 from fedatlas.experiment.reproduce.istat import istat_strategies
 
-EXPERIMENTS: Mapping[str, Callable[[bool], Study]] = {"blog": blog, "istat-strategies": istat_strategies}
+EXPERIMENTS: Mapping[str, Callable[[bool], Study]] = {
+    "blog": blog,
+    "istat-strategies": istat_strategies,
+    "fedseq-cifar10": fedseq_cifar10,
+}
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
 
 
@@ -43,7 +48,7 @@ def reproduce(
         if wanted not in known:
             raise unknown_name("part", wanted, known)
     console = Console(stderr=True, highlight=False)
-    label = f"{name}-quick" if quick else name
+    label = (study.record or name) + ("-quick" if quick else "")
     base = out / label
     published = published_runs(study, None if publish is None else publish / "results" / f"{label}.json")
     for part in study.parts:

@@ -1,0 +1,300 @@
+"""FedSeq and FedSeqInter: the model travels along chains of dissimilar clients (superclients), then these are averaged.
+
+=====  ==========================================  =======  ======================================================
+w_t    server's model                              N_S      superclients, fixed after the set-up
+D_S    examples of superclient S                   E_S      passes over a superclient's clients, ``passes``
+psi    a client as a vector: ``conf``, ``clf``     E_0      epochs of the set-up's training, ``pretrain_epochs``
+tau    how well vectors complement: ``metric``     phi      how groups form: ``greedy``, ``kmeans``, ``random``
+Theta  FedSeqInter's bank of models, one a slot    omega    examples that each slot has seen since the last average
+=====  ==========================================  =======  ======================================================
+
+    once:  every client trains w_0 for E_0 epochs; psi of its model; groups by phi and tau
+    round: theta <- w_t; for each client k of S in turn: theta <- LocalTrain(theta, D_k);  w <- sum over S of D_S / sum(D_S) theta_S
+    Inter: the i-th superclient drawn trains Theta_i and hands it back, omega_i += D_S; every ``period`` rounds, before
+           training, all slots <- sum of omega_i / sum(omega) Theta_i and omega <- 0
+
+Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022, and Rizzardi's thesis; ALGORITHMS.md G1 to G9. What goes on inside
+a chain is a rule of its own: FedAvg's local training, or FedProx (its anchor is the model received from the predecessor; with
+``anchor = "server"`` w_t). N_S takes K's place in every formula of the rule's server. Confidences are divided by their sum, not
+sent through a second softmax, and the client that complements a group best is the one with the largest tau (errata of the thesis).
+A client sees its predecessor's model: sums cannot be masked inside a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.algorithm import (
+    SERVER,
+    Algorithm,
+    Ask,
+    Data,
+    Facts,
+    Groups,
+    Local,
+    Message,
+    Model,
+    Round,
+    RoundGenerator,
+    State,
+    Task,
+    Update,
+    Work,
+)
+from fedatlas.algorithms.fedavg import fedavg, fedavgm
+from fedatlas.algorithms.fedprox import fedprox
+from fedatlas.algorithms.grouping import (
+    OF_DISTRIBUTIONS,
+    TAU,
+    Limits,
+    Pick,
+    Vector,
+    form,
+    greedy_pick,
+    kmeans_pick,
+    normalised,
+    principal_scores,
+    random_pick,
+    short,
+)
+from fedatlas.errors import ConfigError
+from fedatlas.registry import Whole, arguments, find
+from fedatlas.rounds import cast_like, chained, messages, relay
+from fedatlas.tree import Tree
+
+RULES: Mapping[str, Callable[..., Algorithm]] = {"fedavg": fedavg, "fedavgm": fedavgm, "fedprox": fedprox}
+"""What may go on inside a chain: rules whose clients send their model and nothing else."""
+
+AT_ONCE = 32  # clients whose pre-trained models are there at the same time
+
+Psi = Literal["conf", "clf"]
+Phi = Literal["greedy", "kmeans", "random"]
+Metric = Literal["auto", "gini", "kl", "cosine", "euclidean", "wasserstein_values", "wasserstein_support"]
+Anchor = Literal["predecessor", "server"]
+
+
+class Grouping(NamedTuple):
+    """How superclients are formed: the parameters of ALGORITHMS.md G1 to G7."""
+
+    psi: str
+    phi: str
+    metric: str
+    group_size: int
+    min_examples: int
+    max_clients: int
+    pretrain_epochs: int
+    layers: str
+    normalise: str
+    first: str
+    start: str
+
+
+def fedseq(
+    *,
+    rule: Mapping[str, Any] | None = None,
+    passes: Whole = 1,
+    anchor: Anchor = "predecessor",
+    psi: Psi = "conf",
+    phi: Phi = "greedy",
+    metric: Metric = "auto",
+    group_size: Whole = 2,
+    min_examples: int = 0,
+    max_clients: Whole = 11,
+    pretrain_epochs: Whole = 10,
+    layers: Literal["all", "last", "last2"] = "all",
+    normalise: Literal["sum", "softmax"] = "sum",
+    first: Literal["best", "random"] = "best",
+    start: Literal["norm", "code"] = "norm",
+) -> Algorithm:
+    """theta travels along each superclient; w <- mean of the superclients' models by examples.
+
+    A group closes at ``min_examples`` (0: as many as ``group_size`` average clients hold) or at ``max_clients``.
+    """
+    how = Grouping(
+        psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
+    )
+    local = in_chains(rule, how, anchor, RULES)
+    return local._replace(name="fedseq", rounds=chained(passes, anchored=anchor == "server"))
+
+
+def fedseq_inter(
+    *,
+    rule: Mapping[str, Any] | None = None,
+    period: Literal["num_superclients", "fraction", "never"] | Whole = "num_superclients",
+    passes: Whole = 1,
+    anchor: Anchor = "predecessor",
+    psi: Psi = "conf",
+    phi: Phi = "greedy",
+    metric: Metric = "auto",
+    group_size: Whole = 2,
+    min_examples: int = 0,
+    max_clients: Whole = 11,
+    pretrain_epochs: Whole = 10,
+    layers: Literal["all", "last", "last2"] = "all",
+    normalise: Literal["sum", "softmax"] = "sum",
+    first: Literal["best", "random"] = "best",
+    start: Literal["norm", "code"] = "norm",
+) -> Algorithm:
+    """Models travel from superclient to superclient and are averaged every ``period`` rounds.
+
+    ``period``: as many rounds as there are superclients, rounds until all of them could have been drawn
+    (``fraction``), a number, or never. What is evaluated is the average that would be formed now.
+    """
+    how = Grouping(
+        psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
+    )
+    local = in_chains(rule, how, anchor, {name: RULES[name] for name in ("fedavg", "fedprox")})
+    begin = local.server_init
+
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+        return {**begin(models, facts), "base": models["global"], "bank": {}, "omega": {}, "held": {}}
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        N_S, M = round.groups, len(round.units)
+        every = {"num_superclients": N_S, "fraction": -(-N_S // max(M, 1)), "never": 0}.get(str(period), period)
+        if every and round.number % int(every) == 0 and round.cohort:
+            server = {**server, "base": server["model"], "bank": {}, "omega": {}, "held": {}}
+        bank, omega, held = dict(server["bank"]), dict(server["omega"]), dict(server["held"])
+        slots = {unit.number: str(i) for i, unit in enumerate(round.units)}
+        starts = {number: bank.get(slot, {"model": server["base"]}) for number, slot in slots.items()}
+        chains, last = yield from relay(algorithm, server, round, starts, passes, anchored=anchor == "server")
+        replies = yield Ask(tuple(chain.order[-1] for chain in chains), "train", reduce="each", **last)
+        for chain in chains:
+            slot = slots[chain.unit]
+            bank[slot], held[slot] = dict(replies.each[chain.order[-1]]), chain.unit
+            omega[slot] = omega.get(slot, 0) + chain.examples
+        after = {**server, "bank": bank, "omega": omega, "held": held}
+        total, seen = WeightedSum(), sum(omega.values())
+        for slot in sorted(bank, key=held.__getitem__):
+            total.add(bank[slot], omega[slot] / seen)
+        return {**after, **cast_like(total.total, server)} if bank else server
+
+    return local._replace(name="fedseq_inter", server_init=server_init, rounds=rounds, needs="each")
+
+
+def in_chains(
+    rule: Mapping[str, Any] | None, how: Grouping, anchor: str, rules: Mapping[str, Callable[..., Algorithm]]
+) -> Algorithm:
+    """The local rule as an algorithm whose clients are drawn in groups, with the set-up that forms them."""
+    given = dict(rule or {})
+    builder = find("rules", rules, str(given.pop("name", "fedavg")))
+    local: Algorithm = builder(**arguments("algorithm.rule", builder, given))
+    how = how._replace(metric=metric_of(how))
+    confidences = how.phi != "random" and how.psi == "conf"
+    train, begin = local.tasks["train"], local.server_init
+    if anchor == "server":
+        train = train._replace(start=lambda message, client, facts: Tree(message["start"]))
+
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+        linear = [k for k, x in models["global"].items() if facts.get("roles", {}).get(k) == "linear" and x.dim() == 2]
+        kept = {"all": linear, "last": linear[-1:], "last2": linear[-2:]}[how.layers]
+        told = {"linear": Tree({name: torch.empty(0) for name in kept})} if how.psi == "clf" else {}
+        return {**begin(models, facts), **told, "classes": int(facts.get("classes", 0)), "groups": [], "short": []}
+
+    return local._replace(
+        tasks={"train": train, "pretrain": pretrain(how), "confidence": CONFIDENCE},
+        prepare=partial(set_up, how),
+        groups=groups,
+        server_init=server_init,
+        needs_classes=confidences,
+        public={"from": "test", "per_class": 10} if confidences else None,
+        leaves="the model, handed on to the next client of the chain and at its end to the server; at the start once "
+        + ("nothing" if how.phi == "random" else "a model trained alone, to the server"),
+    )
+
+
+def groups(server: State) -> Groups:
+    """The superclients."""
+    return tuple(tuple(group) for group in server["groups"])
+
+
+def metric_of(how: Grouping) -> str:
+    """tau, with ``auto`` resolved; ConfigError where the vectors do not allow it (G1)."""
+    usual = {"random": "cosine", "kmeans": "euclidean", "greedy": "kl" if how.psi == "conf" else "cosine"}[how.phi]
+    if how.metric == "auto" or how.phi == "random":
+        return usual
+    if (how.phi == "kmeans") != (how.metric == "euclidean"):
+        raise ConfigError(
+            f"algorithm.metric = '{how.metric}': k-means works with 'euclidean', and only k-means does; "
+            f"with algorithm.phi = '{how.phi}' take '{usual}'."
+        )
+    if how.metric in OF_DISTRIBUTIONS and how.psi == "clf":
+        raise ConfigError(
+            f"algorithm.metric = '{how.metric}' compares distributions, which psi = 'clf' does not give: take 'cosine' "
+            "or 'wasserstein_values', or psi = 'conf'."
+        )
+    return how.metric
+
+
+# ---------------------------------------------------------------------- the set-up
+
+
+def pretrain(how: Grouping) -> Task:
+    """Local training of w_0; with psi = ``clf`` only the weights of linear layers leave."""
+
+    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        names = message.get("linear", params)
+        return {"model": Tree({name: params[name] for name in names})}, client
+
+    return Task(finish=finish, options=Local(epochs=how.pretrain_epochs), stateful=False)
+
+
+def confidences(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+    """p_c = mean over the exemplars of class c of the probability that the model gives class c (G2)."""
+    total, count = torch.zeros(data.classes, dtype=torch.float64), torch.zeros(data.classes, dtype=torch.float64)
+    with torch.no_grad():
+        for piece in data.pieces():
+            p = torch.softmax(model.logits(message["model"], piece).double(), dim=1)
+            total.index_add_(0, piece.y, p[torch.arange(len(p)), piece.y])
+            count.index_add_(0, piece.y, torch.ones(len(p), dtype=torch.float64))
+    return {"p": total / count.clamp(min=1)}
+
+
+CONFIDENCE = Task(
+    survey=confidences,
+    finish=lambda params, work, message, client, facts: ({"p": facts.survey["p"]}, client),
+    options=Local(steps=0),
+    stateful=False,
+    survey_passes=1.0,
+)
+
+
+def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+    """Before round 1: every client trains w_0, its model becomes a vector, the vectors become groups."""
+    vectors: dict[int, Vector] = {}
+    told = {"linear": server["linear"]} if how.psi == "clf" else {}
+    for at in range(0, 0 if how.phi == "random" else len(round.cohort), AT_ONCE):
+        some = round.cohort[at : at + AT_ONCE]
+        sent = {k: {**m, **told} for k, m in messages(algorithm, server, some).items()}
+        replies = yield Ask(some, "pretrain", sent, "each")
+        for k in replies.clients:
+            if how.psi == "clf":
+                vectors[k] = replies.each[k]["model"].flatten().numpy()
+            else:
+                scored = yield Ask((SERVER,), "confidence", {SERVER: replies.each[k]}, "each")
+                vectors[k] = normalised(scored.each[SERVER]["p"].numpy(), how.normalise)
+    if how.psi == "clf" and vectors:
+        scores = principal_scores(np.stack(list(vectors.values())))
+        vectors = dict(zip(vectors, scores, strict=True))
+    sizes = {k: round.sizes[k] for k in round.cohort}
+    limits = Limits(how.min_examples or how.group_size * sum(sizes.values()) / len(sizes), how.max_clients)
+    formed = form(picker(how, vectors, sizes, server["classes"], round.seed), sizes, limits)
+    return {**server, "groups": formed, "short": short(formed, sizes, limits)}
+
+
+def picker(how: Grouping, vectors: Mapping[int, Vector], sizes: Mapping[int, int], classes: int, seed: int) -> Pick:
+    """phi by name. Vectors that do not differ tell nothing: then, too, groups are random."""
+    points = list(vectors.values())
+    if how.phi == "random" or all(np.array_equal(points[0], p) for p in points):
+        return random_pick(list(sizes), seed)
+    if how.phi == "kmeans":
+        return kmeans_pick(vectors, classes or len(points[0]), seed)
+    even = np.full(len(points[0]), 1 / len(points[0]))
+    start = even if how.psi == "conf" or how.start == "code" else None
+    return greedy_pick(vectors, sizes, TAU[how.metric], first=how.first, start=start, seed=seed)
