@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -78,7 +79,7 @@ class Watcher:
 
     def said(self, notice: str) -> None:
         """Prints a notice."""
-        self.out.print(f"[yellow]{notice}[/]")
+        self.out.print(f"[yellow]{escape(notice)}[/]")
 
     def left(self) -> str:
         """Time left, from the median of the last rounds."""
@@ -145,7 +146,7 @@ class Lively(Watcher):
 
     def said(self, notice: str) -> None:
         """Prints above the table."""
-        (self.live.console if self.live else self.out).print(f"[yellow]{notice}[/]")
+        (self.live.console if self.live else self.out).print(f"[yellow]{escape(notice)}[/]")
 
     def stop(self) -> None:
         """Leaves the table as it stands."""

@@ -106,7 +106,10 @@ def _run_seed(experiment: Experiment, path: Path, again: bool, baselines: bool |
     if wants_baselines(experiment.config, summary, baselines):
         for name in BASELINES:
             progress.said(f"Baseline for comparison: {name}.")
-            folder, config = baseline_path(path, name), baseline_config(experiment.config, name)
+            resolved = RunFolder.open(
+                path
+            ).config()  # with what the algorithm fixes: the same rows, the same local work (H0)
+            folder, config = baseline_path(path, name), baseline_config(resolved, name)
             if (folder / CONFIG).exists() and RunFolder.open(folder).config().rounds != config.rounds:
                 shutil.rmtree(folder)  # the run was made longer: so are its baselines
             started = any((folder / "checkpoint").glob("manifest-*.json"))
