@@ -247,7 +247,8 @@ class Algorithm(NamedTuple):
 
     name: str = "fedavg"
     rounds: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # None: rounds.federated
-    prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients
+    prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients; what
+    # it leaves in server["notices"] is said to the user
     groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
     tasks: Mapping[str, Task] = {"train": Task()}
     server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model  # facts: K, n, classes, roles

@@ -195,7 +195,7 @@ def in_chains(
         linear = [k for k, x in models["global"].items() if facts.get("roles", {}).get(k) == "linear" and x.dim() == 2]
         kept = {"all": linear, "last": linear[-1:], "last2": linear[-2:]}[how.layers]
         told = {"linear": Tree({name: torch.empty(0) for name in kept})} if how.psi == "clf" else {}
-        return {**begin(models, facts), **told, "classes": int(facts.get("classes", 0)), "groups": [], "short": []}
+        return {**begin(models, facts), **told, "classes": int(facts.get("classes", 0)), "groups": [], "notices": []}
 
     return local._replace(
         tasks={"train": train, "pretrain": pretrain(how), "confidence": CONFIDENCE},
@@ -285,7 +285,7 @@ def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> 
     sizes = {k: round.sizes[k] for k in round.cohort}
     limits = Limits(how.min_examples or how.group_size * sum(sizes.values()) / len(sizes), how.max_clients)
     formed = form(picker(how, vectors, sizes, server["classes"], round.seed), sizes, limits)
-    return {**server, "groups": formed, "short": short(formed, sizes, limits)}
+    return {**server, "groups": formed, "notices": short(formed, sizes, limits)}
 
 
 def picker(how: Grouping, vectors: Mapping[int, Vector], sizes: Mapping[int, int], classes: int, seed: int) -> Pick:

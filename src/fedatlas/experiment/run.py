@@ -224,7 +224,12 @@ def run_one(
             write_beginning(setup, folder)
         progress.started(setup, path, plan, simulation.number)
         if not resume:
-            progress.row(simulation.begin())
+            if setup.algorithm.prepare is not None:
+                progress.said(f"Set-up of '{setup.algorithm.name}' with all clients, before round 1 ...")
+            first = simulation.begin()
+            for notice in simulation.server.get("notices", ()):
+                progress.said(notice)
+            progress.row(first)
         rows = folder.rows()
         while simulation.number < setup.config.rounds and not stopped(config, rows):
             rows.append(simulation.step())
@@ -283,6 +288,8 @@ def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row]) -> dic
         file = "model.safetensors" if len(models) == 1 else f"model-{name}.safetensors"
         folder.save_model(file, simulation.setup.network.state_dict(model.params, model.buffers))
     summary = summarise(simulation.setup, simulation.plan, rows)
+    if simulation.setup.algorithm.groups is not None:
+        summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
     summary["per_client"] = simulation.evaluator.per_client(simulation.client_model)
     if simulation.setup.algorithm.personal is None:
         summary["final"] |= simulation.evaluator.detail(models["global"])
