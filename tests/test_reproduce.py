@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedatlas.errors import ConfigError
+from fedatlas.experiment.config import parse
 from fedatlas.experiment.reproduce import study as room
 from fedatlas.experiment.reproduce.gates import Gate, Outcomes, Part, Study, Verdict
 
@@ -25,7 +26,7 @@ def small(rounds: int, floor: float) -> Study:
 @pytest.fixture
 def studies(monkeypatch: pytest.MonkeyPatch) -> dict[str, Study]:
     made = {"small": small(1, 0.05)}
-    monkeypatch.setattr(room, "EXPERIMENTS", {"small": lambda quick: made["small"]})
+    monkeypatch.setattr(room, "EXPERIMENTS", {"small": lambda quick, rounds: made["small"]})
     return made
 
 
@@ -64,3 +65,22 @@ def test_unknown_names_are_refused(studies: dict[str, Study], tmp_path: Path) ->
         room.reproduce("smal", out=tmp_path)
     with pytest.raises(ConfigError, match="one"):
         room.reproduce("small", only=["on"], out=tmp_path)
+
+
+def test_every_study_is_made_of_experiments_that_parse() -> None:
+    """Configurations as published, quick, and shortened; every gate asks for parts that exist."""
+    for make in room.EXPERIMENTS.values():
+        for study in (make(False, None), make(True, None), make(False, 7)):
+            names = {part.name for part in study.parts}
+            assert all(set(gate.parts) <= names for gate in study.gates)
+            assert all(parse({**part.tables, "seed": 1}).rounds == part.tables["rounds"] for part in study.parts)
+        assert {part.tables["rounds"] for part in study.parts} == {7}
+
+
+def test_a_shortened_study_passes_no_gate(
+    studies: dict[str, Study], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert room.reproduce("small", rounds=1, out=tmp_path)
+    assert "smaller version" in capsys.readouterr().out
+    record = json.loads((tmp_path / "small-1-rounds.json").read_text())
+    assert [gate["passed"] for gate in record["gates"]] == [None]

@@ -174,8 +174,9 @@ def predict(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="blog | istat-strategies | fedseq-cifar10")],
+    name: Annotated[str, typer.Argument(help="One of those that 'fedatlas list experiments' names.")],
     quick: Annotated[bool, typer.Option("--quick", help="A smaller, clearly labelled version for a laptop.")] = False,
+    rounds: Annotated[int | None, typer.Option(help="Fewer rounds than published, labelled so.", min=1)] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="Only these parts, such as mlp1-iid.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs; what is there already is not run again.")] = Path(
         "runs/reproduce"
@@ -187,7 +188,7 @@ def reproduce(
     """Run a published experiment as written and print published against obtained, gate by gate."""
     from fedatlas.experiment.reproduce import reproduce as reproduce_
 
-    if not reproduce_(name, quick=quick, only=only, out=out, publish=publish):
+    if not reproduce_(name, quick=quick, rounds=rounds, only=only, out=out, publish=publish):
         raise typer.Exit(1)
 
 

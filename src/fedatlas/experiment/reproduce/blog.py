@@ -17,9 +17,10 @@ FLOORS = {  # published floors: "at least" for the MLPs, "more than" for the oth
 }
 
 
-def blog(quick: bool = False) -> Study:
+def blog(quick: bool = False, shorter: int | None = None) -> Study:
     """FedAvg on MNIST: 100 clients, 10 a round, 5 epochs, learning rate 0.01, batches of 10, 100 rounds."""
     rounds, clients, seeds, limit = (10, 20, (1,), 6000) if quick else (100, 100, (1, 2, 3), 0)
+    rounds = shorter or rounds
     parts = tuple(
         Part(f"{model}-{split}", tables(model, split, rounds, clients, limit), seeds)
         for model in MODELS

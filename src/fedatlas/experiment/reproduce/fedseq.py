@@ -24,9 +24,10 @@ READING = 0.04  # the figure is read to that, error included
 ROUND = 500
 
 
-def fedseq_cifar10(quick: bool = False) -> Study:
+def fedseq_cifar10(quick: bool = False, shorter: int | None = None) -> Study:
     """500 clients of one class each, a fifth a round, LeNet-5, to round 500."""
     rounds, clients, limit = (10, 50, 5000) if quick else (ROUND, 500, 0)
+    rounds = shorter or rounds
     parts = tuple(Part(name, tables(name, rounds, clients, limit), (1,)) for name in ALGORITHMS)
     gates = (floor(rounds), lead(rounds), *(value(name, rounds) for name in ALGORITHMS))
     notes = (

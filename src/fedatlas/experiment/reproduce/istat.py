@@ -14,9 +14,10 @@ SLIDES = ("random", "majority", "pick_two")
 SOME = 0.8  # a ranking holds if it does in so large a share of the paired seeds
 
 
-def istat_strategies(quick: bool = False) -> Study:
+def istat_strategies(quick: bool = False, shorter: int | None = None) -> Study:
     """FedAvg, HWFedAvg, NWFedAvg, FedYogi and two more on HAR: 8 clients, majority even, macro-F1 after each round."""
     rounds, many, seeds, few = (6, (1, 2), (1, 2), (1,)) if quick else (15, range(1, 11), range(1, 6), range(1, 4))
+    rounds = shorter or rounds
     parts = [
         Part(f"{name}-{size}", tables(name, "majority_even", rounds, limit), tuple(many if limit else seeds))
         for size, limit in SIZES.items()

@@ -17,21 +17,29 @@ from fedatlas.experiment.api import Experiment, resume, run
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.files import write_json, write_text
 from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
+from fedatlas.experiment.reproduce.ablations import FACTORS, ablation
 from fedatlas.experiment.reproduce.blog import blog
 from fedatlas.experiment.reproduce.fedseq import fedseq_cifar10
 from fedatlas.experiment.reproduce.gates import Outcome, Part, Study, Verdict
 from fedatlas.experiment.reproduce.istat import istat_strategies
 
-EXPERIMENTS: Mapping[str, Callable[[bool], Study]] = {
+EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Study]] = {
     "blog": blog,
     "istat-strategies": istat_strategies,
     "fedseq-cifar10": fedseq_cifar10,
+    **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
 }
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
 
 
 def reproduce(
-    name: str, *, quick: bool = False, only: Sequence[str] | None = None, out: Path, publish: Path | None = None
+    name: str,
+    *,
+    quick: bool = False,
+    rounds: int | None = None,
+    only: Sequence[str] | None = None,
+    out: Path,
+    publish: Path | None = None,
 ) -> bool:
     """Runs what is missing of a published experiment; True if no gate that could be judged failed.
 
@@ -39,16 +47,19 @@ def reproduce(
     stopped is continued. The outcome goes to ``out/NAME.json`` and, for people, ``out/NAME.md``; with ``publish`` also to
     ``publish/results/NAME.json``, and ``publish/results.md`` is made anew from all records there. What that record already holds of
     the same configuration counts as finished, so that a long study can be run in pieces, on several machines.
+
+    ``quick`` and ``rounds`` make a smaller study, labelled so, with a record of its own, which passes no gate.
     """
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
-    study = EXPERIMENTS[name](quick)
+    study = EXPERIMENTS[name](quick, rounds)
+    smaller = "quick" if quick else "" if rounds is None else f"{rounds}-rounds"
     known = {part.name: part for part in study.parts}
     for wanted in only or ():
         if wanted not in known:
             raise unknown_name("part", wanted, known)
     console = Console(stderr=True, highlight=False)
-    label = (study.record or name) + ("-quick" if quick else "")
+    label = "-".join(filter(None, (study.record or name, smaller)))
     base = out / label
     published = published_runs(study, None if publish is None else publish / "results" / f"{label}.json")
     for part in study.parts:
@@ -56,7 +67,7 @@ def reproduce(
             for seed in part.seeds:
                 if (part.name, seed) not in published:
                     run_part(part, seed, base, console)
-    record = collect(study, base, quick, published)
+    record = collect(study, base, smaller, published)
     write_json(out / f"{label}.json", record)
     write_text(out / f"{label}.md", page(record))
     if publish is not None:
@@ -112,7 +123,7 @@ def finished_run(part: Part, seed: int, base: Path) -> dict[str, Any] | None:
 
 
 def collect(
-    study: Study, base: Path, quick: bool, published: Mapping[tuple[str, int], Mapping[str, Any]]
+    study: Study, base: Path, smaller: str, published: Mapping[tuple[str, int], Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Everything that is finished, with the verdict on every gate that it allows."""
     outcomes, runs = {}, []
@@ -126,6 +137,8 @@ def collect(
     for gate in study.gates:
         ready = all(name in outcomes for name in gate.parts)
         verdict = gate.check(outcomes) if ready else Verdict("not run", None)
+        if smaller:
+            verdict = verdict._replace(passed=None)
         seeds = min((len(outcomes[name].rows) for name in gate.parts), default=0) if ready else 0
         gates.append(
             {"name": gate.name, "published": gate.published, "rule": gate.rule, "seeds": seeds, **verdict._asdict()}
@@ -135,7 +148,7 @@ def collect(
         "study": study.name,
         "title": study.title,
         "source": study.source,
-        "quick": quick,
+        "smaller": smaller,
         "notes": list(study.notes),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         **machine.describe(),
@@ -155,7 +168,8 @@ def word(passed: bool | None, obtained: str) -> str:
 def show(record: Mapping[str, Any]) -> None:
     """Published against obtained, on standard output."""
     console = Console(highlight=False)
-    label = " (quick: a smaller version, which passes no gate of the published one)" if record["quick"] else ""
+    smaller = record["smaller"]
+    label = f" ({smaller}: a smaller version, which passes no gate of the published one)" if smaller else ""
     table = Table(title=f"{record['title']}{label}", title_justify="left")
     for heading in ("gate", "published", "obtained", "seeds", "outcome"):
         table.add_column(heading, overflow="fold")
@@ -169,8 +183,8 @@ def show(record: Mapping[str, Any]) -> None:
 def page(record: Mapping[str, Any]) -> str:
     """The outcome as Markdown."""
     lines = [f"## {record['title']}", "", f"Source: {record['source']}.", ""]
-    if record["quick"]:
-        lines += ["**Quick version: smaller than the published experiment; it passes no gate.**", ""]
+    if record["smaller"]:
+        lines += [f"**{record['smaller']}: smaller than the published experiment; it passes no gate.**", ""]
     lines += [*record["notes"], ""]
     lines += ["| gate | published | rule | obtained | seeds | outcome |", "|---|---|---|---|---|---|"]
     for gate in record["gates"]:
@@ -187,7 +201,9 @@ def page(record: Mapping[str, Any]) -> str:
     commits = sorted({one["commit"][:10] for one in record["runs"] if one["commit"]})
     cpus = sorted({one["cpu"]["model"] for one in record["runs"]})
     facts = f"{len(record['runs'])} runs, {seconds:.0f} s of simulation in all, on {', '.join(cpus)}; commits {', '.join(commits)}."
-    name = f"fedatlas reproduce {record['study']}" + (" --quick" if record["quick"] else "")
+    smaller = record["smaller"]
+    flag = "" if not smaller else " --quick" if smaller == "quick" else f" --rounds {smaller.removesuffix('-rounds')}"
+    name = f"fedatlas reproduce {record['study']}{flag}"
     return "\n".join([*lines, "", facts, f"Command: `{name}`.", ""])
 
 
