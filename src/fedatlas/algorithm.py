@@ -165,6 +165,9 @@ Coefficients = Mapping[int, float]
 Weights = Coefficients | Mapping[str, Coefficients]
 """One set of coefficients, or one per part of the update where parts differ."""
 
+Mixing = Mapping[int, Mapping[int, float | Mapping[str, float]]]
+"""receiver -> sender -> coefficient of the sender's update in what the receiver makes of all it hears (or one per part)."""
+
 
 class Ask(NamedTuple):
     """What a round yields: ask these parties to do this with these messages, and combine the replies so.
@@ -172,12 +175,14 @@ class Ask(NamedTuple):
     A message that a party has anyway (it is its own sender) costs nothing. With ``reduce="mean"`` the reply is the sum
     of the updates times ``weights(those who answered)``, with ``"sum"`` their plain sum: in both cases the round never
     sees one client's update, so that it can be masked or encrypted. ``"each"`` hands over every update.
+    With ``"neighbours"`` no server takes part: an update goes to every other node that ``mixing(those who answered)`` lets
+    hear it, and the reply of a node is the sum of the updates times its coefficients.
     """
 
     to: tuple[int, ...]
     what: str
     messages: Mapping[int, Message]
-    reduce: Literal["mean", "sum", "each"] = "mean"
+    reduce: Literal["mean", "sum", "each", "neighbours"] = "mean"
     weights: Callable[[tuple[int, ...]], Weights] | None = None
     budgets: Mapping[int, Budget] = {}
     visits: Mapping[int, int] = {}  # how often a party has done this already in this round: its epochs go on from there
@@ -186,14 +191,15 @@ class Ask(NamedTuple):
     via: Literal["server", "peer"] = (
         "server"  # where the replies go: to a peer they are counted when they are handed on
     )
+    mixing: Callable[[tuple[int, ...]], Mixing] | None = None  # with "neighbours"
 
 
 class Replies(NamedTuple):
     """What a round is sent back for an `Ask`."""
 
     clients: tuple[int, ...]  # who answered
-    value: Update | None  # the mean or the sum, tensors in float64; None for "each" or if nobody answered
-    each: Mapping[int, Update]  # empty unless reduce="each"
+    value: Update | None  # the mean or the sum, tensors in float64; None for the others or if nobody answered
+    each: Mapping[int, Update]  # "each": the updates; "neighbours": each node's sum, tensors in float64; else empty
     work: Mapping[int, Work]
 
     @property
@@ -258,11 +264,12 @@ class Algorithm(NamedTuple):
     server_update: Callable[[State, Update, Round], State] = take_mean
     models: Callable[[State], Mapping[str, Tree]] = global_model
     personal: Callable[[Message, State], Tree] | None = None
-    needs: Literal["mean", "each"] = "mean"
+    needs: Literal["mean", "each", "neighbours"] = "mean"
     needs_classes: bool = False  # works on class labels only
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
     leaves: str = "the local model"  # what leaves a client, for the record
+    describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Ask, Message, Replies, Round, RoundGenerator, State, Update, Weights
+from fedatlas.algorithm import Algorithm, Ask, Message, Mixing, Replies, Round, RoundGenerator, State, Update, Weights
 from fedatlas.rng import numpy_stream
 from fedatlas.tree import Tree
 
@@ -125,6 +126,79 @@ def chain_of(round: Round, number: int, members: tuple[int, ...], passes: int) -
     streams = (numpy_stream(round.seed, "chain", round.number, number, turn) for turn in range(passes))
     order = tuple(int(k) for stream in streams for k in stream.permutation(members))
     return Chain(number, order, sum(round.sizes[k] for k in members))
+
+
+def gossip(
+    mixing: Callable[[State, Round], Mixing], share: bool = False
+) -> Callable[[Algorithm, State, Round], RoundGenerator]:
+    """Rounds without a server: each node of the cohort works from what it holds, then keeps the mix of what it hears.
+
+        node_i <- sum_j W_ij update_j,      W = ``mixing(server, round)`` among the round's cohort
+
+    ``server["nodes"]`` holds what every node holds, by its number: a simulation sees all of them, no party does.
+    ``server["model"]`` is the uniform mean of the models that the nodes would use (ALGORITHMS.md C1), for evaluation alone.
+    ``broadcast`` tells a node what it holds itself. Absent nodes keep what they have. With ``share`` the nodes exchange
+    before they work (task "share"): what they heard is told to "train", and what comes of that stays with its node.
+    Buffers are mixed as the models are (C9); with ``share``, before the work.
+    """
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        before = with_buffers(server)
+        mix: Callable[[tuple[int, ...]], Mixing] = lambda who: mixing(before, round._replace(cohort=who))  # noqa: E731
+        told = {k: algorithm.broadcast(before, k) for k in round.cohort}
+        who = round.cohort
+        if share:
+            shared = yield Ask(who, "share", told, "neighbours", mixing=mix, **own(who))
+            who, mix = shared.clients, unmixed
+            told = {
+                k: {**told[k], **cast_like(dict(shared.each[k]), {"mixed": told[k]["model"], **told[k]})} for k in who
+            }
+        replies = yield Ask(who, "train", told, "neighbours", budgets=round.budgets, mixing=mix, **own(who))
+        if not replies.clients:
+            return server
+        mixed = {str(k): update for k, update in replies.each.items()}
+        held = {k: {**state, **cast_like(mixed.get(k, {}), state)} for k, state in before["nodes"].items()}
+        return with_means(algorithm, {**before, "nodes": held})
+
+    return rounds
+
+
+def own(nodes: tuple[int, ...]) -> dict[str, Any]:
+    """The fields of an ask whose messages are what the nodes hold themselves."""
+    return {"sender": {k: k for k in nodes}, "via": "peer"}
+
+
+def unmixed(answered: tuple[int, ...]) -> Mixing:
+    """Everybody keeps its own."""
+    return {k: {k: 1.0} for k in answered}
+
+
+def with_buffers(server: State) -> State:
+    """Every node holds buffers of its own where the model has any; at first all hold the same."""
+    if not server.get("buffers"):
+        return server
+    nodes = {k: {"buffers": server["buffers"], **state} for k, state in server["nodes"].items()}
+    return {**server, "nodes": nodes}
+
+
+def with_means(algorithm: Algorithm, server: State) -> State:
+    """The server's model and buffers as uniform means over all nodes, in their order."""
+    told = [algorithm.broadcast(server, int(k)) for k in server["nodes"]]
+    assert algorithm.personal is not None
+    out = {**server, "model": mean_of([algorithm.personal(message, {}) for message in told], server["model"])}
+    if server.get("buffers"):
+        out["buffers"] = mean_of([message["buffers"] for message in told], server["buffers"])
+    return out
+
+
+def mean_of(trees: Iterable[Mapping[str, Tensor]], like: Tree) -> Tree:
+    """Uniform mean in float64, in the precision of ``like``; integers: the maximum (ALGORITHMS.md C8, C9)."""
+    trees = list(trees)
+    total = {name: x.double() if x.is_floating_point() else x for name, x in trees[0].items()}
+    for tree in trees[1:]:
+        for name, x in tree.items():
+            total[name] = total[name] + x.double() if x.is_floating_point() else torch.maximum(total[name], x)
+    return Tree({name: (x / len(trees)).to(like[name]) if x.is_floating_point() else x for name, x in total.items()})
 
 
 def messages(algorithm: Algorithm, server: State, cohort: tuple[int, ...]) -> dict[int, Message]:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from fedatlas.engine.executors import Plan
-from fedatlas.experiment.report.words import bytes_text, seconds_text
+from fedatlas.experiment.report.words import bytes_text, facts_text, seconds_text
 from fedatlas.experiment.run import Row
 from fedatlas.experiment.setup import Setup
 
@@ -74,6 +74,8 @@ class Watcher:
         self.out.print(
             f"Engine: {plan.engine}, step {plan.step}, {where}, {plan.precision} on {plan.device}. Folder: {folder}"
         )
+        if setup.algorithm_facts:
+            self.out.print(f"{setup.algorithm.name}: {facts_text(setup.algorithm_facts)}.")
         if first_round:
             self.out.print(f"Resumed after round {first_round}.")
 

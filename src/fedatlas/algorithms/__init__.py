@@ -8,7 +8,9 @@ from fedatlas.algorithms.fedavg import fedavg, fedavgm, fedsgd
 from fedatlas.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from fedatlas.algorithms.fedprox import fedprox
 from fedatlas.algorithms.fedseq import fedseq, fedseq_inter
+from fedatlas.algorithms.gossip import gossip
 from fedatlas.algorithms.hwfedavg import hwfedavg, nwfedavg
+from fedatlas.algorithms.push_sum import push_sum
 from fedatlas.algorithms.scaffold import scaffold
 
 ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
@@ -24,6 +26,8 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
     "scaffold": scaffold,
     "fedseq": fedseq,
     "fedseq_inter": fedseq_inter,
+    "gossip": gossip,
+    "push_sum": push_sum,
     "centralised": centralised,
     "local_only": local_only,
 }

@@ -63,21 +63,30 @@ class Host:
         started = time.perf_counter()
         clients = tuple(sorted(ask.to, key=lambda k: ask.seats.get(k, k)))
         coefficients = self._coefficients(ask, clients)
-        total, each, work, up = WeightedSum(), {}, {}, 0
+        heard = hearers(ask, clients)
+        sums = {k: WeightedSum() for k in heard}
+        total, each, work, up, sent = WeightedSum(), {}, {}, 0, 0
         jobs = self._jobs(ask, clients, number, lr)
         for result in self.executor.run(jobs):
-            up += codec.size(result.update)
+            size = codec.size(result.update)
+            up += size
+            sent += size * len(heard.get(result.client, {}).keys() - {result.client})
             work[result.client] = result.work
             if self.bench.algorithm.client_init is not None and self.bench.algorithm.tasks[ask.what].stateful:
                 self.states.put(result.client, result.state)
-            if ask.reduce == "each":
+            if ask.reduce == "neighbours":
+                for k, coefficient in heard[result.client].items():
+                    sums[k].add(result.update, coefficient)
+            elif ask.reduce == "each":
                 each[result.client] = codec.decode(codec.encode(dict(result.update)))  # a worker's memory is used again
             else:
                 total.add(result.update, coefficients[result.client])
         if ask.reduce == "mean":
             weights = {k: c["model"] if isinstance(c, Mapping) else c for k, c in coefficients.items()}
             self.cost = self.cost._replace(weights=weights)
+        self.cost = self.cost._replace(bytes_peer=self.cost.bytes_peer + sent)
         self._count(ask, clients, up, work, time.perf_counter() - started)
+        each |= {k: mixed.total for k, mixed in sums.items()}
         return Replies(clients, total.total, each, work)
 
     def _coefficients(self, ask: Ask, clients: tuple[int, ...]) -> dict[int, Any]:
@@ -147,3 +156,14 @@ def by_client(weights: Weights, clients: tuple[int, ...]) -> dict[int, Any]:
     if weights and all(isinstance(value, Mapping) for value in weights.values()):
         return {k: {part: value[k] for part, value in weights.items()} for k in clients}  # type: ignore[index]
     return {k: weights[k] for k in clients}  # type: ignore[index]
+
+
+def hearers(ask: Ask, clients: tuple[int, ...]) -> dict[int, dict[int, float | Mapping[str, float]]]:
+    """sender -> those who hear it (itself included) -> coefficient: the columns of the mixing matrix; empty without one."""
+    if ask.mixing is None:
+        return {}
+    columns: dict[int, dict[int, float | Mapping[str, float]]] = {k: {} for k in clients}
+    for receiver, row in ask.mixing(clients).items():
+        for sender, coefficient in row.items():
+            columns[sender][receiver] = coefficient
+    return columns

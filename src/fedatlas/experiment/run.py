@@ -177,7 +177,7 @@ class Simulation:
         message = algorithm.broadcast(self.server, client)
         facts = self.host.facts(client, self.number, 0.0)
         params = algorithm.personal(message, self.host.state_of(client, message, facts))
-        return Trained(params, self.server.get("buffers", {}))
+        return Trained(params, message.get("buffers") or self.server.get("buffers", {}))
 
     def quality(self) -> Row:
         """The quality fields of a row."""

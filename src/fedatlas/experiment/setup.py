@@ -53,6 +53,7 @@ class Setup(NamedTuple):
     flops: int  # of a forward pass of one row
     notices: tuple[str, ...]
     own_module: bool = False  # the network is the user's own, not that of ``[model]``
+    algorithm_facts: Mapping[str, Any] = {}  # what the algorithm says of itself among so many clients
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -110,7 +111,7 @@ def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Experim
 def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
     """What the profile warns of; it never changes a value."""
     out = []
-    if config.profile == "device" and algorithm.client_init is not None:
+    if config.profile == "device" and (algorithm.client_init is not None or algorithm.needs == "neighbours"):
         out.append(
             f"profile 'device': '{algorithm.name}' keeps state on its clients, but devices rarely come back; take a stateless method."
         )
@@ -201,6 +202,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         )
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
+    facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
     dataset, partition = settle_holes(dataset, partition, config.data.missing)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition, pooled, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
@@ -233,6 +235,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         flops=cost,
         notices=tuple(notices),
         own_module=module is not None,
+        algorithm_facts=facts,
     )
 
 

@@ -45,6 +45,7 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         "cost": cost(rows),
         "partition_facts": partition_facts(setup),
         "leaves": setup.algorithm.leaves,
+        "algorithm_facts": dict(setup.algorithm_facts),
         "notices": list(setup.notices),
         "plan": plan.plain(),
         "config_hash": setup.config.hash(),

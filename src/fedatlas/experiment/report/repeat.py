@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from fedatlas.experiment.report.blocks import Block, Code, Facts, Text
 from fedatlas.experiment.report.source import Entry, Subject
-from fedatlas.experiment.report.words import count
+from fedatlas.experiment.report.words import count, facts_text
 
 
 def left_blocks(subject: Subject) -> list[Block]:
@@ -49,6 +49,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
     return [
         ("data", ". ".join(str(data[key]) for key in ("citation", "licence") if data.get(key))),
         ("units", str(data.get("units", ""))),
+        (s["algorithm"], facts_text(s.get("algorithm_facts", {}))),
         ("engine", f"{plan['engine']}, step {plan['step']} ({plan['reason']})"),
         (
             "workers",

@@ -157,3 +157,14 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _three(v: float) -> str:
     """Three significant digits without an exponent."""
     return f"{v:.0f}" if v >= 100 else f"{v:.1f}" if v >= 10 else f"{v:.2f}"
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """Named facts in a line: "graph ring, degrees 2 to 2, spectral gap 0.08932"."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, list | tuple):
+            return " to ".join(text(x) for x in value)
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    return ", ".join(f"{key.replace('_', ' ')} {text(value)}" for key, value in facts.items())

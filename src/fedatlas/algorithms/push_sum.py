@@ -1,0 +1,80 @@
+"""Push-sum: nodes push shares of their model along arcs that need not go both ways (single-sided trust).
+
+====  ======================================  ====  ================================================================
+x_i   model of node i: z_i / u_i              A     share A_ij of what j pushes that goes to i; columns sum to one
+z_i   sum of the shares of models it holds    eta   ``local.lr``
+u_i   sum of the shares of weight, 1 at first  g_i   mean gradient of a batch of node i, at x_i
+====  ======================================  ====  ================================================================
+
+    z_i <- sum_j A_ij (z_j - eta g_j(x_j));   u_i <- sum_j A_ij u_j;   x_i = z_i / u_i
+
+Every node pushes equal shares to itself and to all that hear it: it need not know who hears the others, nor answer those it
+hears. Source: Kempe, Dobra, Gehrke, FOCS 2003 (the sums); He, Tan, Tang, Qiu, Liu 2019 (with gradient steps).
+ALGORITHMS.md B20. The objective is (1/K) sum F_k. Deviations: local work may be longer than one step, its move takes
+the place of -eta g; the share that would go to an absent node stays with its sender, so that the sums of z and u are kept.
+Buffers are averaged as the models x are, with A_ij u_j / u_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fedatlas.algorithm import Algorithm, Facts, Message, Mixing, Round, State, Task, Update, Work
+from fedatlas.algorithms import graphs
+from fedatlas.rounds import gossip
+from fedatlas.tree import Tree
+
+Probability = Annotated[float, Field(gt=0, le=1)]
+Arcs = list[tuple[int, int]]
+
+
+def push_sum(
+    *,
+    graph: Literal["directed_ring", "ring", "torus", "complete", "random", "given"] = "directed_ring",
+    probability: Probability | None = None,
+    arcs: Arcs | None = None,
+) -> Algorithm:
+    """z <- A (z - eta g), u <- A u, x = z / u: averages over one-way arcs, there is no server.
+
+    ``directed_ring``: 0 -> 1 -> ... -> 0 and the arc 0 -> 2. ``probability`` of an arc of a random graph (2 ln K / K if not
+    given); ``arcs`` of a given one, ``[[from, to], ...]``.
+    """
+    joined = graphs.graph_of(graph, True, probability, arcs)
+
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
+        start = models["global"]
+        return {"model": start, "nodes": {str(k): {"z": start, "u": 1.0} for k in range(int(facts["K"]))}}
+
+    def broadcast(server: State, client_id: int) -> Message:
+        held = server["nodes"][str(client_id)]
+        return {**held, "model": held["z"] / held["u"]}
+
+    def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        return {"z": message["z"] + (y - message["model"]), "u": message["u"]}, client
+
+    def mix(server: State, round: Round) -> Mixing:
+        A = graphs.among(graphs.out_shares(graphs.hears(joined, round.K, round.seed)), round.cohort)
+        u = {k: server["nodes"][str(k)]["u"] for k in round.cohort}
+        after = {i: sum(a * u[j] for j, a in row.items()) for i, row in A.items()}
+        return {
+            i: {j: {"z": a, "u": a, "model": a * u[j] / after[i]} for j, a in row.items()} for i, row in A.items()
+        }  # of "model" the buffers take their weights
+
+    def describe(K: int, seed: int) -> Mapping[str, Any]:
+        found = graphs.hears(joined, K, seed)
+        return graphs.describe(joined, found, graphs.out_shares(found))
+
+    return Algorithm(
+        "push_sum",
+        rounds=gossip(mix),
+        tasks={"train": Task(finish=finish)},
+        server_init=server_init,
+        broadcast=broadcast,
+        personal=lambda message, client: Tree(message["model"]),
+        needs="neighbours",
+        leaves="shares of the local model and of its weight, to those who hear the node",
+        describe=describe,
+    )
