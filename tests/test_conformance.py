@@ -140,7 +140,9 @@ def test_codec(name: str) -> None:
     host.answer = watched  # type: ignore[method-assign]
     play(fed, cohorts(1), server=server, host=host)
     assert host.cost.bytes_up == up
-    if fed.bench.algorithm.needs == "neighbours":  # an update goes to some of the two others; a node's message is its own
+    if (
+        fed.bench.algorithm.needs == "neighbours"
+    ):  # an update goes to some of the two others; a node's message is its own
         assert host.cost.bytes_down == 0 < host.cost.bytes_peer <= 2 * spy.received
     else:
         assert host.cost.bytes_down + host.cost.bytes_peer == spy.sent
