@@ -1,0 +1,94 @@
+"""An algorithm of the registry beside its oracle on one problem: what test_oracles.py and test_mutations.py both ask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from federation import Federation, cohorts, federation, play, sgd
+from fedatlas.algorithm import Algorithm, Budget, State
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.batches import Draw, Rows, batches
+from fedatlas.engine.host import Host
+from oracles.problem import EVERYBODY, Problem
+
+FOLDER = Path(__file__).parent / "oracles"
+DEFAULTS: Mapping[str, Any] = {
+    "rounds": 20,
+    "m": 3,  # of 5 clients
+    "epochs": 2,
+    "batch_size": 4,
+    "lr": 0.1,
+    "weight_decay": 1e-2,
+    "momentum": 0.0,
+}
+SEED = 1
+
+
+def oracles() -> dict[str, ModuleType]:
+    """The oracles by algorithm: every module of tests/oracles that has CASES."""
+    found = {path.stem: import_module(f"oracles.{path.stem}") for path in sorted(FOLDER.glob("[!_]*.py"))}
+    return {name: module for name, module in found.items() if hasattr(module, "CASES")}
+
+
+def settings(made: Algorithm, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The problem's numbers: the defaults, then what the algorithm fixes, then what the case asks for."""
+    fixed = {key.removeprefix("local."): value for key, value in made.fixes.items() if key.startswith("local.")}
+    return {**DEFAULTS, **{key: value for key, value in fixed.items() if key in DEFAULTS}, **asked}
+
+
+def problem_of(fed: Federation, plan: list[tuple[int, ...]], keys: Mapping[str, Any]) -> Problem:
+    """What an oracle is told of a federation; the order of rows is fedatlas's own (data/batches.py has its own tests)."""
+    sizes = {k: rows.n for k, rows in fed.held.items()}
+
+    def order(number: int, client: int, epoch: int) -> list[torch.Tensor]:
+        index = torch.arange(sum(sizes.values()) if client == EVERYBODY else sizes[client])
+        draw = Draw(SEED, number, max(client, 0), keys["batch_size"], first_epoch=epoch)
+        return [batch.x for batch in batches(Rows(index, index), Budget(epochs=1), draw)]
+
+    clients = {k: (rows.x, rows.y) for k, rows in fed.held.items()}
+    numbers = {key: keys[key] for key in ("epochs", "lr", "weight_decay", "momentum")}
+    return Problem(dict(fed.params), clients, plan, order, **numbers)
+
+
+def distance(expected: Any, found: Any) -> float:
+    """Largest difference; infinite where either is not a number. A vector stands for a whole tree, in the order of its names."""
+    if isinstance(expected, Mapping):
+        return max((distance(value, found[key]) for key, value in expected.items()), default=0.0)
+    if isinstance(expected, torch.Tensor):
+        if isinstance(found, Mapping):
+            found = torch.cat([x.reshape(-1) for x in found.values()])
+        assert expected.numel() == found.numel()
+        gap = float((expected.double().reshape(-1) - found.double().reshape(-1)).abs().max())
+        return math.inf if math.isnan(gap) else gap
+    return abs(expected - found)
+
+
+def outcome(server: State, host: Host) -> dict[str, Any]:
+    """What a run holds at its end, as an oracle states it."""
+    return {**server, "clients": {k: host.states.get(k) for k in host.states.clients()}}
+
+
+def disagreement(name: str, case: Mapping[str, Any], build: Callable[..., Algorithm] | None = None) -> float:
+    """Largest difference between the oracle ``name`` and the algorithm (or ``build`` in its place) after the last round."""
+    parameters = dict(case)
+    asked = parameters.pop("problem", {})
+    made = (build or ALGORITHMS[name])(**parameters)
+    keys = settings(ALGORITHMS[name](**parameters), asked)
+    fed = federation(
+        made,
+        optimizer=sgd(momentum=keys["momentum"]),
+        batch_size=keys["batch_size"],
+        budget=Budget(epochs=keys["epochs"]),
+        weight_decay=keys["weight_decay"],
+    )
+    plan = cohorts(keys["rounds"], m=keys["m"])
+    expected = oracles()[name].run(problem_of(fed, plan, keys), **parameters)
+    server, host = play(fed, plan, lr=keys["lr"], seed=SEED)
+    return distance(expected, outcome(server, host))
