@@ -16,6 +16,7 @@ from fedatlas.algorithm import Algorithm, Budget, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.host import Host
+from fedatlas.errors import DivergedError
 from oracles.problem import EVERYBODY, Problem
 
 FOLDER = Path(__file__).parent / "oracles"
@@ -90,5 +91,8 @@ def disagreement(name: str, case: Mapping[str, Any], build: Callable[..., Algori
     )
     plan = cohorts(keys["rounds"], m=keys["m"])
     expected = oracles()[name].run(problem_of(fed, plan, keys), **parameters)
-    server, host = play(fed, plan, lr=keys["lr"], seed=SEED)
+    try:
+        server, host = play(fed, plan, lr=keys["lr"], seed=SEED)
+    except DivergedError:  # a fault may do that
+        return math.inf
     return distance(expected, outcome(server, host))

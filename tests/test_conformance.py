@@ -1,7 +1,8 @@
 """The laws every algorithm of the registry is under, without a line of test code of its own (docs/architecture.md).
 
 All run under partial participation, unequal sizes and ragged batches. An algorithm that its mathematics excludes from a law says so
-in its record; the number of exclusions is pinned below.
+in its record; the number of exclusions is pinned below. The tests of a law are those whose name begins with it; the first line of
+the first one's docstring is what docs/conformance.md says of it (``python tests/conformance_page.py`` writes that page).
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ def test_weights_sum_to_one_over_those_who_returned(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_less_work_of_some_is_counted(name: str) -> None:
+def test_stragglers_shorter_work_is_counted(name: str) -> None:
     """Stragglers' shorter work reaches the algorithm: one step more or less is another result."""
     fed = federation(algorithm(name, "stragglers"), optimizer=sgd())
     usual, host = play(fed, [(0, 1, 2)])

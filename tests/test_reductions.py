@@ -13,6 +13,15 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.optim import Optimizer
 from fedatlas.tree import Tree
+from invariants import (
+    buffers_are_the_mean_of_the_clients,
+    controls_learn,
+    first_round_is_fedavg,
+    one_client_is_sgd,
+    one_seed_one_run,
+    server_control_is_the_mean_of_the_clients,
+    weights_are_shares_of_the_examples,
+)
 from federation import SIZES, Federation, cohorts, everyone, federation, gap, play, rows, same, sgd
 
 
@@ -83,43 +92,110 @@ def test_reduces_to_fedavg(name: str, keys: dict[str, Any], exact: bool) -> None
 
 
 def test_scaffold_starts_as_fedavg_with_uniform_weights() -> None:
-    """All controls are zero in the first round (H11)."""
-    a, _ = play(fed("fedavg", keys={"weights": "uniform"}), cohorts(1))
-    b, _ = play(fed("scaffold"), cohorts(1))
-    assert gap(a["model"], b["model"]) < 1e-15
+    first_round_is_fedavg(ALGORITHMS["scaffold"])
 
 
 def test_scaffold_with_one_client_is_sgd() -> None:
-    """K = 1, option II: c = c_k always, so the correction is zero (H11)."""
-    a, _ = play(fed("fedavg", one()), [(0,)] * 4)
-    b, _ = play(fed("scaffold", one()), [(0,)] * 4)
-    assert gap(a["model"], b["model"]) < 1e-13
+    one_client_is_sgd(ALGORITHMS["scaffold"])
+
+
+def test_scaffold_leaves_fedavg_once_its_controls_learnt() -> None:
+    controls_learn(ALGORITHMS["scaffold"])
 
 
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_scaffold_server_control_is_the_mean_of_the_clients(weights: str, option: str) -> None:
-    """c = (1/K) sum c_k, or sum (n_k/n) c_k, after every round under any participation."""
-    f = fed("scaffold", keys={"weights": weights, "option": option})
-    server, host = f.begin(), f.host()
-    total = sum(SIZES)
-    for number, cohort in enumerate(cohorts(6), start=1):
-        server, _ = play(f, [cohort], server=server, host=host, first=number)
-        mean = Tree({name: torch.zeros_like(x) for name, x in f.params.items()})
-        for k in range(len(SIZES)):
-            state = host.states.get(k)
-            if state is not None:
-                mean = mean + (SIZES[k] / total if weights == "samples" else 1 / len(SIZES)) * state["c_k"]
-        assert gap(server["c"], mean) < 1e-14
+    server_control_is_the_mean_of_the_clients(ALGORITHMS["scaffold"], weights, option)
 
 
 def test_scaffold_option_two_is_option_one_for_a_single_full_step() -> None:
-    """tau = 1 on the whole batch: (w_t - y) / eta is the gradient at w_t."""
-    local = {"batch_size": 0, "budget": Budget(epochs=1)}
+    """tau = 1 on the whole batch: (w_t - y) / eta is the gradient at w_t, weight decay included."""
+    local = {"batch_size": 0, "budget": Budget(epochs=1), "weight_decay": 0.1}
     a, ha = play(fed("scaffold", keys={"option": "I"}, **local), 3)
     b, hb = play(fed("scaffold", keys={"option": "II"}, **local), 3)
     assert gap(a["model"], b["model"]) < 1e-13
     assert gap(ha.states.get(0) or {}, hb.states.get(0) or {}) < 1e-12
+
+
+def test_scaffold_starts_as_fedavg_with_the_same_weights() -> None:
+    """The same by samples: all controls are zero in the first round (H11)."""
+    a, _ = play(fed("fedavg"), cohorts(1))
+    b, _ = play(fed("scaffold", keys={"weights": "samples"}), cohorts(1))
+    assert gap(a["model"], b["model"]) < 1e-15
+
+
+def test_centralised_is_fedsgds_step_on_everything() -> None:
+    """FedSGD with C = 1 is the centralised baseline with B = inf (H0)."""
+    local = {"batch_size": 0, "budget": Budget(epochs=1), "weight_decay": 1e-2}
+    f = fed("fedsgd", **local)
+    a, _ = play(f, everyone(f, 4), lr=0.3)
+    b, _ = play(fed("centralised", **local), everyone(f, 4), lr=0.3)
+    assert gap(a["model"], b["model"]) < 1e-13
+
+
+def test_fedsgd_is_fedavg_with_one_full_batch() -> None:
+    """E = 1, B = inf, three of five clients (H1)."""
+    local = {"batch_size": 0, "budget": Budget(epochs=1)}
+    a, _ = play(fed("fedsgd", **local), 4)
+    b, _ = play(fed("fedavg", **local), 4)
+    assert same(a["model"], b["model"])
+
+
+def test_weights_are_shares_of_the_examples() -> None:
+    weights_are_shares_of_the_examples(ALGORITHMS["fedavg"])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavgm", "fedadam", "fedprox", "scaffold"])
+def test_buffers_are_the_mean_of_the_clients(name: str) -> None:
+    """Whatever the server does to the model, running statistics are averaged and skip it (C9)."""
+    buffers_are_the_mean_of_the_clients(ALGORITHMS[name])
+
+
+def test_one_seed_one_run() -> None:
+    one_seed_one_run(ALGORITHMS["fedavg"])
+
+
+@pytest.mark.parametrize("name", ["fedadagrad", "fedadam", "fedyogi"])
+def test_adaptive_servers_rest_without_an_update(name: str) -> None:
+    """Delta = 0 and m = 0: w stays, bit for bit (H5)."""
+    f = fed(name)
+    server = f.begin()
+    after = f.bench.algorithm.server_update(server, {"model": f.params}, f.round(1, (0, 1)))
+    assert same(after["model"], server["model"])
+
+
+def test_adagrads_second_moment_never_shrinks() -> None:
+    """v grows, so that the effective rate falls (H6)."""
+    f = fed("fedadagrad")
+    server, host, before = f.begin(), f.host(), f.begin()["v"]
+    for number, cohort in enumerate(cohorts(5), start=1):
+        server, _ = play(f, [cohort], server=server, host=host, first=number)
+        assert all(bool((server["v"][name] >= x).all()) for name, x in before.items())
+        assert gap(server["v"], before) > 0
+        before = server["v"]
+
+
+def test_yogis_second_moment_stays_above_zero() -> None:
+    """v >= 0 whenever it began so: what is taken off is (1 - beta2) Delta^2 < v (H8)."""
+    f = fed("fedyogi", keys={"beta2": 0.0, "v_init": "zero"})
+    server, _ = play(f, 12)
+    assert all(bool((v >= 0).all()) for v in server["v"].values())
+
+
+def test_server_momentum_is_sgd_with_momentum_on_the_mean_update() -> None:
+    """FedAvgM is torch's SGD on the gradient -Delta (H5)."""
+    algorithm = ALGORITHMS["fedavgm"](server_lr=0.7, beta=0.9)
+    f = fed("fedavgm", keys={"server_lr": 0.7, "beta": 0.9})
+    server, leaves = f.begin(), {name: x.clone().requires_grad_() for name, x in f.params.items()}
+    reference = torch.optim.SGD(list(leaves.values()), lr=0.7, momentum=0.9)
+    for number in range(1, 5):
+        delta = f.params.map(lambda x, number=number: torch.sin(x * number))
+        server = algorithm.server_update(server, {"model": server["model"] + delta}, f.round(number, (0, 1)))
+        for name, leaf in leaves.items():
+            leaf.grad = -delta[name]
+        reference.step()
+        assert gap(server["model"], {name: x.detach() for name, x in leaves.items()}) < 1e-14
 
 
 def test_homogeneity_weights_are_fedavgs_where_labels_are_spread_alike() -> None:
@@ -147,6 +223,16 @@ def test_homogeneity_ranks_clients_opposite_ways() -> None:
     order: Callable[[Any], list[int]] = lambda host: sorted(range(3), key=lambda k: host.cost.weights[k])  # noqa: E731
     assert order(hw) == order(nw)[::-1]
     assert nw.cost.weights == pytest.approx(literal.cost.weights)
+
+
+@pytest.mark.parametrize("name", ["hwfedavg", "nwfedavg"])
+def test_homogeneity_weights_follow_the_client_not_its_number(name: str) -> None:
+    """Clients renumbered: each keeps its weight (H3)."""
+    held = rows()
+    renumbered = {4 - k: r for k, r in held.items()}
+    _, host = play(fed(name, held), [(0, 1, 2, 3, 4)])
+    _, other = play(fed(name, renumbered), [(0, 1, 2, 3, 4)])
+    assert {4 - k: w for k, w in other.cost.weights.items()} == pytest.approx(dict(host.cost.weights), abs=1e-15)
 
 
 def test_identical_clients_with_identical_shuffles_average_to_each_model() -> None:

@@ -278,6 +278,8 @@ def test_one_sentence_for_what_cannot_be_together() -> None:
     assert "works with 1 only" in refusal("algorithm.name=fedsgd", "local.epochs=3")
     assert "works with 'sgd' only" in refusal("algorithm.name=scaffold", "local.optimizer=adam")
     assert "client" in refusal("partition.name=dirichlet_class", "partition.clients=2000")
+    assert "diverges" in refusal("algorithm={name='fedprox', mu=40.0}", "local.lr=0.05")
+    assert set_up(config.read(None, ["algorithm={name='fedprox', mu=39.0}", "local.lr=0.05"]), 1).algorithm.name
     assert "not both" in refusal("local.epochs=1", "local.steps=3")
     assert "fewer epochs" in refusal("local.steps=3", "failures.stragglers=0.5")
     assert "one row" in refusal("model.norm=batch", "local.batch_size=111")

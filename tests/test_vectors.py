@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
 import torch
 from torch import nn
 
-from fedatlas.algorithm import Algorithm, Budget, Round
+from fedatlas.algorithm import Algorithm, Budget, Round, by_samples
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.hwfedavg import raw_weight
 from fedatlas.data.batches import Rows
 from fedatlas.tree import Tree
 from federation import Federation, cohorts, everyone, federation, play
 
+Build = Callable[..., Algorithm]
 ROUND = Round(1, (0, 1), 2, 2, {0: 1, 1: 1})
 
 
@@ -44,9 +46,9 @@ def quadratics(algorithm: Algorithm, a: list[float], b: list[float], n: list[int
     return federation(algorithm, held, Point, quadratic, batch_size=0, budget=Budget(steps=tau))
 
 
-def two(name: str, tau: int = 5, **keys: object) -> Federation:
+def two(build: Build, tau: int = 5, **keys: object) -> Federation:
     """f_1 = (x-1)^2 / 2 and f_2 = 3 (x+1)^2 / 2, optimum -1/2."""
-    return quadratics(ALGORITHMS[name](**keys), [1.0, 3.0], [1.0, -1.0], [1, 1], tau)
+    return quadratics(build(**keys), [1.0, 3.0], [1.0, -1.0], [1, 1], tau)
 
 
 def x_of(server: object) -> float:
@@ -57,9 +59,9 @@ def after(fed: Federation, rounds: int, lr: float = 0.1) -> float:
     return x_of(play(fed, everyone(fed, rounds), lr=lr)[0])
 
 
-def server_steps(name: str, deltas: list[float], **keys: object) -> list[float]:
+def server_steps(build: Build, deltas: list[float], **keys: object) -> list[float]:
     """The server's optimiser alone: w after each mean update Delta, from w = 0."""
-    algorithm = ALGORITHMS[name](**keys)
+    algorithm = build(**keys)
     server = algorithm.server_init({"global": Tree(w=torch.zeros(1, dtype=torch.float64))}, {})
     out = []
     for delta in deltas:
@@ -69,28 +71,36 @@ def server_steps(name: str, deltas: list[float], **keys: object) -> list[float]:
     return out
 
 
-def test_fedadam() -> None:
+def fedadam_steps(build: Build) -> None:
     # v_0 = .99e-6 + .01 * .25 = .00250099; m_0 = .05; step = .1 * .05 / (sqrt(.00250099) + .001) = .0980201901
-    found = server_steps("fedadam", [0.5, 0.2], server_lr=0.1, tau=1e-3)
+    found = server_steps(build, [0.5, 0.2], server_lr=0.1, tau=1e-3)
     assert found == pytest.approx([0.0980201901, 0.2170064306], abs=5e-11)
+
+
+def test_fedadam() -> None:
+    fedadam_steps(ALGORITHMS["fedadam"])
 
 
 def test_fedyogi() -> None:
     # v_0 = 1e-6 + .01 * .25: Yogi adds the whole (1 - beta2) Delta^2 to tau^2
-    found = server_steps("fedyogi", [0.5, 0.2], server_lr=0.1, tau=1e-3)
+    found = server_steps(ALGORITHMS["fedyogi"], [0.5, 0.2], server_lr=0.1, tau=1e-3)
     assert found == pytest.approx([0.0980199980, 0.2165013974], abs=5e-11)
 
 
 def test_fedadagrad() -> None:
     # v_0 = 1e-6 + .25; step = .1 * .5 / (sqrt(.250001) + .001) = .0998002...
-    found = server_steps("fedadagrad", [0.5, 0.2], server_lr=0.1, tau=1e-3)
+    found = server_steps(ALGORITHMS["fedadagrad"], [0.5, 0.2], server_lr=0.1, tau=1e-3)
     assert found == pytest.approx([0.0998002000, 0.1368703662], abs=5e-10)
 
 
-def test_bias_correction_uses_exponent_one_in_the_first_round() -> None:
+def bias_correction_starts_at_one(build: Build) -> None:
     # m_0 = .1 * .5, v_0 = .01 * .25 (v_init zero); corrected m / sqrt(v) = 1: step = .1 * .05 * sqrt(.01) / .1 / (.05 + tau)
-    found = server_steps("fedadam", [0.5], server_lr=0.1, tau=1e-3, v_init="zero", bias_correction=True)
+    found = server_steps(build, [0.5], server_lr=0.1, tau=1e-3, v_init="zero", bias_correction=True)
     assert found == pytest.approx([0.1 * (0.01**0.5 / 0.1) * 0.05 / (0.05 + 1e-3)], abs=1e-15)
+
+
+def test_bias_correction_uses_exponent_one_in_the_first_round() -> None:
+    bias_correction_starts_at_one(ALGORITHMS["fedadam"])
 
 
 def test_yogi_v_moves_by_the_same_amount_up_and_down() -> None:
@@ -104,7 +114,7 @@ def test_yogi_v_moves_by_the_same_amount_up_and_down() -> None:
 
 
 def test_adam_step_under_a_constant_update_tends_to_its_sign() -> None:
-    steps = server_steps("fedadam", [0.5] * 3000, server_lr=0.1, tau=1e-3)
+    steps = server_steps(ALGORITHMS["fedadam"], [0.5] * 3000, server_lr=0.1, tau=1e-3)
     assert steps[-1] - steps[-2] == pytest.approx(0.1 * 0.5 / (0.5 + 1e-3), rel=1e-9)
 
 
@@ -113,18 +123,42 @@ def test_fedavg_stops_beside_the_optimum() -> None:
     c1, c2 = 0.9**5, 0.7**5
     fixed = ((1 - c1) - (1 - c2)) / (2 - c1 - c2)
     assert fixed == pytest.approx(-0.3402661425, abs=5e-11)
-    assert after(two("fedavg"), 200) == pytest.approx(-0.3402661425, abs=5e-11)
+    assert after(two(ALGORITHMS["fedavg"]), 200) == pytest.approx(-0.3402661425, abs=5e-11)
 
 
-def test_fedprox_stops_beside_the_optimum() -> None:
+def fedprox_stops_where_it_must(build: Build) -> None:
     # exact local solves: w_k = (a_k b_k + mu x) / (a_k + mu): (1+x)/2 and (-3+x)/4; their mean is x at -1/5
-    fed = two("fedprox", tau=60, mu=1.0)
+    fed = two(build, tau=60, mu=1.0)
     assert after(fed, 1, lr=0.4) == pytest.approx((0.5 - 0.75) / 2, abs=1e-12)
     assert after(fed, 40, lr=0.4) == pytest.approx(-0.2, abs=1e-12)
 
 
-def test_scaffold_two_quadratics() -> None:
-    fed = two("scaffold")
+def test_fedprox_stops_beside_the_optimum() -> None:
+    fedprox_stops_where_it_must(ALGORITHMS["fedprox"])
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 30.0])
+def test_fedprox_with_exact_local_solves_is_its_closed_form(mu: float) -> None:
+    # the minimum of (a_k/2)(w - b_k)^2 + (mu/2)(w - x)^2 is (a_k b_k + mu x)/(a_k + mu), whatever n_k; their mean is by n_k
+    a, b, n = (UNEQUAL[key] for key in "abn")
+    fed = quadratics(ALGORITHMS["fedprox"](mu=mu), **UNEQUAL, tau=400)
+    x, plan = 0.0, cohorts(4, 5, 3)
+    for done, cohort in enumerate(plan, start=1):
+        total = sum(n[k] for k in cohort)
+        x = sum(n[k] / total * (a[k] * b[k] + mu * x) / (a[k] + mu) for k in cohort)
+        found = x_of(play(fed, plan[:done], lr=1 / (3 + mu))[0])  # the steepest curvature is 3
+        assert found == pytest.approx(x, abs=1e-12)
+
+
+def test_fedprox_holds_the_model_as_mu_grows() -> None:
+    # eta mu = 1: a step lands where the penalty pulls; |w_k - w_t| <= max a_k |w_t - b_k| / mu = 3 * 4 / mu (H9)
+    for mu in (1e2, 1e4):
+        fed = quadratics(ALGORITHMS["fedprox"](mu=mu), **UNEQUAL, tau=3)
+        assert abs(after(fed, 1, lr=1 / mu)) < 12 / mu
+
+
+def scaffold_reaches_the_optimum(build: Build) -> None:
+    fed = two(build)
     found = [after(fed, t) for t in (1, 2, 3)]
     assert found == pytest.approx([-0.21121, -0.3733769128, -0.4546854771], abs=5e-11)
     server, host = play(fed, everyone(fed, 1))
@@ -133,6 +167,10 @@ def test_scaffold_two_quadratics() -> None:
     controls = [float(host.states.get(k)["c_k"]["w"]) for k in (0, 1)]  # type: ignore[index]
     assert controls == pytest.approx([-0.81902, 1.66386], abs=1e-12)
     assert after(fed, 120) == pytest.approx(-0.5, abs=1e-9)
+
+
+def test_scaffold_two_quadratics() -> None:
+    scaffold_reaches_the_optimum(ALGORITHMS["scaffold"])
 
 
 UNEQUAL = {"a": [1.0, 2.0, 0.5, 3.0, 1.5], "b": [3.0, -1.0, 2.0, 1.0, -4.0], "n": [10, 20, 30, 40, 200]}
@@ -145,6 +183,43 @@ def test_scaffold_solves_the_objective_of_its_weights(weights: str, optimum: Fra
     fed = quadratics(ALGORITHMS["scaffold"](weights=weights), **UNEQUAL, tau=3)
     server, _ = play(fed, cohorts(400, 5, m), lr=0.1)
     assert x_of(server) == pytest.approx(float(optimum), abs=1e-6)
+
+
+@pytest.mark.parametrize("m", [5, 2])
+def test_scaffold_with_samples_on_the_models_alone_still_solves_the_uniform_objective(m: int) -> None:
+    # at the fixed point every c_k is grad F_k(x) and c their plain mean, so that every local step is that mean: -1/8
+    made = ALGORITHMS["scaffold"]()
+    made = made._replace(weigh=lambda round: {"model": by_samples(round), "c": dict.fromkeys(round.cohort, 1 / round.K)})
+    server, _ = play(quadratics(made, **UNEQUAL, tau=3), cohorts(600, 5, m), lr=0.1)
+    assert x_of(server) == pytest.approx(-1 / 8, abs=1e-6)
+
+
+@pytest.mark.parametrize(("weights", "optimum"), [("uniform", Fraction(-1, 8)), ("samples", Fraction(-212, 97))])
+@pytest.mark.parametrize(
+    ("name", "keys", "rounds", "tolerance"),
+    [
+        ("fedsgd", {}, 200, 1e-9),
+        ("fedavg", {}, 200, 1e-9),
+        ("fedavgm", {"beta": 0.5}, 200, 1e-9),
+        ("fedprox", {"mu": 1.0}, 200, 1e-9),
+        ("fedadagrad", {"server_lr": 0.5}, 600, 1e-6),
+        ("fedadam", {"server_lr": 0.05, "tau": 0.1}, 600, 1e-6),
+        ("fedyogi", {"server_lr": 0.05, "tau": 0.1}, 600, 1e-6),
+    ],
+)
+def test_one_local_step_solves_the_objective_of_the_weights(
+    name: str, keys: dict[str, float], rounds: int, tolerance: float, weights: str, optimum: Fraction
+) -> None:
+    # C1: with a single full step the mean update is a gradient of sum p_k F_k, and p_k is 1/5 or n_k/300
+    fed = quadratics(ALGORITHMS[name](weights=weights, **keys), **UNEQUAL, tau=1)
+    assert after(fed, rounds, lr=0.1) == pytest.approx(float(optimum), abs=tolerance)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
+def test_several_local_steps_are_biased_without_a_correction(name: str) -> None:
+    # the clients' curvatures differ, so that more steps favour the steep ones: FedAvg and FedProx stop elsewhere (C1)
+    fed = quadratics(ALGORITHMS[name](), **UNEQUAL, tau=5)
+    assert abs(after(fed, 300) - float(Fraction(-212, 97))) > 0.01
 
 
 def test_homogeneity_weights() -> None:

@@ -17,6 +17,7 @@ step serves every round. Code of an algorithm may compute with them but not bran
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -68,6 +69,7 @@ class Facts(NamedTuple):
     round: float  # number of the round, from 1
     lr: float  # this round's local learning rate
     survey: Mapping[str, Any] = {}  # what the task's survey found
+    weight_decay: float = 0.0  # of this task's local steps
 
 
 class Work(NamedTuple):
@@ -248,6 +250,25 @@ def by_samples(round: Round) -> Coefficients:
     return {k: round.sizes[k] / total for k in round.cohort}
 
 
+Family = Literal[
+    "",
+    "baseline",
+    "averaging",
+    "client weighting",
+    "adaptive server update",
+    "regularisation",
+    "matching",
+    "clustering: multitask",
+    "clustering: sequential",
+    "personalisation",
+    "distillation",
+    "decentralised",
+]
+"""What a method changes (ALGORITHMS.md section 8); "" is not declared, which the registry does not allow."""
+
+Communication = Literal["centralised", "decentralised, mutual trust", "decentralised, single-sided trust"]
+
+
 class Algorithm(NamedTuple):
     """A federated algorithm. Every field has FedAvg's default; an algorithm states only what differs."""
 
@@ -268,6 +289,10 @@ class Algorithm(NamedTuple):
     needs_classes: bool = False  # works on class labels only
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
+    lr_below: float = math.inf  # from this local learning rate on, plain SGD on the added terms diverges: refused
+    family: Family = ""
+    communication: Communication = "centralised"
+    keeps: str = "nothing"  # what a client keeps between its participations; needs client_init
     leaves: str = "the local model"  # what leaves a client, for the record
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it

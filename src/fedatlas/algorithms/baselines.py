@@ -40,7 +40,8 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
         union = round._replace(cohort=(UNION,), sizes={UNION: round.n}, budgets=share)
         return (yield from federated(algorithm, server, union))
 
-    return Algorithm("centralised", rounds=rounds, leaves="all rows, once: this is the baseline without privacy")
+    leaves = "all rows, once: this is the baseline without privacy"
+    return Algorithm("centralised", rounds=rounds, family="baseline", leaves=leaves)
 
 
 def local_only() -> Algorithm:
@@ -64,5 +65,7 @@ def local_only() -> Algorithm:
         broadcast=send_model,
         personal=lambda message, client: Tree(client["model"]),
         needs="each",
+        family="baseline",
+        keeps="its own model",
         leaves="nothing",
     )

@@ -22,13 +22,13 @@ from fedatlas.weighting import Weighting, weighting
 
 def fedavg(*, weights: Weighting = "samples") -> Algorithm:
     """w <- sum p_k w_k after E local epochs."""
-    return Algorithm("fedavg", weigh=weighting(weights))
+    return Algorithm("fedavg", weigh=weighting(weights), family="averaging")
 
 
 def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
     """w <- w - eta sum p_k grad F_k(w): one exact gradient a client and round."""
     fixes = {"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd"}
-    return Algorithm("fedsgd", weigh=weighting(weights), fixes=fixes)
+    return Algorithm("fedsgd", weigh=weighting(weights), fixes=fixes, family="averaging")
 
 
 def fedavgm(*, server_lr: Rate = 1.0, beta: Decay = 0.9, weights: Weighting = "samples") -> Algorithm:
@@ -42,4 +42,10 @@ def fedavgm(*, server_lr: Rate = 1.0, beta: Decay = 0.9, weights: Weighting = "s
         v = beta * v + (mean["model"] - w)
         return {**server, "model": w + server_lr * v, "v": v}
 
-    return Algorithm("fedavgm", server_init=server_init, server_update=server_update, weigh=weighting(weights))
+    return Algorithm(
+        "fedavgm",
+        server_init=server_init,
+        server_update=server_update,
+        weigh=weighting(weights),
+        family="adaptive server update",
+    )

@@ -68,7 +68,13 @@ def fedopt(
             "t": t,
         }
 
-    return Algorithm(name, server_init=server_init, server_update=server_update, weigh=weighting(weights))
+    return Algorithm(
+        name,
+        server_init=server_init,
+        server_update=server_update,
+        weigh=weighting(weights),
+        family="adaptive server update",
+    )
 
 
 def fedadagrad(

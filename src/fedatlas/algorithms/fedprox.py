@@ -2,7 +2,7 @@
 
 ===  =====================================  ====  =====================================================
 w    local model                            w_t   model received this round (the anchor), in the message
-mu   weight of (mu/2) ||w - w_t||^2         eta   ``local.lr``; eta mu < 2, else the step diverges
+mu   weight of (mu/2) ||w - w_t||^2         eta   ``local.lr``; eta mu >= 2 is refused: the step diverges
 ===  =====================================  ====  =====================================================
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020. ALGORITHMS.md H9. Clients are drawn uniformly and
@@ -13,6 +13,7 @@ by 0.1 after five falls in a row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, keep_model, take_mean
@@ -24,7 +25,7 @@ from fedatlas.weighting import Weighting, weighting
 def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "samples") -> Algorithm:
     """w <- w - eta (g + lambda w + mu (w - w_t))."""
     if mu == 0 and not adaptive:  # the term is skipped, so that the run equals FedAvg's bit for bit
-        return Algorithm("fedprox", weigh=weighting(weights))
+        return Algorithm("fedprox", weigh=weighting(weights), family="regularisation")
 
     def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:
         pull: Tree = message["mu"] * (w - message["model"])
@@ -51,4 +52,6 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
         broadcast=lambda server, client_id: {"model": server["model"], "mu": server["mu"]},
         server_update=server_update,
         weigh=weighting(weights),
+        lr_below=2 / mu if mu else math.inf,
+        family="regularisation",
     )

@@ -129,7 +129,13 @@ def spread(
     tasks, weigh = label_spread(score, inverse, scaled, balanced)
     leaves = "the local model, the label counts in a sum (summed, not yet masked) and one score"
     return Algorithm(
-        name, rounds=spread_rounds(exclude_above), tasks=tasks, weigh=weigh, needs_classes=True, leaves=leaves
+        name,
+        rounds=spread_rounds(exclude_above),
+        tasks=tasks,
+        weigh=weigh,
+        needs_classes=True,
+        family="client weighting",
+        leaves=leaves,
     )
 
 

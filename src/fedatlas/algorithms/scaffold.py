@@ -11,8 +11,9 @@ w_t  model received this round       c_k   client control variate, 0 at first, k
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020. ALGORITHMS.md H11 (the thesis' signs are wrong,
 errata 10-13). The paper's mean is uniform. ``weights="samples"`` weighs the models by n_k over the cohort and c by
-n_k/n, which solves the sample-weighted objective. Momentum and adaptive local optimisers are refused with option II:
-(w_t - y) / (tau eta) would not be a gradient then.
+n_k/n, which solves the sample-weighted objective. Weight decay is part of F_k: of its steps and of both options'
+controls. Momentum and adaptive local optimisers are refused with option II: (w_t - y) / (tau eta) would not be a
+gradient then.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: Rate = 1.0, weight
     def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
         c_k = client["c_k"]
         if option == "I":
-            new = facts.survey["gradient"]
+            new = facts.survey["gradient"] + facts.weight_decay * message["model"]
         else:
             new = c_k - message["c"] + (message["model"] - y) / work.lr_sum
         return {"model": y, "c": new - c_k}, {"c_k": new}
@@ -79,5 +80,7 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: Rate = 1.0, weight
         weigh=weigh,
         server_update=server_update,
         fixes={"local.optimizer": "sgd", "local.momentum": 0.0} if option == "II" else {},
+        family="regularisation",
+        keeps="its control variate",
         leaves="the local model and the change of its control variate",
     )

@@ -104,11 +104,13 @@ def prepare(bench: Bench, job: Job) -> Prepared:
         rows = rows.take(balanced_rows(rows.y, job.seed, int(job.facts.round), streams))
     facts = job.facts._replace(n_k=float(rows.n))
     buffers = Tree({name: x.clone() for name, x in job.message.get("buffers", {}).items()})
+    options = task.options
+    decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
+    facts = facts._replace(weight_decay=decay)
     if task.survey is not None:
         data = ClientData(rows, bench.classes, buffers)
         bench.network.module.eval()
         facts = facts._replace(survey=task.survey(bench.network, data, job.message, job.state))
-    options = task.options
     budget = job.budget
     if options.steps is not None or options.epochs is not None:
         budget = Budget(options.epochs, options.steps, first_epoch=budget.first_epoch)
@@ -116,7 +118,6 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     local = bench.local
     draw = Draw(job.seed, int(facts.round), streams, local.batch_size, local.augment, bench.masks, bench.fill)
     draw = draw._replace(first_epoch=budget.first_epoch)
-    decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
     return Prepared(rows, facts, params, buffers, budget, draw, facts.lr * options.lr_scale, decay)
 
 

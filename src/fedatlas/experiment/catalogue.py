@@ -18,7 +18,7 @@ from fedatlas.data.sources import describe_sources, find_data
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.experiment import machine
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.registry import PLUGINS, defaults, summary
+from fedatlas.registry import PLUGINS, defaults, keywords, summary
 
 Rows = list[dict[str, Any]]
 COLUMNS = (
@@ -46,8 +46,23 @@ def algorithms() -> Rows:
     """The algorithms with their parameters."""
     table = {**ALGORITHMS, **PLUGINS["algorithms"]}
     return [
-        {"name": n, "summary": summary(b), "parameters": defaults(b), "source": source(b)} for n, b in table.items()
+        {"name": n, "summary": summary(b), "parameters": defaults(b), **place(b), "source": source(b)}
+        for n, b in table.items()
     ]
+
+
+def place(builder: Callable[..., Any]) -> dict[str, str]:
+    """Where an algorithm stands in the taxonomy (ALGORITHMS.md section 8); nothing where it cannot be built from its defaults."""
+    if any(p.default is p.empty for p in keywords(builder).values()):
+        return {}
+    made = builder()
+    return {
+        "partitioning": "horizontal",  # all of these: clients hold the same columns
+        "family": made.family or "not declared",
+        "communication": made.communication,
+        "client_keeps": made.keeps,
+        "leaves_client": made.leaves,
+    }
 
 
 def partitions() -> Rows:

@@ -108,6 +108,15 @@ def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Experim
     return config, notices
 
 
+def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
+    """ConfigError where the explicit local step cannot converge whatever the data: lr times a penalty's weight is 2 or more."""
+    lr, limit = config.local.lr, algorithm.lr_below
+    if config.local.optimizer == "sgd" and lr >= limit:
+        raise ConfigError(
+            f"local.lr = {lr:g}: with these parameters '{algorithm.name}' diverges from {limit:g} on; lower local.lr or the penalty's weight."
+        )
+
+
 def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
     """What the profile warns of; it never changes a value."""
     out = []
@@ -188,6 +197,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
     algorithm = make_algorithm(config)
     config, notices = apply_fixes(config, algorithm)
+    check_rate(config, algorithm)
     notices += profile_notices(config, algorithm)
     dataset = load_dataset(config.data, seed)
     config, told = public_default(config, algorithm)

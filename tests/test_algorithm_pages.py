@@ -1,0 +1,130 @@
+"""Every algorithm has a page in docs/algorithms, and what the pages state in figures is what is counted.
+
+``python tests/test_algorithm_pages.py`` writes the table of docs/algorithms/index.md anew from the records.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from federation import federation, play
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.deploy import codec
+from fedatlas.experiment import catalogue, config
+from fedatlas.experiment.setup import make_algorithm
+
+FOLDER = Path(__file__).parents[1] / "docs" / "algorithms"
+HEADINGS = ("Symbols", "Update rules", "Objective", "Deviations", "Cost", "Expected curve", "Command")
+NAMES = sorted(ALGORITHMS)
+
+
+@cache
+def pages() -> dict[str, str]:
+    """Page -> text, the index left out."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md") if path.stem != "index"}
+
+
+def section(text: str, heading: str) -> str:
+    return text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def costs() -> dict[str, tuple[str, list[float]]]:
+    """algorithm -> (page, [down, up, client state, server state]) in model sizes: the first number of each cell counts."""
+    found: dict[str, tuple[str, list[float]]] = {}
+    for page, text in pages().items():
+        for line in section(text, "Cost").splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if cells[0] in ALGORITHMS:
+                assert cells[0] not in found, f"{cells[0]} has two pages"
+                numbers = [re.match(r"[\d.]+", cell) for cell in cells[1:5]]
+                found[cells[0]] = page, [float(n.group()) for n in numbers if n]
+    return found
+
+
+def index_row(name: str) -> str:
+    made = ALGORITHMS[name]()
+    page = costs()[name][0]
+    cells = (f"`{name}`", f"[{page}]({page}.md)", made.family, made.communication, made.keeps, made.leaves)
+    return "| " + " | ".join(cells) + " |"
+
+
+@pytest.mark.parametrize("page", sorted(pages()))
+def test_a_page_has_all_its_sections(page: str) -> None:
+    found = re.findall(r"^## (.*)$", pages()[page], re.MULTILINE)
+    assert tuple(found) == HEADINGS
+    assert all(len(section(pages()[page], heading).strip()) > 40 for heading in HEADINGS)
+
+
+def test_every_algorithm_has_one_page() -> None:
+    assert sorted(costs()) == NAMES
+
+
+class Wide(nn.Module):
+    """Large enough that the heads of messages do not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 8000)
+        self.head = nn.Linear(8000, 3)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.hidden(x))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cost_of_its_page_is_counted(name: str) -> None:
+    """Bytes down and up per client and round, and of the states, in multiples of the model's."""
+    fed = federation(ALGORITHMS[name](), make=Wide, dtype=torch.float32)
+    model = sum(x.numel() * x.element_size() for x in fed.params.values())
+    server, host = play(fed, [(0, 1, 3), (1, 2, 3)])
+    asked = len(host.work)
+    state = max((codec.size(dict(host.states.get(k) or {})) for k in host.states.clients()), default=0)
+    counted = [host.cost.bytes_down / asked, host.cost.bytes_up / asked, state, codec.size(dict(server))]
+    assert [size / model for size in counted] == pytest.approx(costs()[name][1], abs=0.02)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_command_is_one_that_runs(name: str) -> None:
+    """The page gives ``fedatlas run algorithm.name=NAME``, and every command of it is a valid experiment."""
+    lines = [line for line in pages()[costs()[name][0]].splitlines() if line.startswith("fedatlas run ")]
+    assert f"fedatlas run algorithm.name={name}" in lines
+    for line in lines:
+        make_algorithm(config.read(None, shlex.split(line)[2:]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_declares_its_place(name: str) -> None:
+    """The taxonomy of the specification's section 8: family, communication, what stays and what leaves; `show` prints it."""
+    made = ALGORITHMS[name]()
+    assert made.family
+    assert (made.keeps == "nothing") == (made.client_init is None)
+    assert made.leaves
+    shown = catalogue.entry(name)
+    assert (shown["family"], shown["client_keeps"], shown["partitioning"]) == (made.family, made.keeps, "horizontal")
+    assert index_row(name) in (FOLDER / "index.md").read_text(encoding="utf-8"), "run: python tests/test_algorithm_pages.py"
+
+
+def test_the_index_lists_no_other() -> None:
+    listed = re.findall(r"^\| `(\w+)`", (FOLDER / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == NAMES
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = (FOLDER.parents[1] / "mkdocs.yml").read_text(encoding="utf-8")
+    assert all(f"algorithms/{page}.md" in menu for page in [*pages(), "index"])
+
+
+if __name__ == "__main__":
+    path = FOLDER / "index.md"
+    head = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("| `")]
+    path.write_text("\n".join([*head, *(index_row(name) for name in NAMES)]) + "\n", encoding="utf-8")
