@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from federation import Federation, cohorts, federation, play, sgd
 from fedatlas.algorithm import Algorithm, Budget, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
+from federation import Federation, cohorts, federation, play, sgd
 from oracles.problem import EVERYBODY, Problem
 
 FOLDER = Path(__file__).parent / "oracles"

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from federation import SIZES, cohorts, everyone, federation, gap, play, rows
 from fedatlas.algorithm import Algorithm, Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.experiment import config
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.setup import set_up
 from fedatlas.tree import Tree
+from federation import SIZES, cohorts, everyone, federation, gap, play, rows
 
 Build = Callable[..., Algorithm]
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from federation import federation, play
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
 from fedatlas.experiment import catalogue, config
 from fedatlas.experiment.setup import make_algorithm
+from federation import federation, play
 
 FOLDER = Path(__file__).parents[1] / "docs" / "algorithms"
 HEADINGS = ("Symbols", "Update rules", "Objective", "Deviations", "Cost", "Expected curve", "Command")
@@ -32,7 +32,7 @@ def pages() -> dict[str, str]:
 
 
 def section(text: str, heading: str) -> str:
-    return text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return text.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
 
 
 def costs() -> dict[str, tuple[str, list[float]]]:
@@ -111,7 +111,9 @@ def test_it_declares_its_place(name: str) -> None:
     assert made.leaves
     shown = catalogue.entry(name)
     assert (shown["family"], shown["client_keeps"], shown["partitioning"]) == (made.family, made.keeps, "horizontal")
-    assert index_row(name) in (FOLDER / "index.md").read_text(encoding="utf-8"), "run: python tests/test_algorithm_pages.py"
+    assert index_row(name) in (FOLDER / "index.md").read_text(encoding="utf-8"), (
+        "run: python tests/test_algorithm_pages.py"
+    )
 
 
 def test_the_index_lists_no_other() -> None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from comparison import disagreement, oracles, problem_of, settings
-from federation import cohorts, federation, gap
 from fedatlas.algorithm import Batch
 from fedatlas.algorithms import ALGORITHMS
+from federation import cohorts, federation, gap
 
 ORACLES = oracles()
 ABSENT: Mapping[str, str] = {}  # algorithm -> why it has no oracle
@@ -47,5 +47,5 @@ def test_the_problem_of_the_oracles_is_the_networks() -> None:
     leaves = {name: x.detach().requires_grad_() for name, x in fed.params.items()}
     loss = fed.bench.network.loss(leaves, Batch(rows.x, rows.y))
     grads = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
-    assert float(problem.loss(problem.w0, rows.x, rows.y)) == pytest.approx(float(loss), abs=1e-14)
+    assert float(problem.loss(problem.w0, rows.x, rows.y)) == pytest.approx(float(loss.detach()), abs=1e-14)
     assert gap(problem.named(problem.gradient(problem.w0, rows.x, rows.y)), grads) < 1e-14

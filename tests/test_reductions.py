@@ -13,6 +13,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.optim import Optimizer
 from fedatlas.tree import Tree
+from federation import SIZES, Federation, cohorts, everyone, federation, gap, play, rows, same, sgd
 from invariants import (
     buffers_are_the_mean_of_the_clients,
     controls_learn,
@@ -22,7 +23,6 @@ from invariants import (
     server_control_is_the_mean_of_the_clients,
     weights_are_shares_of_the_examples,
 )
-from federation import SIZES, Federation, cohorts, everyone, federation, gap, play, rows, same, sgd
 
 
 def fed(name: str, held: dict[int, Rows] | None = None, keys: dict[str, Any] | None = None, **local: Any) -> Federation:

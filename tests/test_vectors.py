@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedatlas.algorithm import Algorithm, Budget, Round, by_samples
+from fedatlas.algorithm import Algorithm, Budget, Round, Weights, by_samples
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.hwfedavg import raw_weight
 from fedatlas.data.batches import Rows
@@ -189,8 +189,11 @@ def test_scaffold_solves_the_objective_of_its_weights(weights: str, optimum: Fra
 def test_scaffold_with_samples_on_the_models_alone_still_solves_the_uniform_objective(m: int) -> None:
     # at the fixed point every c_k is grad F_k(x) and c their plain mean, so that every local step is that mean: -1/8
     made = ALGORITHMS["scaffold"]()
-    made = made._replace(weigh=lambda round: {"model": by_samples(round), "c": dict.fromkeys(round.cohort, 1 / round.K)})
-    server, _ = play(quadratics(made, **UNEQUAL, tau=3), cohorts(600, 5, m), lr=0.1)
+
+    def weigh(round: Round) -> Weights:
+        return {"model": by_samples(round), "c": dict.fromkeys(round.cohort, 1 / round.K)}
+
+    server, _ = play(quadratics(made._replace(weigh=weigh), **UNEQUAL, tau=3), cohorts(600, 5, m), lr=0.1)
     assert x_of(server) == pytest.approx(-1 / 8, abs=1e-6)
 
 

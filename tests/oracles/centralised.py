@@ -16,7 +16,7 @@ def run(problem: Problem, *, budget: str = "auto") -> dict[str, Any]:
         held = problem.clients if whole else cohort
         left = problem.epochs * sum(problem.n[k] for k in held)
         for x, y in problem.batches(number, EVERYBODY):
-            x, y = x[:left], y[:left]  # noqa: PLW2901
+            x, y = x[:left], y[:left]
             if left:
                 w = w - problem.lr * (problem.gradient(w, x, y) + problem.weight_decay * w)
             left -= len(y)

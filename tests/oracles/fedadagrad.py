@@ -20,6 +20,4 @@ def run(
     weights: str = "samples",
 ) -> dict[str, Any]:
     v0 = tau * tau if v_init == "tau2" else 0.0
-    return fedopt(
-        problem, lambda v, d: v + d * d, server_lr=server_lr, tau=tau, beta1=beta1, v0=v0, weights=weights
-    )
+    return fedopt(problem, lambda v, d: v + d * d, server_lr=server_lr, tau=tau, beta1=beta1, v0=v0, weights=weights)

@@ -13,7 +13,12 @@ from torch import Tensor
 
 from oracles.problem import Problem, gradient_of
 
-CASES: list[dict[str, Any]] = [{}, {"mu": 1.0}, {"mu": 0.3, "adaptive": True}, {"mu": 0.5, "problem": {"momentum": 0.9}}]
+CASES: list[dict[str, Any]] = [
+    {},
+    {"mu": 1.0},
+    {"mu": 0.3, "adaptive": True},
+    {"mu": 0.5, "problem": {"momentum": 0.9}},
+]
 
 
 def local(problem: Problem, number: int, k: int, w_t: Tensor, mu: float) -> tuple[Tensor, float, int]:

@@ -113,7 +113,7 @@ def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
     lr, limit = config.local.lr, algorithm.lr_below
     if config.local.optimizer == "sgd" and lr >= limit:
         raise ConfigError(
-            f"local.lr = {lr:g}: with these parameters '{algorithm.name}' diverges from {limit:g} on; lower local.lr or the penalty's weight."
+            f"local.lr = {lr:g}: '{algorithm.name}' diverges from {limit:g} on with its parameters; lower local.lr or the penalty's weight."
         )
 
 
