@@ -16,6 +16,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
+from fedatlas.rng import numpy_stream
 from federation import Federation, cohorts, federation, play, sgd
 from oracles.problem import EVERYBODY, Problem
 
@@ -55,7 +56,14 @@ def problem_of(fed: Federation, plan: list[tuple[int, ...]], keys: Mapping[str, 
 
     clients = {k: (rows.x, rows.y) for k, rows in fed.held.items()}
     numbers = {key: keys[key] for key in ("epochs", "lr", "weight_decay", "momentum")}
-    return Problem(dict(fed.params), clients, plan, order, **numbers)
+    problem = Problem(dict(fed.params), clients, plan, order, **numbers)
+    if fed.bench.algorithm.groups is None:
+        return problem
+
+    def chain(number: int, group: int, members: tuple[int, ...], turn: int) -> list[int]:
+        return [int(k) for k in numpy_stream(SEED, "chain", number, group, turn).permutation(members)]
+
+    return problem._replace(groups=fed.bench.algorithm.groups(fed.begin(lr=keys["lr"])), chain=chain)
 
 
 def distance(expected: Any, found: Any) -> float:

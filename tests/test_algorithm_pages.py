@@ -35,17 +35,25 @@ def section(text: str, heading: str) -> str:
     return text.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
 
 
-def costs() -> dict[str, tuple[str, list[float]]]:
-    """algorithm -> (page, [down, up, client state, server state]) in model sizes: the first number of each cell counts."""
-    found: dict[str, tuple[str, list[float]]] = {}
+def costs() -> dict[str, tuple[str, dict[str, str]]]:
+    """algorithm -> (page, what its cost table says: column -> cell)."""
+    found: dict[str, tuple[str, dict[str, str]]] = {}
     for page, text in pages().items():
+        head: list[str] = []
         for line in section(text, "Cost").splitlines():
             cells = [cell.strip() for cell in line.strip("|").split("|")]
-            if cells[0] in ALGORITHMS:
+            head = cells if cells[0] == "algorithm" else head
+            if cells[0] in ALGORITHMS and head:
                 assert cells[0] not in found, f"{cells[0]} has two pages"
-                numbers = [re.match(r"[\d.]+", cell) for cell in cells[1:5]]
-                found[cells[0]] = page, [float(n.group()) for n in numbers if n]
+                found[cells[0]] = page, dict(zip(head, cells, strict=True))
     return found
+
+
+def model_sizes(cell: str, slots: int) -> float:
+    """A cell of a cost table: its first number counts, "+ slots" adds one model a slot; what is small beside a model is prose."""
+    number = re.match(r"[\d.]+", cell)
+    assert number, f"'{cell}' does not begin with a number of model sizes"
+    return float(number.group()) + (slots if "+ slots" in cell else 0)
 
 
 def index_row(name: str) -> str:
@@ -83,14 +91,23 @@ class Wide(nn.Module):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_cost_of_its_page_is_counted(name: str) -> None:
-    """Bytes down and up per client and round, and of the states, in multiples of the model's."""
+    """Bytes down and up per client (or superclient) and round, and of the states, in multiples of the model's."""
     fed = federation(ALGORITHMS[name](), make=Wide, dtype=torch.float32)
     model = sum(x.numel() * x.element_size() for x in fed.params.values())
     server, host = play(fed, [(0, 1, 3), (1, 2, 3)])
-    asked = len(host.work)
+    units = fed.round(2, (1, 2, 3), server=server).units
+    asked = len(units) or len(host.work)
     state = max((codec.size(dict(host.states.get(k) or {})) for k in host.states.clients()), default=0)
-    counted = [host.cost.bytes_down / asked, host.cost.bytes_up / asked, state, codec.size(dict(server))]
-    assert [size / model for size in counted] == pytest.approx(costs()[name][1], abs=0.02)
+    counted = {
+        "down": host.cost.bytes_down / asked,
+        "up": host.cost.bytes_up / asked,
+        "client state": state,
+        "server state": codec.size(dict(server)),
+    }
+    stated = {column: model_sizes(costs()[name][1][column], len(units)) for column in counted}
+    assert {column: size / model for column, size in counted.items()} == pytest.approx(stated, abs=0.02)
+    hops = sum(len(unit.members) - 1 for unit in units)
+    assert host.cost.bytes_peer / model == pytest.approx(hops, abs=0.02 * max(hops, 1))
 
 
 @pytest.mark.parametrize("name", NAMES)

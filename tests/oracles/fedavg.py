@@ -11,10 +11,10 @@ from oracles.problem import Problem
 CASES: list[dict[str, Any]] = [{}, {"weights": "uniform"}, {"problem": {"momentum": 0.9}}]
 
 
-def client_update(problem: Problem, number: int, k: int, w: torch.Tensor) -> torch.Tensor:
-    """ClientUpdate(k, w): E epochs of minibatch SGD; momentum, if any, begins at zero in every round."""
+def client_update(problem: Problem, number: int, k: int, w: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """ClientUpdate(k, w): E epochs of minibatch SGD; momentum, if any, begins at zero every time."""
     velocity = torch.zeros_like(w)
-    for x, y in problem.batches(number, k):
+    for x, y in problem.batches(number, k, first=first):
         g = problem.gradient(w, x, y) + problem.weight_decay * w
         velocity = problem.momentum * velocity + g
         w = w - problem.lr * velocity

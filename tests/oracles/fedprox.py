@@ -21,10 +21,12 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-def local(problem: Problem, number: int, k: int, w_t: Tensor, mu: float) -> tuple[Tensor, float, int]:
+def local(
+    problem: Problem, number: int, k: int, w_t: Tensor, mu: float, start: Tensor | None = None, first: int = 0
+) -> tuple[Tensor, float, int]:
     """The local model, the sum of the training losses over the rows it saw, and how many those were."""
-    w, velocity, losses, seen = w_t, torch.zeros_like(w_t), 0.0, 0
-    for x, y in problem.batches(number, k):
+    w, velocity, losses, seen = w_t if start is None else start, torch.zeros_like(w_t), 0.0, 0
+    for x, y in problem.batches(number, k, first=first):
 
         def h(v: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
             return problem.loss(v, x, y) + mu / 2 * ((v - w_t) ** 2).sum()

@@ -29,6 +29,8 @@ class Problem(NamedTuple):
     lr: float
     weight_decay: float
     momentum: float
+    groups: tuple[tuple[int, ...], ...] = ()  # clients that are drawn as one, where the algorithm groups them
+    chain: Callable[[int, int, tuple[int, ...], int], list[int]] | None = None  # (round, group, members, pass) -> order
 
     @property
     def w0(self) -> Tensor:
@@ -49,10 +51,10 @@ class Problem(NamedTuple):
         held = [self.clients[k] for k in sorted(self.clients)] if client == EVERYBODY else [self.clients[client]]
         return torch.cat([x for x, _ in held]), torch.cat([y for _, y in held])
 
-    def batches(self, number: int, client: int, epochs: int | None = None) -> Iterator[Rows]:
-        """The batches of a client's local work in round ``number``, all its epochs."""
+    def batches(self, number: int, client: int, epochs: int | None = None, first: int = 0) -> Iterator[Rows]:
+        """The batches of a client's local work in round ``number``, all its epochs; work in pieces goes on from epoch ``first``."""
         x, y = self.rows(client)
-        for epoch in range(self.epochs if epochs is None else epochs):
+        for epoch in range(first, first + (self.epochs if epochs is None else epochs)):
             for batch in self.order(number, client, epoch):
                 yield x[batch], y[batch]
 

@@ -204,6 +204,7 @@ def in_chains(
         server_init=server_init,
         needs_classes=confidences,
         public={"from": "test", "per_class": 10} if confidences else None,
+        family="clustering: sequential",
         leaves="the model, handed on to the next client of the chain and at its end to the server; at the start once "
         + ("nothing" if how.phi == "random" else "a model trained alone, to the server"),
     )

@@ -1,0 +1,26 @@
+"""FedSeqInter: Zaccone et al., ICPR 2022: models travel from superclient to superclient and are averaged every so many rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oracles.fedseq import along, taking_part
+from oracles.problem import Problem
+
+CASES: list[dict[str, Any]] = [{}, {"phi": "random", "period": 4}, {"phi": "random", "period": "never", "passes": 2}]
+
+
+def run(problem: Problem, *, period: int | str = "num_superclients", **how: Any) -> dict[str, Any]:
+    every = {"num_superclients": len(problem.groups), "never": 0}.get(str(period), period)
+    base = problem.w0
+    Theta, omega = {}, {}
+    for number, cohort in problem.rounds():
+        if every and number % int(every) == 0:
+            if Theta:
+                base = sum(omega[i] * Theta[i] for i in Theta) / sum(omega.values())
+            Theta, omega = {}, {}
+        for i, (superclient, members) in enumerate(taking_part(problem, cohort).items()):
+            begin = Theta.get(i, base)
+            Theta[i] = along(problem, number, superclient, members, begin, base, how)
+            omega[i] = omega.get(i, 0) + sum(problem.n[k] for k in members)
+    return {"model": sum(omega[i] * Theta[i] for i in Theta) / sum(omega.values())}
