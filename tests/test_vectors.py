@@ -13,6 +13,7 @@ from torch import nn
 from fedatlas.algorithm import Algorithm, Budget, Round, Weights, by_samples
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.hwfedavg import raw_weight
+from fedatlas.algorithms.moon import contrast
 from fedatlas.data.batches import Rows
 from fedatlas.tree import Tree
 from federation import Federation, cohorts, everyone, federation, play
@@ -226,6 +227,72 @@ def test_several_local_steps_are_biased_without_a_correction(name: str) -> None:
     # the clients' curvatures differ, so that more steps favour the steep ones: FedAvg and FedProx stop elsewhere (C1)
     fed = quadratics(ALGORITHMS[name](), **UNEQUAL, tau=5)
     assert abs(after(fed, 40) - float(Fraction(-212, 97))) > 0.01
+
+
+def feddyn_two_quadratics(build: Build) -> None:
+    # exact solves, alpha = 1: a (w - b) - g + (w - w_t) = 0. Round 1: 2w = 1 and 4w = -3; g = -(w_k - 0);
+    # h = -(.5 - .75)/2 = .125; w = -.125 - .125. Round 2: 2w = 1 - .5 - .25 and 4w = -3 + .75 - .25
+    fed = quadratics(build(alpha=1.0), [1.0, 3.0], [1.0, -1.0], [1, 1], tau=80)
+    for rounds, w, h, g in ((1, -0.25, 0.125, (-0.5, 0.75)), (2, -0.375, 0.125, (-0.875, 1.125))):
+        server, host = play(fed, everyone(fed, rounds), lr=0.2)
+        assert (x_of(server), float(server["h"]["w"])) == pytest.approx((w, h), abs=1e-12)
+        assert [float(host.states.get(k)["g_k"]["w"]) for k in (0, 1)] == pytest.approx(g, abs=1e-12)  # type: ignore[index]
+        assert float(fed.bench.algorithm.models(server)["mean"]["w"]) == pytest.approx(w + h, abs=1e-12)
+    server, host = play(fed, everyone(fed, 80), lr=0.2)
+    assert x_of(server) == pytest.approx(-0.5, abs=1e-9)
+    # there every w_k = w, g_k = grad F_k(-1/2), and these add up to nothing
+    assert [float(host.states.get(k)["g_k"]["w"]) for k in (0, 1)] == pytest.approx([-1.5, 1.5], abs=1e-8)  # type: ignore[index]
+
+
+def test_feddyn_vector() -> None:
+    feddyn_two_quadratics(ALGORITHMS["feddyn"])
+
+
+def feddyn_solves(build: Build, by_size: bool, optimum: Fraction, m: int) -> None:
+    fed = quadratics(build(alpha=0.5, alpha_by_size=by_size), **UNEQUAL, tau=20)
+    server, _ = play(fed, cohorts(600, 5, m), lr=0.1)
+    assert x_of(server) == pytest.approx(float(optimum), abs=1e-6)
+    assert float(fed.bench.algorithm.models(server)["mean"]["w"]) == pytest.approx(float(optimum), abs=1e-6)
+
+
+@pytest.mark.parametrize("m", [5, 2])
+@pytest.mark.parametrize(("by_size", "optimum"), [(False, Fraction(-1, 8)), (True, Fraction(-212, 97))])
+def test_feddyn_solves_the_objective_of_its_alpha(by_size: bool, optimum: Fraction, m: int) -> None:
+    # the same sums as SCAFFOLD's: uniform with one alpha, weighted by n_k with alpha_k = alpha (n/K) / n_k
+    feddyn_solves(ALGORITHMS["feddyn"], by_size, optimum, m)
+
+
+def test_feddyn_with_one_client_is_the_proximal_point_method() -> None:
+    # F = (3/2)(x - 2)^2, alpha = 1: prox(v) = (6 + v)/4, from 0: 3/2, 15/8, 63/32; w = w_1 - F'(w_1) = w_1 - 3 (w_1 - 2)
+    fed = quadratics(ALGORITHMS["feddyn"](alpha=1.0), [3.0], [2.0], [1], tau=80)
+    for rounds, w_1 in ((1, 1.5), (2, 1.875), (3, 1.96875)):
+        server, _ = play(fed, everyone(fed, rounds), lr=0.2)
+        assert float(fed.bench.algorithm.models(server)["mean"]["w"]) == pytest.approx(w_1, abs=1e-12)
+        assert x_of(server) == pytest.approx(w_1 - 3 * (w_1 - 2), abs=1e-12)
+
+
+def slope(outputs: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+    """A loss whose gradient is the same everywhere: y."""
+    return (outputs * y).mean()
+
+
+@pytest.mark.parametrize(("name", "expected"), [("fednova", -0.30), ("fedavg", -0.35)])
+def test_fednova_counts_each_gradient_once(name: str, expected: float) -> None:
+    # tau = (1, 3), gradients (1, 2), eta = .1, p = 1/2: w_k = (-.1, -.6), d = (.1, .2), tau_eff = 2: w = -2 * .15
+    held = {k: Rows(torch.zeros(1, 1, dtype=torch.float64), torch.tensor([[k + 1.0]]).double()) for k in (0, 1)}
+    fed = federation(ALGORITHMS[name](), held, Point, slope, batch_size=0)
+    server, _ = play(fed, everyone(fed, 1), budgets={0: Budget(steps=1), 1: Budget(steps=3)})
+    assert x_of(server) == pytest.approx(expected, abs=1e-12)
+
+
+def test_contrast_of_moon() -> None:
+    # cos(z, z_g) = 1, cos(z, z_p) = 0, tau = 1/2: log(1 + e^-2); cosines .6 and .8, tau = 1/2: log(1 + e^.4)
+    z = torch.tensor([[0.0, 3.0], [1.0, 0.0]], dtype=torch.float64)
+    z_g = torch.tensor([[0.0, 2.0], [0.6, 0.8]], dtype=torch.float64)
+    z_p = torch.tensor([[5.0, 0.0], [8.0, -6.0]], dtype=torch.float64)
+    expected = [math.log(1 + math.exp(-2)), math.log(1 + math.exp(0.4))]
+    assert contrast(z, z_g, z_p, 0.5).tolist() == pytest.approx(expected, abs=1e-12)
+    assert expected == pytest.approx([0.1269280110, 0.9130152524], abs=5e-11)
 
 
 def test_homogeneity_weights() -> None:

@@ -47,7 +47,8 @@ class Model(Protocol):
 
     def loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
     def logits(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
-    def features(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
+    def features(self, params: Mapping[str, Tensor], batch: Batch, frozen: bool = False) -> Tensor: ...
+    def loss_and_features(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]: ...
 
 
 class Data(Protocol):
@@ -70,6 +71,7 @@ class Facts(NamedTuple):
     lr: float  # this round's local learning rate
     survey: Mapping[str, Any] = {}  # what the task's survey found
     weight_decay: float = 0.0  # of this task's local steps
+    momentum: float = 0.0  # of the local optimiser
 
 
 class Work(NamedTuple):
@@ -287,6 +289,7 @@ class Algorithm(NamedTuple):
     personal: Callable[[Message, State], Tree] | None = None
     needs: Literal["mean", "each", "neighbours"] = "mean"
     needs_classes: bool = False  # works on class labels only
+    needs_features: bool = False  # the network must be head(features(x))
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
     lr_below: float = math.inf  # from this local learning rate on, plain SGD on the added terms diverges: refused

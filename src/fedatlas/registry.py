@@ -22,6 +22,9 @@ Builder = Callable[..., Any]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A parameter that is a finite number of 0 or more."""
 
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A parameter that is a finite number above 0."""
+
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """A parameter that says how much of the past is kept: from 0 to below 1."""
 

@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.baselines import centralised, local_only
 from fedatlas.algorithms.fedavg import fedavg, fedavgm, fedsgd
+from fedatlas.algorithms.feddyn import feddyn
+from fedatlas.algorithms.fednova import fednova
 from fedatlas.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from fedatlas.algorithms.fedprox import fedprox
 from fedatlas.algorithms.fedseq import fedseq, fedseq_inter
 from fedatlas.algorithms.gossip import gossip
 from fedatlas.algorithms.hwfedavg import hwfedavg, nwfedavg
 from fedatlas.algorithms.push_sum import push_sum
+from fedatlas.algorithms.moon import moon
 from fedatlas.algorithms.scaffold import scaffold
 
 ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
@@ -23,11 +26,14 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
     "fedadam": fedadam,
     "fedyogi": fedyogi,
     "fedprox": fedprox,
+    "feddyn": feddyn,
     "scaffold": scaffold,
     "fedseq": fedseq,
     "fedseq_inter": fedseq_inter,
     "gossip": gossip,
     "push_sum": push_sum,
+    "moon": moon,
+    "fednova": fednova,
     "centralised": centralised,
     "local_only": local_only,
 }

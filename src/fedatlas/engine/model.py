@@ -11,10 +11,16 @@ from torch.func import functional_call
 
 from fedatlas.algorithm import Batch
 from fedatlas.errors import ConfigError
+from fedatlas.models.dropout import evaluating
 from fedatlas.tree import Tree
 
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(outputs, targets, row weights or None) -> mean loss."""
+
+Part = Callable[[Any, Tensor], Any]
+"""(module, inputs) -> what is wanted of it."""
+
+NO_FEATURES = "has no method 'features' and layer 'head' with forward(x) = head(features(x)): give it both."
 
 
 class Network:
@@ -46,24 +52,46 @@ class Network:
             out |= {f"{prefix}.{name}" if prefix else name: role for name, _ in module.named_parameters(recurse=False)}
         return out
 
-    def _call(self, params: Mapping[str, Tensor], batch: Batch, method: str | None = None) -> Tensor:
-        module = self.module if method is None else Method(self.module, method)
+    def _call(self, params: Mapping[str, Tensor], batch: Batch, part: Part | None = None) -> Any:
         state = {**params, **batch.extra}
-        if method is not None:
-            state = {f"module.{name}": x for name, x in state.items()}
-        out: Tensor = functional_call(module, state, (batch.x,))
-        return out
+        if part is None:
+            return functional_call(self.module, state, (batch.x,))
+        if not self.has_features:
+            raise ConfigError(f"this algorithm works on features, but the model {self.name} {NO_FEATURES}")
+        state = {f"module.{name}": x for name, x in state.items()}
+        return functional_call(Partly(self.module, part), state, (batch.x,))
+
+    @property
+    def has_features(self) -> bool:
+        """Whether the module is head(features(x))."""
+        return hasattr(self.module, "features") and hasattr(self.module, "head")
+
+    @property
+    def name(self) -> str:
+        """The module's class."""
+        return type(self.module).__name__
 
     def logits(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Raw outputs, (rows, outputs)."""
-        return self._call(params, batch)
+        out: Tensor = self._call(params, batch)
+        return out
 
-    def features(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """What enters the last linear layer (with a projection head: its output z)."""
-        if not hasattr(self.module, "features"):
-            name = type(self.module).__name__
-            raise ConfigError(f"this algorithm works on features, but the model {name} has no method 'features'.")
-        return self._call(params, batch, "features")
+    def features(self, params: Mapping[str, Tensor], batch: Batch, frozen: bool = False) -> Tensor:
+        """What enters the last linear layer, (rows, h); with a projection head its output z.
+
+        ``frozen``: as a reference that is not trained gives them: evaluation mode (no dropout, BatchNorm by the running
+        statistics of ``batch.extra``) and no gradient.
+        """
+        if not frozen:
+            z: Tensor = self._call(params, batch, only_features)
+            return z
+        with evaluating(self.module), torch.no_grad():
+            return self.features(params, batch)
+
+    def loss_and_features(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+        """`loss` and `features` of one forward pass."""
+        z, outputs = self._call(params, batch, features_and_outputs)
+        return self.mean_loss(outputs, batch.y, batch.weight), z
 
     def loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Mean loss over the rows of a batch."""
@@ -75,18 +103,27 @@ class Network:
         return {name: both[name].detach().contiguous() for name in self.module.state_dict() if name in both}
 
 
-class Method(nn.Module):
-    """Lets `functional_call` reach a method other than ``forward``."""
+def only_features(module: Any, x: Tensor) -> Any:
+    """What enters the last layer."""
+    return module.features(x)
 
-    def __init__(self, module: nn.Module, method: str) -> None:
+
+def features_and_outputs(module: Any, x: Tensor) -> Any:
+    """What enters the last layer, and what comes out of it."""
+    z = module.features(x)
+    return z, module.head(z)
+
+
+class Partly(nn.Module):
+    """Lets `functional_call` reach more of a module than its ``forward``."""
+
+    def __init__(self, module: nn.Module, part: Part) -> None:
         super().__init__()
         self.module = module
-        self.method = method
-        self.train(module.training)
+        self.part = part
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = getattr(self.module, self.method)(x)
-        return out
+    def forward(self, x: Tensor) -> Any:
+        return self.part(self.module, x)
 
 
 def detached(tree: Mapping[str, Tensor]) -> Tree:

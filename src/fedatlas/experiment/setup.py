@@ -21,7 +21,7 @@ from fedatlas.data.preprocess import Preprocess, preprocess, settle_holes
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.engine.host import Host
 from fedatlas.engine.job import Bench, LocalOptions
-from fedatlas.engine.model import Network
+from fedatlas.engine.model import NO_FEATURES, Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.cohort import local_budget
@@ -220,6 +220,8 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     dtype = DTYPES[config.engine.precision]
     dataset, public = without_public(dataset, count, dtype)
     network, loss = make_network(config, dataset, seed, module)
+    if algorithm.needs_features and not network.has_features:
+        raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
     check_batch_norm(network.module, partition, config.local.batch_size)
     params, buffers = network.initial()
     sample = dataset.inputs(dataset.x_train[:2], dtype)

@@ -1,0 +1,59 @@
+"""FedNova: each client's change is divided by how far its steps reach, so that longer work does not shift the optimum.
+
+===  =================================  =======  =====================================================================
+w_k  local model after its work         w_t      model received this round;  p_k  weight of client k, sum 1
+a_k  weight of each gradient in w_k     |a_k|    their sum: tau_k for plain SGD, ``a_norm`` below for others
+tau  local steps really taken           tau_eff  sum p_k |a_k|
+rho  ``local.momentum``                 mu       ``mu``, weight of (mu/2) ||w - w_t||^2 in local work; eta ``local.lr``
+===  =================================  =======  =====================================================================
+
+    d_k = (w_t - w_k) / |a_k|;   w <- w - tau_eff sum p_k d_k
+
+Source: Wang, Liu, Liang, Joshi, Poor, NeurIPS 2020. ALGORITHMS.md B13. tau_eff is the paper's also with ``mu``, where the
+authors' code takes the plain number of steps. Momentum together with mu, Nesterov's momentum and Adam are refused: their
+|a_k| is not given. Weight decay is part of the gradient and leaves |a_k| as it is.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, Work
+from fedatlas.registry import Rate
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting, weighting
+
+
+def a_norm(tau: int, rho: float, eta_mu: float) -> float:
+    """|a| of tau steps of SGD, SGD with momentum rho, or SGD with a proximal term (eta_mu = eta mu > 0)."""
+    if eta_mu:
+        return (1 - (1 - eta_mu) ** tau) / eta_mu
+    return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+
+
+def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
+    """w <- w - tau_eff sum p_k (w_t - w_k) / |a_k|."""
+
+    def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:
+        pull: Tree = message["mu"] * (w - message["model"])
+        return g + pull
+
+    def finish(w_k: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        a = a_norm(work.steps, facts.momentum, facts.lr * mu)
+        return {"d": (message["model"] - w_k) / (a or 1.0), "a": a}, client
+
+    def server_update(server: State, mean: Update, round: Round) -> State:
+        return {**server, "model": server["model"] - mean["a"] * mean["d"]}
+
+    no_momentum = {"local.momentum": 0.0} if mu else {}
+    return Algorithm(
+        "fednova",
+        tasks={"train": Task(direction=direction if mu else None, finish=finish)},
+        broadcast=lambda server, client_id: {"model": server["model"], **({"mu": mu} if mu else {})},
+        weigh=weighting(weights),
+        server_update=server_update,
+        fixes={"local.optimizer": "sgd", "local.nesterov": False, **no_momentum},
+        lr_below=2 / mu if mu else math.inf,
+        family="averaging",
+        leaves="the normalised change of the model and its divisor",
+    )

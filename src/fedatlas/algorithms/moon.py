@@ -1,0 +1,66 @@
+"""MOON: local features are drawn to the global model's and away from those of the client's own last model.
+
+====  =============================  ========  ===========================================  ======  ===================
+z     features of the local model    z_g, z_p  of the model received, of the client's last  mu      ``mu``
+cos   cosine along the features      tau       ``temperature``                              w_prev  client's last model
+====  =============================  ========  ===========================================  ======  ===================
+
+    minimise  F_k(w) + mu mean over rows of l_con;   l_con = -log( e^{cos(z,z_g)/tau} / (e^{cos(z,z_g)/tau} + e^{cos(z,z_p)/tau}) )
+
+Source: Li, He, Song, CVPR 2021. ALGORITHMS.md H12. z is what enters the last layer: the output of the projection head where
+there is one (``model.projection = 256`` in the paper). z_g and z_p are computed without dropout and without gradient; where
+a model has batch norm, by the running statistics that local work has reached. A client's first participation has no term (the authors'
+code compares clients that were never drawn with the random initial model). The server's part is FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Algorithm, Batch, Facts, Message, Model, State, Task, Update, Work
+from fedatlas.registry import Positive, Rate
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting, weighting
+
+
+def contrast(z: Tensor, z_g: Tensor, z_p: Tensor, tau: float | Tensor) -> Tensor:
+    """l_con of each row, (rows, h) three times -> (rows,): log(1 + e^{(cos(z, z_p) - cos(z, z_g)) / tau})."""
+    z, z_g, z_p = (torch.nn.functional.normalize(x, dim=-1, eps=1e-12) for x in (z, z_g, z_p))
+    loss: Tensor = -torch.nn.functional.logsigmoid((z * (z_g - z_p)).sum(-1) / tau)
+    return loss
+
+
+def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "samples") -> Algorithm:
+    """Loss + mu mean(l_con); the mean of the local models becomes the global one."""
+    if mu == 0:  # no term and no state, so that the run equals FedAvg's bit for bit
+        return Algorithm("moon", weigh=weighting(weights), family="regularisation")
+
+    def objective(
+        model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    ) -> Tensor:
+        z_g = model.features(message["model"], batch, frozen=True)
+        z_p = model.features(client["previous"], batch, frozen=True)
+        loss, z = model.loss_and_features(w, batch)
+        return loss + (message["mu"] * client["seen"] * contrast(z, z_g, z_p, message["temperature"])).mean()
+
+    def client_init(params: Tree, facts: Facts) -> State:
+        # 0 or 1 as a tensor of one number: clients that have and have not been seen can then share a step
+        return {"previous": params, "seen": next(iter(params.values())).new_zeros(1)}
+
+    def finish(w_k: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        seen = client["seen"]
+        return {"model": w_k}, {"previous": w_k, "seen": torch.ones_like(seen)} if work.steps else client
+
+    return Algorithm(
+        "moon",
+        tasks={"train": Task(objective=objective, finish=finish, step_passes=5.0)},
+        client_init=client_init,
+        broadcast=lambda server, client_id: {"model": server["model"], "mu": mu, "temperature": temperature},
+        weigh=weighting(weights),
+        needs_features=True,
+        family="regularisation",
+        keeps="its last local model",
+    )
