@@ -107,7 +107,9 @@ def test_frozen_features_are_those_of_evaluation() -> None:
     params, buffers = network.initial()
     buffers["body.1.running_mean"] += 0.5
     mask = 2 * (random(8, 6) > 0).double()
-    batch = Batch(random(8, 4, key=3), torch.zeros(8, dtype=torch.int64), None, {**buffers.clone(), "body.3.mask": mask})
+    batch = Batch(
+        random(8, 4, key=3), torch.zeros(8, dtype=torch.int64), None, {**buffers.clone(), "body.3.mask": mask}
+    )
     leaves = with_grad(params)
     z = network.features(leaves, batch, frozen=True)
     x = batch.x @ params["body.0.weight"].T + params["body.0.bias"]
@@ -179,7 +181,9 @@ def test_up_and_down_go_models_alone() -> None:
 def test_a_network_without_features_is_refused() -> None:
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     config = parse({"algorithm": {"name": "moon"}})
-    with pytest.raises(ConfigError, match=r"'moon' works on features, but the model Sequential has no method 'features'"):
+    with pytest.raises(
+        ConfigError, match=r"'moon' works on features, but the model Sequential has no method 'features'"
+    ):
         set_up(config, 1, plain)
     network = Network(plain, cross_entropy)
     with pytest.raises(ConfigError, match="give it both"):

@@ -249,8 +249,8 @@ def test_feddyn_vector() -> None:
 
 
 def feddyn_solves(build: Build, by_size: bool, optimum: Fraction, m: int) -> None:
-    fed = quadratics(build(alpha=0.5, alpha_by_size=by_size), **UNEQUAL, tau=20)
-    server, _ = play(fed, cohorts(600, 5, m), lr=0.1)
+    fed = quadratics(build(alpha=1.0, alpha_by_size=by_size), **UNEQUAL, tau=5)
+    server, _ = play(fed, cohorts(200, 5, m), lr=0.1)
     assert x_of(server) == pytest.approx(float(optimum), abs=1e-6)
     assert float(fed.bench.algorithm.models(server)["mean"]["w"]) == pytest.approx(float(optimum), abs=1e-6)
 

@@ -81,6 +81,8 @@ MUTATIONS = [
     Mutation("feddyn", "both penalties from detached tensors", with_penalty(detached), CHECKS),
     Mutation("feddyn", "linear term from detached tensors", with_penalty(no_linear_gradient), CHECKS),
     Mutation("feddyn", "un-squared norm", with_penalty(unsquared), CHECKS),
-    Mutation("feddyn", "h divided by the cohort instead of all clients", by_cohort, (CHECKS[0], h_is_the_mean_of_the_duals)),
+    Mutation(
+        "feddyn", "h divided by the cohort instead of all clients", by_cohort, (CHECKS[0], h_is_the_mean_of_the_duals)
+    ),
     Mutation("feddyn", "dual with the wrong sign", wrong_sign, (*CHECKS, h_is_the_mean_of_the_duals)),
 ]

@@ -1,8 +1,9 @@
-"""FedDyn: Acar et al., ICLR 2021, Algorithm 1: theta_k = argmin L_k(theta) - <grad L_k(theta_k^{t-1}), theta> + alpha/2 ||theta - theta^{t-1}||^2.
+"""FedDyn: Acar et al., ICLR 2021, Algorithm 1.
 
-The penalised loss is written out, and autograd finds its gradient. The paper's h sums over the clients that were active and is
-divided by m, the number of all clients. ``alpha_by_size``: alpha of client k is alpha times the mean size over its own size, as in
-the authors' code. ``variant="fedseq_code"``: the linear term is left out.
+theta_k = argmin L_k(theta) - <grad L_k(theta_k^{t-1}), theta> + alpha/2 ||theta - theta^{t-1}||^2. The penalised loss is written out,
+and autograd finds its gradient. The paper's h sums over the clients that were active and is divided by m, the number of all clients.
+``alpha_by_size``: alpha of client k is alpha times the mean size over its own size, as in the authors' code.
+``variant="fedseq_code"``: the linear term is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def local(problem: Problem, number: int, k: int, server: Tensor, linear: Tensor,
     return theta
 
 
-def run(problem: Problem, *, alpha: float = 0.01, alpha_by_size: bool = False, variant: str = "paper") -> dict[str, Any]:
+def run(
+    problem: Problem, *, alpha: float = 0.01, alpha_by_size: bool = False, variant: str = "paper"
+) -> dict[str, Any]:
     m = len(problem.clients)
     mean_size = sum(problem.n.values()) / m
     theta = problem.w0

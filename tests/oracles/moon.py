@@ -47,9 +47,7 @@ def local(
     return w
 
 
-def run(
-    problem: Problem, *, mu: float = 1.0, temperature: float = 0.5, weights: str = "samples"
-) -> dict[str, Any]:
+def run(problem: Problem, *, mu: float = 1.0, temperature: float = 0.5, weights: str = "samples") -> dict[str, Any]:
     w = problem.w0
     previous: dict[int, Tensor] = {}
     for number, cohort in problem.rounds():

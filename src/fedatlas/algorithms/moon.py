@@ -44,7 +44,8 @@ def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "s
         z_g = model.features(message["model"], batch, frozen=True)
         z_p = model.features(client["previous"], batch, frozen=True)
         loss, z = model.loss_and_features(w, batch)
-        return loss + (message["mu"] * client["seen"] * contrast(z, z_g, z_p, message["temperature"])).mean()
+        term: Tensor = message["mu"] * client["seen"] * contrast(z, z_g, z_p, message["temperature"])
+        return loss + term.mean()
 
     def client_init(params: Tree, facts: Facts) -> State:
         # 0 or 1 as a tensor of one number: clients that have and have not been seen can then share a step
