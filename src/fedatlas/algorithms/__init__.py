@@ -12,8 +12,8 @@ from fedatlas.algorithms.fedprox import fedprox
 from fedatlas.algorithms.fedseq import fedseq, fedseq_inter
 from fedatlas.algorithms.gossip import gossip
 from fedatlas.algorithms.hwfedavg import hwfedavg, nwfedavg
-from fedatlas.algorithms.push_sum import push_sum
 from fedatlas.algorithms.moon import moon
+from fedatlas.algorithms.push_sum import push_sum
 from fedatlas.algorithms.scaffold import scaffold
 
 ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
