@@ -161,6 +161,14 @@ def test_chains_of_one_client_are_fedavg() -> None:
     assert same(plain["model"], chains["model"])
 
 
+@pytest.mark.parametrize("rule", ["fedavgm", "fedprox", "feddyn", "moon"])
+def test_chains_of_one_client_are_their_rule(rule: str) -> None:
+    """Bit for bit: N_S is K then, and nobody has a predecessor."""
+    plain, _ = play(federation(ALGORITHMS[rule]()), cohorts(4))
+    chains, _ = play(federation(fedseq(**ALONE, rule={"name": rule})), cohorts(4))
+    assert same(plain["model"], chains["model"])
+
+
 def test_a_single_chain_is_sequential_training() -> None:
     """One superclient with everybody in it: SGD over one client after another, in the round's order."""
     fed = federation(fedseq(phi="random", group_size=5))

@@ -14,8 +14,8 @@ Theta  FedSeqInter's bank of models, one a slot    omega    examples that each s
            training, all slots <- sum of omega_i / sum(omega) Theta_i and omega <- 0
 
 Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022, and Rizzardi's thesis; ALGORITHMS.md G1 to G9. What goes on inside
-a chain is a rule of its own: FedAvg's local training, or FedProx (its anchor is the model received from the predecessor; with
-``anchor = "server"`` w_t). N_S takes K's place in every formula of the rule's server. Confidences are divided by their sum, not
+a chain is a rule of its own: FedAvg's local training, FedProx, FedDyn or MOON (their anchor is the model received from the
+predecessor; with ``anchor = "server"`` it is w_t). N_S takes K's place in every formula of the rule's server. Confidences are divided by their sum, not
 sent through a second softmax, and the client that complements a group best is the one with the largest tau (errata of the thesis).
 A client sees its predecessor's model: sums cannot be masked inside a chain.
 """
@@ -48,6 +48,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.algorithms.fedavg import fedavg, fedavgm
+from fedatlas.algorithms.feddyn import feddyn
 from fedatlas.algorithms.fedprox import fedprox
 from fedatlas.algorithms.grouping import (
     OF_DISTRIBUTIONS,
@@ -63,12 +64,19 @@ from fedatlas.algorithms.grouping import (
     random_pick,
     short,
 )
+from fedatlas.algorithms.moon import moon
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Whole, arguments, find
 from fedatlas.rounds import cast_like, chained, messages, relay
 from fedatlas.tree import Tree
 
-RULES: Mapping[str, Callable[..., Algorithm]] = {"fedavg": fedavg, "fedavgm": fedavgm, "fedprox": fedprox}
+RULES: Mapping[str, Callable[..., Algorithm]] = {
+    "fedavg": fedavg,
+    "fedavgm": fedavgm,
+    "fedprox": fedprox,
+    "feddyn": feddyn,
+    "moon": moon,
+}
 """What may go on inside a chain: rules whose clients send their model and nothing else."""
 
 AT_ONCE = 32  # clients whose pre-trained models are there at the same time
