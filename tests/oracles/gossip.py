@@ -42,7 +42,7 @@ def run(
 ) -> dict[str, Any]:
     n = len(problem.clients)
     near = neighbours(graph, edges, n)
-    x = {i: problem.w0 for i in range(n)}
+    x = dict.fromkeys(range(n), problem.w0)
     for number, here in problem.rounds():
         stepped = {i: client_update(problem, number, i, x[i]) for i in here}
         sent = stepped if order == "adapt_first" else x

@@ -31,7 +31,7 @@ def targets(graph: str, arcs: list[list[int]] | None, n: int) -> dict[int, list[
 def run(problem: Problem, *, graph: str = "directed_ring", arcs: list[list[int]] | None = None) -> dict[str, Any]:
     n = len(problem.clients)
     to = targets(graph, arcs, n)
-    z = {i: problem.w0 for i in range(n)}
+    z = dict.fromkeys(range(n), problem.w0)
     u = dict.fromkeys(range(n), 1.0)
     for number, here in problem.rounds():
         got_z = {i: torch.zeros_like(problem.w0) for i in here}

@@ -13,11 +13,11 @@ Theta  FedSeqInter's bank of models, one a slot    omega    examples that each s
     Inter: the i-th superclient drawn trains Theta_i and hands it back, omega_i += D_S; every ``period`` rounds, before
            training, all slots <- sum of omega_i / sum(omega) Theta_i and omega <- 0
 
-Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022, and Rizzardi's thesis; ALGORITHMS.md G1 to G9. What goes on inside
-a chain is a rule of its own: FedAvg's local training, FedProx, FedDyn or MOON (their anchor is the model received from the
-predecessor; with ``anchor = "server"`` it is w_t). N_S takes K's place in every formula of the rule's server. Confidences are divided by their sum, not
-sent through a second softmax, and the client that complements a group best is the one with the largest tau (errata of the thesis).
-A client sees its predecessor's model: sums cannot be masked inside a chain.
+Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022, and Rizzardi's thesis; ALGORITHMS.md G1 to G9. What goes on inside a
+chain is a rule of its own: FedAvg's local training, FedProx, FedDyn or MOON (their anchor is the model received from the predecessor;
+with ``anchor = "server"`` it is w_t). N_S takes K's place in every formula of the rule's server. Confidences are divided by their sum,
+not sent through a second softmax, and the client that complements a group best is the one with the largest tau (errata of the
+thesis). A client sees its predecessor's model: sums cannot be masked inside a chain.
 """
 
 from __future__ import annotations
