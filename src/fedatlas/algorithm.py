@@ -295,7 +295,7 @@ class Algorithm(NamedTuple):
     lr_below: float = math.inf  # from this local learning rate on, plain SGD on the added terms diverges: refused
     family: Family = ""
     communication: Communication = "centralised"
-    keeps: str = "nothing"  # what a client keeps between its participations; needs client_init
+    keeps: str = "nothing"  # what a client keeps between its participations; from client_init, or a node
     leaves: str = "the local model"  # what leaves a client, for the record
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it

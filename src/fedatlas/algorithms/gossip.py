@@ -83,6 +83,9 @@ def gossip(
         broadcast=lambda server, client_id: server["nodes"][str(client_id)],
         personal=lambda message, client: Tree(message["model"]),
         needs="neighbours",
+        family="decentralised",
+        communication="decentralised, mutual trust",
+        keeps="its own model",
         leaves="the local model, to neighbours only",
         describe=describe,
     )

@@ -75,6 +75,9 @@ def push_sum(
         broadcast=broadcast,
         personal=lambda message, client: Tree(message["model"]),
         needs="neighbours",
+        family="decentralised",
+        communication="decentralised, single-sided trust",
+        keeps="its sums of shares of models and of weight",
         leaves="shares of the local model and of its weight, to those who hear the node",
         describe=describe,
     )
