@@ -7,11 +7,14 @@ a component, never import one.
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import re
+import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -82,11 +85,14 @@ def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
 
 def config_error(error: ValidationError, table: str = "", model: type[BaseModel] | None = None) -> ConfigError:
     """The first problem that pydantic found, as one sentence with the key, what was expected and what was given."""
-    first = error.errors(include_url=False)[0]
-    parts = [
-        str(x) for x in first["loc"] if not (isinstance(x, str) and ("[" in x or x in {"str", "int", "float", "bool"}))
-    ]
-    where = ".".join([*([table] if table else []), *parts]) or "experiment"
+    every = error.errors(include_url=False)
+    first = every[0]
+    alike = [
+        e for e in every if _keys(e)[: len(_keys(first))] == _keys(first)
+    ]  # one choice each of "a text or a table"
+    first = max(alike, key=lambda e: len(_keys(e)))
+    parts = _keys(first)
+    where = ".".join([*([table] if table else []), *parts])
     if first["type"] == "extra_forbidden" and model is not None:
         at: Any = model
         for part in parts[:-1]:
@@ -94,10 +100,76 @@ def config_error(error: ValidationError, table: str = "", model: type[BaseModel]
         return unknown_key(
             ".".join([*([table] if table else []), *parts[:-1]]), parts[-1], at.model_fields if at else ()
         )
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    given = first.get("input")
-    shown = "" if isinstance(given, (dict, BaseModel)) or first["type"] == "missing" else f" (got {given!r})"
-    return ConfigError(f"{where}: {message[0].lower()}{message[1:]}{shown}.")
+    if first["type"] == "value_error":  # a sentence of ours
+        said = first["msg"].removeprefix("Value error, ")
+        return ConfigError(f"{said}." if not where or where.split(".")[0] in said else f"{where}: {said}.")
+    place = [x for x in first["loc"] if isinstance(x, int)]
+    if first["type"] == "missing" and not place:
+        return ConfigError(f"{where or 'experiment'}: this key has to be given.")
+    wanted = " or ".join(dict.fromkeys(expected(e) for e in alike if _keys(e) == parts))
+    if place:
+        entry = f"its value number {place[-1] + 1} is " + (
+            "missing" if first["type"] == "missing" else shown(first.get("input"))
+        )
+        return ConfigError(f"{where}: {entry}, expected {wanted}.")
+    return ConfigError(f"{where or 'experiment'} = {shown(first.get('input'))}: expected {wanted}.")
+
+
+def _keys(error: Mapping[str, Any]) -> list[str]:
+    """The keys a problem lies under, without the names pydantic gives to the choices of a union."""
+    return [
+        x
+        for x in error["loc"]
+        if isinstance(x, str) and "[" not in x and x not in {"str", "int", "float", "bool", "tuple"} and x[:1].islower()
+    ]
+
+
+def shown(value: Any) -> str:
+    """A value as one would write it in the file, short."""
+    if isinstance(value, Mapping):
+        return "a table"
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    text = {"True": "true", "False": "false"}.get(text, text)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+    "list": "a list",
+    "model": "a table",
+    "dict": "a table",
+    "finite": "a finite number",
+    "missing": "a value",
+    "none": "no value",
+}
+BOUNDS = {
+    "greater_than_equal": ("ge", "a number of {} or more"),
+    "greater_than": ("gt", "a number above {}"),
+    "less_than_equal": ("le", "a number of {} or less"),
+    "less_than": ("lt", "a number below {}"),
+    "too_short": ("min_length", "a list of {} values"),
+    "too_long": ("max_length", "a list of {} values"),
+}
+
+
+def expected(error: Mapping[str, Any]) -> str:
+    """What pydantic wanted, in our words."""
+    kind, said, context = str(error["type"]), str(error["msg"]), error.get("ctx", {})
+    if kind in BOUNDS:
+        key, words = BOUNDS[kind]
+        return words.format(context[key] if key.endswith("length") else f"{context[key]:g}")
+    if kind == "literal_error":
+        near = difflib.get_close_matches(str(error.get("input")), re.findall("'(.*?)'", context["expected"]), n=1)
+        return str(context["expected"]) + (f" (did you mean '{near[0]}'?)" if near else "")
+    if kind == "int_from_float":
+        return EXPECTED["int"]
+    if kind == "is_instance_of" and context["class"] == "Sequence":
+        return EXPECTED["list"]
+    return EXPECTED.get(kind.split("_", maxsplit=1)[0], said[0].lower() + said[1:])
 
 
 def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
@@ -113,13 +185,59 @@ def describe(kind: str, builders: Mapping[str, Builder]) -> list[dict[str, Any]]
     """A row a builder, for ``fedatlas list``."""
     every = {**builders, **PLUGINS.get(kind, {})}
     return [
-        {"name": name, "summary": summary(builder), "parameters": defaults(builder)} for name, builder in every.items()
+        {"name": name, "summary": summary(builder), "parameters": defaults(builder), "accepts": accepts(builder)}
+        for name, builder in every.items()
     ]
 
 
 def summary(builder: Builder) -> str:
     """The first line of a builder's docstring."""
     return (inspect.getdoc(builder) or "").split("\n")[0]
+
+
+def accepts(builder: Builder) -> dict[str, str]:
+    """Parameter -> what it takes, in words: kind, range, choices and, where the signature says it, the meaning and unit."""
+    hints = typing.get_type_hints(builder, include_extras=True)
+    return {name: in_words(hints.get(name, Any)) for name in keywords(builder)}
+
+
+KINDS = {
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    str: "text",
+    tuple: "list",
+    list: "list",
+    Sequence: "list",
+    Any: "any value",
+    type(None): "nothing",
+}
+LIMITS = (("ge", "{} or more"), ("gt", "above {}"), ("le", "{} or less"), ("lt", "below {}"))
+
+
+def in_words(hint: Any) -> str:
+    """A type as people say it: ``Annotated[float, Field(ge=0)]`` -> 'number, 0 or more'."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        found = [item for extra in inner[1:] for item in (getattr(extra, "metadata", None) or [extra])]
+        limits = [
+            words.format(f"{getattr(item, key):g}")
+            for key, words in LIMITS
+            for item in found
+            if getattr(item, key, None) is not None
+        ]
+        said = [extra.description for extra in inner[1:] if getattr(extra, "description", None)]
+        ranged = " and ".join(limits)
+        return "; ".join([", ".join(filter(None, [in_words(inner[0]), ranged])), *said])
+    if origin is Literal:
+        return " | ".join(f'"{x}"' for x in inner)
+    if origin in {typing.Union, types.UnionType}:
+        return " or ".join(in_words(x) for x in inner if x is not type(None)) + (
+            ", or left out" if type(None) in inner else ""
+        )
+    if origin in {tuple, list, Sequence}:
+        return f"list of {in_words(inner[0])}s" if inner and inner[0] in {int, float, str} else "list"
+    return KINDS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def defaults(builder: Builder) -> dict[str, Any]:

@@ -28,10 +28,8 @@ class DataConfig(BaseModel):
     @field_validator("test")
     @classmethod
     def _a_share(cls, value: float | str) -> float | str:
-        if not isinstance(value, str) and not 0 < value < 1:
-            raise ValueError("test: 'own', a fraction between 0 and 1, or the name of a file")
-        if value == "":
-            raise ValueError("test: 'own', a fraction between 0 and 1, or the name of a file")
+        if value == "" or (not isinstance(value, str) and not 0 < value < 1):
+            raise ValueError(f"{value!r} is none of 'own', a share between 0 and 1, or the name of a file")
         return value
 
     @model_validator(mode="after")

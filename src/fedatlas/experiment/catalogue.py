@@ -18,7 +18,7 @@ from fedatlas.data.sources import describe_sources, find_data
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.experiment import machine
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.registry import PLUGINS, defaults, keywords, summary
+from fedatlas.registry import PLUGINS, accepts, defaults, describe, keywords, summary
 
 Rows = list[dict[str, Any]]
 COLUMNS = (
@@ -46,7 +46,14 @@ def algorithms() -> Rows:
     """The algorithms with their parameters."""
     table = {**ALGORITHMS, **PLUGINS["algorithms"]}
     return [
-        {"name": n, "summary": summary(b), "parameters": defaults(b), **place(b), "source": source(b)}
+        {
+            "name": n,
+            "summary": summary(b),
+            "parameters": defaults(b),
+            "accepts": accepts(b),
+            **place(b),
+            "source": source(b),
+        }
         for n, b in table.items()
     ]
 
@@ -67,8 +74,10 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
 
 def partitions() -> Rows:
     """The partitioners with their parameters."""
-    table = {**PARTITIONS, **PLUGINS["partitions"]}
-    return [{"name": n, "summary": summary(b), "parameters": defaults(b)} for n, b in table.items()]
+    return [
+        {**row, "source": inspect.getdoc(PARTITIONS.get(row["name"])) or ""}
+        for row in describe("partitions", PARTITIONS)
+    ]
 
 
 def losses() -> Rows:
@@ -138,12 +147,14 @@ def show_entry(found: Mapping[str, Any]) -> None:
     """One entry, key by key; an algorithm's file head last."""
     console = Console(highlight=False, soft_wrap=True)
     for key, value in found.items():
-        if key == "source":
+        if key in {"source", "accepts"}:
             continue
         if isinstance(value, dict):
             console.print(f"[bold]{key}[/]")
+            takes = found.get("accepts", {})
             for name, default in value.items():
-                console.print(f"  {name} = {default!r}", markup=False)
+                what = f"  # {takes[name]}" if name in takes else ""
+                console.print(f"  {name} = {default!r}{what}", markup=False)
         else:
             console.print(f"[bold]{key}[/] ", end="")
             console.print("" if value is None else str(value), markup=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedatlas import registry
-from fedatlas.errors import ConfigError
-from fedatlas.models.losses import LossConfig
+from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.models.losses import LOSSES, LossConfig
 from fedatlas.models.network import Norm
 from fedatlas.models.registry import find_model
 
@@ -26,6 +26,14 @@ class ModelConfig(BaseModel):
     bn: Literal["average", "local", "recalibrate"] = "average"
     projection: int = Field(default=0, ge=0)
     init: str = ""
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, value: str | LossConfig) -> str | LossConfig:
+        name = value if isinstance(value, str) else value.name
+        if name not in {*LOSSES, "auto"}:
+            raise ConfigError(f"model.loss = '{name}': {unknown_name('loss', name, [*LOSSES, 'auto'])}")
+        return value
 
     def builder_arguments(self) -> dict[str, Any]:
         """The keyword arguments for the builder, checked against its typed signature."""

@@ -6,14 +6,18 @@ seeded permutation of each class by that table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import (
     TRIES,
     Ints,
+    Majority,
+    Sigma,
     check_clients,
     check_range,
     class_pools,
@@ -25,8 +29,10 @@ from fedatlas.data.partition.common import (
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
 
+TRIED = 30  # other numbers of clients that are looked at where the one asked for is impossible
 
-def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7) -> Partition:
+
+def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: Majority = 0.7) -> Partition:
     """The first k clients (k classes) mostly hold one class each, the others an even mixture; equal sizes.
 
     Quota q = floor(N/K); N mod K rows are left out. majority: share of the quota that is a client's own class.
@@ -37,11 +43,11 @@ def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: floa
     check_clients(clients, len(labels))
     classes = classes_of(labels)
     pools = class_pools(classes, numpy_stream(seed, "partition"))
-    counts = majority_even_counts(classes.counts, clients, majority)
+    counts = or_advice(lambda K: majority_even_counts(classes.counts, K, majority), clients, len(classes.ids))
     return finish(deal(pools, counts), len(labels), info=_realised(counts, len(classes.ids)))
 
 
-def majority(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7, sigma: float = 0.5) -> Partition:
+def majority(labels: np.ndarray, clients: int, seed: int, *, majority: Majority = 0.7, sigma: Sigma = 0.5) -> Partition:
     """As `majority_even` with unequal sizes: quotas proportional to lognormal(0, sigma); every row is used.
 
     majority: share of the quota that is a client's own class, less where the class is too small for it:
@@ -57,7 +63,7 @@ def majority(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0
     return finish(deal(class_pools(classes, rng), counts), len(labels), info=_realised(counts, len(classes.ids)))
 
 
-def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7) -> Partition:
+def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: Majority = 0.7) -> Partition:
     """The first floor(k/2) clients mostly hold two classes each, the others share what remains; equal sizes.
 
     Quota q = floor(N/K); N mod K rows are left out. majority: share of the quota in a client's two classes together.
@@ -68,10 +74,17 @@ def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0
     check_clients(clients, len(labels))
     classes = classes_of(labels)
     pools = class_pools(classes, numpy_stream(seed, "partition"))
-    return finish(deal(pools, pick_two_counts(classes.counts, clients, majority)), len(labels))
+    counts = or_advice(lambda K: pick_two_counts(classes.counts, K, majority), clients, len(classes.ids) // 2)
+    return finish(deal(pools, counts), len(labels))
 
 
-def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> Partition:
+def shards(
+    labels: np.ndarray,
+    clients: int,
+    seed: int,
+    *,
+    shards: Annotated[int, Field(description="pieces of each client, 1 or more")] = 2,
+) -> Partition:
     """Rows sorted by label, cut into K x ``shards`` equal pieces, ``shards`` random pieces to each client.
 
     With two shards a client sees few classes, usually two; a shard may straddle a class border.
@@ -89,6 +102,33 @@ def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> P
     pieces = np.array_split(np.concatenate(class_pools(classes_of(labels), rng)), clients * shards)
     order = rng.permutation(clients * shards).reshape(clients, shards)
     return finish([np.concatenate([pieces[p] for p in own]) for own in order], len(labels))
+
+
+class _TooFew(ConfigError):
+    """A class has too few rows for the table asked for."""
+
+
+def or_advice(table: Callable[[int], Ints], clients: int, least: int) -> Ints:
+    """``table(clients)``; where a class is too small for it, a ConfigError that names a number of clients that works.
+
+    Tried are at most `TRIED` numbers from ``least`` to twice as many, nearest first.
+    """
+    try:
+        return table(clients)
+    except _TooFew as error:
+        refused = str(error).partition(": use")[0]
+    others = sorted(range(max(1, least), 2 * clients + 1), key=lambda k: (abs(k - clients), k))[:TRIED]
+    works = next((k for k in others if k != clients and _can(table, k)), None)
+    named = f"partition.clients = {works} works, and so does " if works else "what works is "
+    raise ConfigError(f"{refused}: {named}partition.name = 'iid'.")
+
+
+def _can(table: Callable[[int], Ints], clients: int) -> bool:
+    try:
+        table(clients)
+    except ConfigError:
+        return False
+    return True
 
 
 def majority_even_counts(total: Ints, clients: int, majority: float) -> Ints:
@@ -162,9 +202,9 @@ def _reserve(quota: Ints, k: int) -> int:
 
 def _take(counts: Ints, left: Ints, client: int, c: int, rows: int) -> None:
     if rows > left[c]:
-        raise ConfigError(
+        raise _TooFew(
             f"client {client} needs {rows} rows of class {c}, but only {left[c]} are left: use a smaller "
-            "majority or another number of clients."
+            "partition.majority or another number of partition.clients."
         )
     counts[client, c] += rows
     left[c] -= rows

@@ -16,7 +16,9 @@ from fedatlas.data.partition.common import (
     HUGE,
     TINY,
     TRIES,
+    Alpha,
     Ints,
+    RowCount,
     check_clients,
     check_range,
     check_sizes,
@@ -31,7 +33,7 @@ from fedatlas.rng import numpy_stream
 FEDSEQ_TRIES = 100  # D9
 
 
-def dirichlet(labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5) -> Partition:
+def dirichlet(labels: np.ndarray, clients: int, seed: int, *, alpha: Alpha = 0.5) -> Partition:
     """Clients of equal size; client k draws its class mixture q_k ~ Dir(alpha * p), p the overall mixture.
 
     Rows are drawn without replacement; when a class runs out the others' shares are renormalised.
@@ -54,7 +56,7 @@ def dirichlet(labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5
 
 
 def dirichlet_class(
-    labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5, min_rows: int = 10
+    labels: np.ndarray, clients: int, seed: int, *, alpha: Alpha = 0.5, min_rows: RowCount = 10
 ) -> Partition:
     """Each class is split over the clients by pi ~ Dir_K(alpha); sizes are unequal.
 
@@ -76,7 +78,7 @@ def dirichlet_class(
 
 
 def dirichlet_fedseq(
-    labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5, rebalance: bool = False
+    labels: np.ndarray, clients: int, seed: int, *, alpha: Alpha = 0.5, rebalance: bool = False
 ) -> Partition:
     """As `dirichlet_class` without a minimum: of 100 draws the one with the most even sizes.
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import (
     HUGE,
     TINY,
     TRIES,
+    Alpha,
     Ints,
+    RowCount,
+    Sigma,
     check_clients,
     check_range,
     check_sizes,
@@ -23,6 +27,9 @@ from fedatlas.data.partition.common import (
 )
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
+
+Angles = Annotated[Sequence[float], Field(description="degrees anticlockwise, -360 to 360; pictures only")]
+Noise = Annotated[float, Field(description="0 or more; standard deviation in units of the model input")]
 
 
 def iid(labels: np.ndarray, clients: int, seed: int, *, stratified: bool = False) -> Partition:
@@ -61,8 +68,8 @@ def natural(
     seed: int,
     *,
     choose: Literal["sample", "first"] = "sample",
-    min_rows: int = 1,
-    cap: int = 0,
+    min_rows: RowCount = 1,
+    cap: RowCount = 0,
 ) -> Partition:
     """One client per natural owner of the rows: a person, a writer, a role, a school.
 
@@ -101,9 +108,9 @@ def quantity_skew(
     seed: int,
     *,
     law: Literal["dirichlet", "lognormal"] = "dirichlet",
-    beta: float = 0.5,
-    sigma: float = 0.5,
-    min_rows: int = 10,
+    beta: Alpha = 0.5,
+    sigma: Sigma = 0.5,
+    min_rows: RowCount = 10,
 ) -> Partition:
     """Clients of very different sizes, each a random sample of the rows.
 
@@ -125,9 +132,7 @@ def quantity_skew(
     return finish(_cut(rng.permutation(len(labels)), sizes), len(labels))
 
 
-def feature_skew(
-    labels: np.ndarray, clients: int, seed: int, *, rotate: Sequence[float] = (), noise: float = 0.1
-) -> Partition:
+def feature_skew(labels: np.ndarray, clients: int, seed: int, *, rotate: Angles = (), noise: Noise = 0.1) -> Partition:
     """An IID partition whose clients see the inputs differently: turned images, noisier measurements.
 
     rotate: degrees anticlockwise; client k takes entry k mod len, so that clients fall into len groups (images only).
