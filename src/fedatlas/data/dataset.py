@@ -46,6 +46,8 @@ class Dataset:
     client_names: tuple[str, ...] = ()  # name of natural owner i
     weight_train: Tensor | None = None  # float32 (n,): survey weights
     weight_test: Tensor | None = None
+    rows_train: Tensor | None = None  # int64 (n,): which row of its source each is (`data.loaded.numbered`); None = all
+    rows_test: Tensor | None = None
     scale: tuple[float, ...] = ()  # model input = x * scale + shift, per channel; () = as stored
     shift: tuple[float, ...] = ()
     ignore: int = -100  # label that no loss and no metric counts

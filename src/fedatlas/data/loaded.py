@@ -20,12 +20,13 @@ OWN_FRACTION = 0.25  # test share of a source that has no test set of its own (E
 
 
 class Part(NamedTuple):
-    """Rows in stored form with their targets and, where there are any, natural owners and survey weights."""
+    """Rows in stored form with their targets and, where there are any, natural owners, survey weights and numbers in the source."""
 
     x: Tensor
     y: Tensor
     client: Tensor | None = None
     weight: Tensor | None = None
+    row: Tensor | None = None  # int64 (n,): see `numbered`
 
     def take(self, index: np.ndarray) -> Part:
         """Rows by index, in the order given."""
@@ -51,6 +52,7 @@ class Loaded:
     scale: tuple[float, ...] = ()
     shift: tuple[float, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    train_rows: int = 0  # of the source's training side before any was left out; 0 = as many as train holds
 
     def with_facts(self, **facts: Any) -> Loaded:
         """The same with further facts for the record."""
@@ -72,6 +74,17 @@ def at_least(low: float, **keys: float) -> None:
     for key, value in keys.items():
         if not value >= low:
             raise ConfigError(f"data.{key} = {value}: it must be {low} or more.")
+
+
+def numbered(loaded: Loaded) -> Loaded:
+    """Every row told by its place in the source: training and test rows from 0, as the loader hands them over."""
+
+    def count(part: Part) -> Part:
+        return part if part.row is not None else part._replace(row=torch.arange(len(part.y)))
+
+    rows = loaded.train_rows or len(loaded.train.y)
+    test = None if loaded.test is None else count(loaded.test)
+    return replace(loaded, train=count(loaded.train), test=test, train_rows=rows)
 
 
 def share_out(counts: np.ndarray, total: int, share: float | None = None) -> np.ndarray:
@@ -106,7 +119,7 @@ def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
     if isinstance(test, str) and loaded.test is not None:
         return loaded
     share = OWN_FRACTION if isinstance(test, str) else test
-    rows = loaded.train if loaded.test is None else loaded.train.join(loaded.test)
+    rows = loaded.train if loaded.test is None else loaded.train.join(_behind(loaded.test, loaded.train_rows))
     n = len(rows.y)
     keep = math.floor(n * (1 - share) + 1e-9)
     if keep < 1 or keep >= n:
@@ -117,6 +130,34 @@ def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
     return out.with_facts(
         test=f"a share of {share} of all rows, stratified" if loaded.task == "classes" else f"a share of {share}"
     )
+
+
+def strange_classes(names: tuple[str, ...], train: Tensor, test: Tensor) -> tuple[str, int]:
+    """The first class that test rows have and no training row has, and how many test rows have such classes; ("", 0) if none."""
+    strange = ~torch.isin(test, torch.unique(train))
+    return (names[int(test[strange].min())], int(strange.sum())) if bool(strange.any()) else ("", 0)
+
+
+def check_test_classes(loaded: Loaded, name: str) -> None:
+    """DataError where test rows that came as such have a class that training does not know."""
+    if loaded.test is None or loaded.task != "classes":
+        return
+    strange, n = strange_classes(loaded.class_names, loaded.train.y, loaded.test.y)
+    if n:
+        raise DataError(
+            f"'{name}': {n} test rows have a class that no training row has ('{strange}'), so no model can learn it: "
+            "correct their labels or leave them out."
+        )
+
+
+def _behind(test: Part, train_rows: int) -> Part:
+    """Test rows numbered on behind the training rows, where both are put together."""
+    return test if test.row is None else test._replace(row=test.row + train_rows)
+
+
+def _unless_all(row: Tensor | None) -> Tensor | None:
+    """Nothing where the rows are the source's, none left out."""
+    return None if row is None or torch.equal(row, torch.arange(len(row))) else row
 
 
 def limit_rows(loaded: Loaded, limit: int, seed: int) -> Loaded:
@@ -152,6 +193,8 @@ def to_dataset(name: str, loaded: Loaded) -> Dataset:
         client_names=names if client is not None else (),
         weight_train=train.weight,
         weight_test=test.weight,
+        rows_train=_unless_all(train.row),
+        rows_test=_unless_all(test.row),
         scale=loaded.scale,
         shift=loaded.shift,
         facts={**loaded.facts, "train_rows": len(train.y), "test_rows": len(test.y)},
@@ -175,9 +218,10 @@ def check(dataset: Dataset) -> None:
             )
         if not y.is_floating_point():
             real = y[y != dataset.ignore]
-            if len(real) and not 0 <= int(real.min()) <= int(real.max()) < dataset.classes:
+            bad = real[(real < 0) | (real >= dataset.classes)]
+            if len(bad):
                 raise DataError(
-                    f"data set '{dataset.name}' has the {side} label {int(real.max())}, but its classes are 0 to {dataset.classes - 1}."
+                    f"data set '{dataset.name}' has the {side} label {int(bad[0])}, but its classes are 0 to {dataset.classes - 1}."
                 )
 
 
@@ -205,5 +249,7 @@ def remove_public(dataset: Dataset, side: str, index: np.ndarray) -> tuple[Datas
     for name in ("weight_test",) if side == "test" else ("weight_train", "client_train"):
         value = getattr(dataset, name)
         changed[name] = None if value is None else value[keep]
+    held = getattr(dataset, f"rows_{side}")
+    changed[f"rows_{side}"] = (torch.arange(len(y)) if held is None else held)[keep]
     facts = {**dataset.facts, f"{side}_rows": int(keep.sum()), "public_rows": len(index)}
     return replace(dataset, **changed, facts=facts), x[~keep], y[~keep]

@@ -233,12 +233,19 @@ def _drop(dataset: Dataset, partition: Partition, keep: Sequence[Tensor]) -> tup
         y_test=dataset.y_test[test],
         client_train=cut(dataset.client_train, train),
         weight_train=cut(dataset.weight_train, train),
+        rows_train=cut(_numbers(dataset.rows_train, train), train),
+        rows_test=cut(_numbers(dataset.rows_test, test), test),
         weight_test=cut(dataset.weight_test, test),
         facts={**dataset.facts, "rows_dropped": dropped},
     )
     left_out = len(dataset.y_train) - sum(len(rows) for rows in clients)
     info = {**partition.info, "rows_dropped": dropped["train"]}
     return dataset, partition._replace(clients=clients, left_out=left_out, info=info)
+
+
+def _numbers(held: Tensor | None, keep: Tensor) -> Tensor | None:
+    """The rows' numbers in their source, written out where some of them go."""
+    return torch.arange(len(keep)) if held is None and not bool(keep.all()) else held
 
 
 def _schema(dataset: Dataset) -> tuple[Column, ...]:

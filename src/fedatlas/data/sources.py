@@ -16,7 +16,18 @@ from fedatlas.data.catalogue import TABLES, TableSpec
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.files import load_file
 from fedatlas.data.hub import load_hub
-from fedatlas.data.loaded import Loaded, Part, Request, draw, limit_rows, remove_public, split_test, to_dataset
+from fedatlas.data.loaded import (
+    Loaded,
+    Part,
+    Request,
+    check_test_classes,
+    draw,
+    limit_rows,
+    numbered,
+    remove_public,
+    split_test,
+    to_dataset,
+)
 from fedatlas.data.store import Store
 from fedatlas.data.synthetic import load_synthetic
 from fedatlas.data.tables import load_table
@@ -295,7 +306,10 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
         store or Store.default(), seed, str(config.test) if by_file else "", drop_unlabelled=config.missing == "drop"
     )
     options = config.options()
-    loaded = split_test(source.load(request, **options), config.test, seed)
+    loaded = numbered(source.load(request, **options))
+    if source.test_files and isinstance(config.test, str):
+        check_test_classes(loaded, config.name)
+    loaded = split_test(loaded, config.test, seed)
     loaded = limit_rows(loaded, config.limit, seed)
     if source.finish is not None:
         loaded = source.finish(loaded, options)
@@ -365,7 +379,12 @@ def describe_sources() -> list[dict[str, Any]]:
     """A plain record for each data set, for ``fedatlas list data`` and ``fedatlas show``."""
     keys = ("name", "summary", "licence", "citation", "rows", "shape", "units", "clients", "scaling", "own_test")
     return [
-        {**{key: getattr(source, key) for key in keys}, "parameters": source.parameters} for source in SOURCES.values()
+        {
+            **{key: getattr(source, key) for key in keys},
+            "parameters": source.parameters,
+            "accepts": registry.accepts(source.builder),
+        }
+        for source in SOURCES.values()
     ]
 
 

@@ -159,7 +159,7 @@ def finish_stackoverflow(loaded: Loaded, options: Mapping[str, Any]) -> Loaded:
     token = torch.full((len(words) + 1,), OOV, dtype=torch.int64)  # the last entry is a word outside the published list
     token[torch.tensor(ranked, dtype=torch.int64)] = torch.arange(1, len(ranked) + 1)
     build = per_step if options["target"] == "per_step" else last_step
-    parts = [build(Part(torch.where(part.x == END, END, token[part.x]), part.y, part.client)) for part in (train, test)]
+    parts = [build(part._replace(x=torch.where(part.x == END, END, token[part.x]))) for part in (train, test)]
     unused = (f"<unused {i}>" for i in range(len(ranked) + 1, WORDS + 1))
     names = ("<pad>", *(words[w] for w in ranked), *unused, "<oov>", "<bos>", "<eos>")
     task: Literal["tokens", "classes"] = "tokens" if options["target"] == "per_step" else "classes"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from fedatlas.data.catalogue import Original, TableSpec
 from fedatlas.data.download import obtain
@@ -80,8 +81,11 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unla
         )
     encoded = encode_table(table, roles, source, drop_unlabelled)
     side = encoded.kept < len(frames[0])
-    train = encoded.rows.take(np.flatnonzero(side))
-    test = encoded.rows.take(np.flatnonzero(~side)) if len(frames) == 2 else None
+    n, rows = len(frames[0]), encoded.rows._replace(row=torch.from_numpy(encoded.kept))
+    train = rows.take(np.flatnonzero(side))
+    test = rows.take(np.flatnonzero(~side)) if len(frames) == 2 else None
+    if test is not None and test.row is not None:
+        test = test._replace(row=test.row - n)
     return Loaded(
         train,
         test,
@@ -90,6 +94,7 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unla
         schema=encoded.schema,
         client_names=encoded.client_names,
         facts={"label": roles.label, **_unlabelled(table, encoded)},
+        train_rows=n,
     )
 
 
