@@ -12,6 +12,7 @@ from torch import nn
 
 from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, Round, State, Unit
 from fedatlas.data.batches import Rows, examples_of
+from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.host import Executor, Host
 from fedatlas.engine.job import Bench, LocalOptions
@@ -127,7 +128,8 @@ def federation(
     network = Network(module(make, dtype), loss)
     params, buffers = network.initial()
     options = LocalOptions(**{"batch_size": 4, "budget": Budget(epochs=2), **local})
-    return Federation(Bench(algorithm, network, find, options, 3), held, params, buffers)
+    raw = sum(codec.size({"x": r.x, "y": r.y}) for r in held.values()) if algorithm.sends == "rows" else 0
+    return Federation(Bench(algorithm, network, find, options, 3, raw_bytes=raw), held, params, buffers)
 
 
 def cohorts(rounds: int, K: int = len(SIZES), m: int = 3, seed: int = 1) -> list[tuple[int, ...]]:

@@ -139,14 +139,18 @@ def test_codec(name: str) -> None:
         return replies
 
     host.answer = watched  # type: ignore[method-assign]
-    play(fed, cohorts(1), server=server, host=host)
-    assert host.cost.bytes_up == up
-    if (
-        fed.bench.algorithm.needs == "neighbours"
-    ):  # an update goes to some of the two others; a node's message is its own
+    server, host = play(fed, cohorts(1), server=server, host=host)
+    # An update goes to some of the two others; a message is its own node's.
+    if fed.bench.algorithm.needs == "neighbours":
+        assert host.cost.bytes_up == up
         assert host.cost.bytes_down == 0 < host.cost.bytes_peer <= 2 * spy.received
-    else:
-        assert host.cost.bytes_down + host.cost.bytes_peer == spy.sent
+        return
+    raw = sum(len(codec.encode({"x": rows.x, "y": rows.y})) for rows in fed.held.values())
+    crossed = {"messages": (up, spy.sent), "rows": (raw, 0), "nothing": (0, 0)}[fed.bench.algorithm.sends]
+    assert (host.cost.bytes_up, host.cost.bytes_down + host.cost.bytes_peer) == crossed
+    if fed.bench.algorithm.sends != "messages":
+        _, host = play(fed, cohorts(1), server=server, host=host, first=2)
+        assert (host.cost.bytes_up, host.cost.bytes_down) == (0, 0)  # rows travel once
 
 
 def fast(bench: Bench) -> SerialExecutor:
@@ -265,6 +269,15 @@ def test_stragglers_shorter_work_is_counted(name: str) -> None:
     else:
         assert (host.work[1].steps, short_host.work[1].steps) == (6, 3)
     assert not same({"s": usual, "c": states(host)}, {"s": short, "c": states(short_host)})
+
+
+def test_only_baselines_send_no_messages() -> None:
+    """What crosses is the messages, but for the two ends that no federation is: pinned, so that no method counts itself cheap."""
+    sends = {name: ALGORITHMS[name]().sends for name in NAMES}
+    assert {name: what for name, what in sends.items() if what != "messages"} == {
+        "centralised": "rows",
+        "local_only": "nothing",
+    }
 
 
 def test_exclusions_are_pinned() -> None:

@@ -296,6 +296,7 @@ class Algorithm(NamedTuple):
     family: Family = ""
     communication: Communication = "centralised"
     keeps: str = "nothing"  # what a client keeps between its participations; from client_init, or a node
+    sends: Literal["messages", "rows", "nothing"] = "messages"  # what crosses: its asks'; all rows, up, once; nothing
     leaves: str = "the local model"  # what leaves a client, for the record
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it

@@ -2,6 +2,7 @@
 
 ``centralised`` trains on the union of the clients' rows with the batches of client 0. Source: ALGORITHMS.md H0 (the
 thesis' theta_C). ``local_only`` never averages: each client keeps its own model; the server's stays the initial one.
+Neither sends messages: the rows go up once (ALGORITHMS.md section 2), or nothing does (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
         return (yield from federated(algorithm, server, union))
 
     leaves = "all rows, once: this is the baseline without privacy"
-    return Algorithm("centralised", rounds=rounds, family="baseline", leaves=leaves)
+    return Algorithm("centralised", rounds=rounds, sends="rows", family="baseline", leaves=leaves)
 
 
 def local_only() -> Algorithm:
@@ -67,5 +68,6 @@ def local_only() -> Algorithm:
         needs="each",
         family="baseline",
         keeps="its own model",
+        sends="nothing",
         leaves="nothing",
     )

@@ -87,6 +87,8 @@ class Host:
         self.cost = self.cost._replace(bytes_peer=self.cost.bytes_peer + sent)
         self._count(ask, clients, up, work, time.perf_counter() - started)
         each |= {k: mixed.total for k, mixed in sums.items()}
+        if self.bench.algorithm.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
+            self.cost = self.cost._replace(bytes_up=self.bench.raw_bytes if number == 1 else 0, bytes_down=0)
         return Replies(clients, total.total, each, work)
 
     def _coefficients(self, ask: Ask, clients: tuple[int, ...]) -> dict[int, Any]:

@@ -57,6 +57,7 @@ class Bench(NamedTuple):
     classes: int
     masks: Masks | None = None
     fill: tuple[float, ...] = ()
+    raw_bytes: int = 0  # of all rows, where the algorithm sends them
 
 
 class RowSource(Protocol):
