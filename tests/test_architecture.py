@@ -80,7 +80,11 @@ PUBLIC = [
     "Task",
     "TransportError",
     "Tree",
+    "dry_run",
     "load",
+    "partition",
+    "predict",
+    "report",
     "resume",
     "run",
 ]

@@ -161,14 +161,12 @@ def test_several_seeds(tmp_path: Path) -> None:
 
 
 def test_load_and_predict(tmp_path: Path) -> None:
-    from fedatlas.experiment.predict import predict_file
-
     done = run(small(rounds=20), out=tmp_path / "run", baselines=False)
     loaded = fedatlas.load(done.path)
     assert list(loaded.rows["round"]) == list(range(21))
     setup = set_up(loaded.config, 1)
     np.savez(tmp_path / "new.npz", x=setup.dataset.x_test.numpy())
-    table = predict_file(done.path, tmp_path / "new.npz")
+    table = fedatlas.predict(done.path, tmp_path / "new.npz")
     right = (table["prediction"].astype(int).to_numpy() == setup.dataset.y_test.numpy()).mean()
     assert right == pytest.approx(done.summary["final"]["accuracy"])
     assert table.filter(like="p_").sum(axis=1).to_numpy() == pytest.approx(1)

@@ -14,7 +14,7 @@ from fedatlas.errors import (
     ProtocolError,
     TransportError,
 )
-from fedatlas.experiment.api import Experiment, load, resume, run
+from fedatlas.experiment.api import Experiment, dry_run, load, partition, predict, report, resume, run
 from fedatlas.tree import Tree
 
 __version__ = version("fedatlas")
@@ -38,7 +38,11 @@ __all__ = [
     "Task",
     "TransportError",
     "Tree",
+    "dry_run",
     "load",
+    "partition",
+    "predict",
+    "report",
     "resume",
     "run",
 ]

@@ -20,6 +20,8 @@ app = typer.Typer(
     help="Federated learning you can trust: simulate, measure, report.",
 )
 
+INTERRUPTED = 130  # exit code
+
 File = Annotated[
     list[str] | None,
     typer.Argument(
@@ -38,6 +40,14 @@ def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
     words = list(arguments or [])
     path = Path(words.pop(0)) if words and "=" not in words[0] else None
     return path, words
+
+
+def plug(plugin: list[Path] | None) -> None:
+    """Takes what the plug-in files bring."""
+    if plugin:
+        from fedatlas.experiment.plugins import load_plugins
+
+        load_plugins(plugin)
 
 
 def emit(value: Any) -> None:
@@ -68,10 +78,9 @@ def run(
 ) -> None:
     """Run an experiment; with no argument the embedded default."""
     from fedatlas.experiment import api, config, dry
-    from fedatlas.experiment.plugins import load_plugins
     from fedatlas.terminal import watcher
 
-    load_plugins(plugin or [])
+    plug(plugin)
     path, overrides = split(arguments)
     overrides += [f"engine.name={engine}"] if engine else []
     overrides += [f"engine.device={device}"] if device else []
@@ -96,10 +105,12 @@ def run(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="One or more run folders.")],
     out: Annotated[Path | None, typer.Option(help="File to write (default: report.html in the first run).")] = None,
+    plugin: Plugin = None,
 ) -> None:
     """Write report.html for a run, or for several side by side."""
     from fedatlas.experiment.report import write_report
 
+    plug(plugin)
     typer.echo(write_report(runs, out))
 
 
@@ -107,11 +118,13 @@ def report(
 def partition(
     arguments: File = None,
     out: Annotated[Path | None, typer.Option(help="Also write the picture to this SVG file.")] = None,
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Show who would hold what: class distribution per client."""
     from fedatlas.experiment import config, dry
 
+    plug(plugin)
     path, overrides = split(arguments)
     found = dry.partition_of(config.read(path, overrides), out)
     emit(found.facts) if as_json else typer.echo(found.text)
@@ -120,20 +133,23 @@ def partition(
 @app.command(name="list")
 def list_(
     kind: Annotated[str, typer.Argument(help="data | partitions | models | algorithms | losses | experiments")],
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """List what there is of a kind."""
     from fedatlas.experiment import catalogue
 
+    plug(plugin)
     rows = catalogue.rows(kind)
     emit(rows) if as_json else catalogue.show_rows(rows)
 
 
 @app.command()
-def show(name: str, as_json: Json = False) -> None:
-    """Everything about one name: parameters, defaults, units, paper."""
+def show(name: str, plugin: Plugin = None, as_json: Json = False) -> None:
+    """Everything about one name: parameters, defaults, ranges, units, paper."""
     from fedatlas.experiment import catalogue
 
+    plug(plugin)
     found = catalogue.entry(name)
     emit(found) if as_json else catalogue.show_entry(found)
 
@@ -158,13 +174,17 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    file: Annotated[Path, typer.Argument(help="Rows to predict: .csv[.gz], .parquet or .npz with x.")],
+    file: Annotated[
+        Path, typer.Argument(help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, or a folder of pictures.")
+    ],
     out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
+    plugin: Plugin = None,
 ) -> None:
     """Apply a run's model, with its preprocessing, to new rows."""
-    from fedatlas.experiment.predict import predict_file
+    from fedatlas.experiment.predict import load
 
-    table = predict_file(run, file)
+    plug(plugin)
+    table = load(run).predict(file)
     if out is None:
         sys.stdout.write(table.to_csv(index=False))
     else:
@@ -195,14 +215,31 @@ def reproduce(
 def main() -> None:
     """The entry point: turns what goes wrong into one sentence and an exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    code: Any = None
     try:
-        app()
+        code = app(standalone_mode=False)
     except FedatlasError as error:
         sys.stderr.write(f"fedatlas: {error}\n")
-        sys.exit(2)
+        code = 2
     except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # what typer says of a wrong option or argument
+            raise
+        sys.stderr.write(f"{wrong_usage(error)}\n")
+        code = 2
+    if code == INTERRUPTED:
         sys.stderr.write("fedatlas: stopped; what was done is kept, continue with: fedatlas run --resume FOLDER\n")
-        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def wrong_usage(error: Any) -> str:
+    """One line for a wrong option or argument; the help itself where nothing was asked."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(error.format_message())
+    said = " ".join(str(error.format_message()).split())
+    command = getattr(getattr(error, "ctx", None), "command_path", "fedatlas")
+    return f"fedatlas: {said[:1].lower()}{said[1:].rstrip('.?')}: '{command} --help' says what there is."
 
 
 def _terminate(number: int, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""The experiment as a value, and the three things to do with it: run it, look at what came of it, use the model."""
+"""The experiment as a value, and the things to do with it: look before, run it, look at what came of it, use the model."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, DivergedError, FedatlasError
 from fedatlas.experiment.config import ExperimentConfig, override, parse, read
 from fedatlas.experiment.files import write_json
 from fedatlas.experiment.gain import BASELINES, CHEAP, baseline_config, baseline_path, expected_flops, gain
-from fedatlas.experiment.record import CONFIG, METRICS, SUMMARY, RunFolder
+from fedatlas.experiment.record import CONFIG, METRICS, OPTIONS, SUMMARY, RunFolder
 from fedatlas.experiment.report import write_report
-from fedatlas.experiment.run import Progress, Run, Silent, own_module, run_one
+from fedatlas.experiment.run import Progress, Run, Silent, run_one
 from fedatlas.experiment.summary import over
 
 if TYPE_CHECKING:
     import pandas
+
+    from fedatlas.experiment.dry import Shown
+    from fedatlas.experiment.predict import Loaded
 
 
 class Experiment(NamedTuple):
@@ -56,13 +60,18 @@ def run(
     ``baselines``: also train every client alone and all rows together, for the table of what each party gains; by default
     where that is cheap. With ``seeds`` every seed has a folder of its own in ``out``.
     """
-    if not isinstance(experiment, Experiment):
-        experiment = Experiment(experiment or parse({}))
+    experiment = _whole(experiment)
     config = experiment.config
     path = Path(out) if out is not None else default_path(config)
     if config.seeds is None:
         return _run_seed(experiment, path, False, baselines, progress or Silent())
-    return _run_seeds(experiment, path, baselines, progress or Silent())
+    folder = RunFolder.create(path, config, asked(baselines))
+    try:
+        return _run_seeds(experiment, path, baselines, progress or Silent())
+    except FedatlasError:
+        if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
+            folder.discard()
+        raise
 
 
 def resume(
@@ -75,48 +84,93 @@ def resume(
 ) -> Run:
     """Continues a run from its last whole checkpoint; it ends as if it had never stopped.
 
-    The one key that may change is ``rounds``. ``module`` where the run had a network of one's own.
+    The one key that may change is ``rounds``. ``module`` where the run had a network of one's own. What was asked about
+    ``baselines`` when the run began still holds.
     """
     path = Path(path)
     folder = RunFolder.open(path)
-    config = folder.config()
-    if overrides:
-        values = config.plain()
-        for text in overrides:
-            if text.partition("=")[0].strip() != "rounds":
-                raise ConfigError(f"'{text}': a run that is resumed keeps its configuration; only rounds=N may change.")
-            override(values, text)
-        if config.local.schedule.name == "cosine":
-            raise ConfigError("rounds: the cosine schedule depends on the number of rounds, so it cannot change now.")
-        config = parse(values)
-        folder.rewrite(config)
+    config = longer(folder, overrides) if overrides else folder.config()
+    baselines = remember(path, baselines)
     experiment = Experiment(config, module)
     if config.seeds is not None:
+        if overrides:
+            folder.rewrite(config)
         return _run_seeds(experiment, path, baselines, progress or Silent())
-    again = any((path / "checkpoint").glob("manifest-*.json"))
-    if not again:  # stopped before its first checkpoint: nothing to continue, so it begins
-        for name in (CONFIG, METRICS):
-            (path / name).unlink(missing_ok=True)
-    return _run_seed(experiment, path, again, baselines, progress or Silent())
+    return _run_seed(experiment, path, continues(path), baselines, progress or Silent())
+
+
+def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
+    """The run's configuration with another number of rounds; ConfigError for any other key, and for fewer than are done."""
+    config = folder.config()
+    values = config.plain()
+    for text in overrides:
+        if text.partition("=")[0].strip() != "rounds":
+            raise ConfigError(f"'{text}': a run that is resumed keeps its configuration; only rounds=N may change.")
+        override(values, text)
+    if config.local.schedule.name == "cosine":
+        raise ConfigError("rounds: the cosine schedule depends on the number of rounds, so it cannot change now.")
+    wanted = parse(values)
+    parts = [folder.path / f"seed-{seed}" for seed in config.seeds or ()] or [folder.path]
+    done = max(rounds_done(part) for part in parts)
+    if wanted.rounds < done:
+        raise ConfigError(
+            f"rounds = {wanted.rounds}: '{folder.path}' has done {done} rounds already; ask for {done} or more, or start a new run."
+        )
+    return wanted
+
+
+def rounds_done(path: Path) -> int:
+    """The round of a run's newest checkpoint, 0 where it has none."""
+    numbers = (file.stem.removeprefix("manifest-") for file in (path / "checkpoint").glob("manifest-*.json"))
+    return max((int(number) for number in numbers if number.isdigit()), default=0)
+
+
+def continues(path: Path) -> bool:
+    """Whether a run has a checkpoint to go on from; one stopped before its first is made ready to begin."""
+    if any((path / "checkpoint").glob("manifest-*.json")):
+        return True
+    for name in (CONFIG, METRICS):
+        (path / name).unlink(missing_ok=True)
+    return False
+
+
+def remember(path: Path, baselines: bool | None) -> bool | None:
+    """What is asked about baselines: now, else when the run began (None = where they are cheap). Kept with the run."""
+    if baselines is not None:
+        RunFolder(path).write_json(OPTIONS, asked(baselines))
+        return baselines
+    file = path / OPTIONS
+    before: bool | None = json.loads(file.read_text(encoding="utf-8"))["baselines"] if file.exists() else None
+    return before
+
+
+def asked(baselines: bool | None) -> dict[str, Any]:
+    """What a run was asked for beside its configuration, as far as it was."""
+    return {} if baselines is None else {"baselines": baselines}
 
 
 def _run_seed(experiment: Experiment, path: Path, again: bool, baselines: bool | None, progress: Progress) -> Run:
-    done = run_one(experiment.config, path, resume=again, module=experiment.module, progress=progress)
+    try:
+        done = run_one(
+            experiment.config,
+            path,
+            resume=again,
+            module=experiment.module,
+            progress=progress,
+            options=asked(baselines),
+        )
+    except DivergedError:
+        if (path / SUMMARY).exists():
+            write_report([path], None)  # of what was done until then
+        raise
     summary = dict(done.summary)
     if wants_baselines(experiment.config, summary, baselines):
         for name in BASELINES:
             progress.said(f"Baseline for comparison: {name}.")
-            resolved = RunFolder.open(
-                path
-            ).config()  # with what the algorithm fixes: the same rows, the same local work (H0)
-            folder, config = baseline_path(path, name), baseline_config(resolved, name)
-            if (folder / CONFIG).exists() and RunFolder.open(folder).config().rounds != config.rounds:
-                shutil.rmtree(folder)  # the run was made longer: so are its baselines
-            started = any((folder / "checkpoint").glob("manifest-*.json"))
-            if not started:
-                shutil.rmtree(folder, ignore_errors=True)
-            if not (folder / SUMMARY).exists():
-                run_one(config, folder, resume=started, module=experiment.module)
+            try:
+                _run_baseline(experiment, path, name)
+            except DivergedError as error:
+                progress.said(f"Baseline {name} is left out: {error}")
         summary["gain"] = gain(path)
         write_json(path / SUMMARY, summary)
     write_report([path], None)
@@ -124,18 +178,28 @@ def _run_seed(experiment: Experiment, path: Path, again: bool, baselines: bool |
     return Run(path, summary)
 
 
+def _run_baseline(experiment: Experiment, path: Path, name: str) -> None:
+    """Trains, or continues, one baseline of a run, with what its algorithm fixed: the same rows, the same local work (H0)."""
+    folder, config = baseline_path(path, name), baseline_config(RunFolder.open(path).config(), name)
+    if (folder / CONFIG).exists() and RunFolder.open(folder).config().rounds != config.rounds:
+        shutil.rmtree(folder)  # the run was made longer: so are its baselines
+    started = any((folder / "checkpoint").glob("manifest-*.json"))
+    if not started:
+        shutil.rmtree(folder, ignore_errors=True)
+    if not RunFolder(folder).finished():
+        run_one(config, folder, resume=started, module=experiment.module)
+
+
 def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progress: Progress) -> Run:
     config = experiment.config
-    if not (path / CONFIG).exists():
-        RunFolder.create(path, config)
     summaries = []
     for seed in config.seeds or ():
         folder = path / f"seed-{seed}"
         one = parse({**{k: v for k, v in config.plain().items() if k != "seeds"}, "seed": seed})
         progress.said(f"Seed {seed}.")
-        again = (folder / CONFIG).exists()
-        summaries.append(_run_seed(Experiment(one, experiment.module), folder, again, baselines, progress).summary)
-    summary = over(summaries)
+        done = _run_seed(Experiment(one, experiment.module), folder, continues(folder), baselines, progress)
+        summaries.append(done.summary)
+    summary = over(summaries, config.hash())
     write_json(path / SUMMARY, summary)
     write_report([path], None)
     progress.finished(path, summary)
@@ -162,35 +226,46 @@ def default_path(config: ExperimentConfig) -> Path:
     return path
 
 
-class Loaded(NamedTuple):
-    """A finished run, read back."""
+def dry_run(experiment: Experiment | ExperimentConfig | None = None) -> dict[str, Any]:
+    """Who would hold what, how many bytes would be sent and about how long it would take; every refusal; trains nothing."""
+    from fedatlas.experiment import dry
 
-    path: Path
-    config: ExperimentConfig
-    model: nn.Module
-    rows: pandas.DataFrame
-    summary: Mapping[str, Any]
+    whole = _whole(experiment)
+    return dry.dry_run(whole.config, whole.module)
+
+
+def partition(experiment: Experiment | ExperimentConfig | None = None, out: str | Path | None = None) -> Shown:
+    """Who would hold what: row indices and figures of each client, and as text; ``out``: also draw it as SVG."""
+    from fedatlas.experiment import dry
+
+    whole = _whole(experiment)
+    return dry.partition_of(whole.config, None if out is None else Path(out), whole.module)
+
+
+def predict(
+    path: str | Path,
+    rows: str | Path | pandas.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor,
+    module: nn.Module | None = None,
+) -> pandas.DataFrame:
+    """A run's model on new rows (a file, a table or an array), with the preprocessing it was trained with."""
+    return load(path, module).predict(rows)
 
 
 def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
     """Model, configuration and rows of a run. ``module`` where the run had a network of one's own."""
-    import pandas
-    from safetensors.torch import load_file
+    from fedatlas.experiment import predict as reading
 
-    from fedatlas.experiment.setup import set_up
+    return reading.load(path, module)
 
-    folder = RunFolder.open(Path(path))
-    config = folder.config()
-    if config.seeds is not None:
-        raise ConfigError(
-            f"'{path}' holds several seeds: name one of them, such as {Path(path) / f'seed-{config.seeds[0]}'}."
-        )
-    summary = folder.summary()
-    own_module(folder.path, module, resume=True)
-    setup = set_up(config, config.seed, module)
-    setup.network.module.load_state_dict(load_file(folder.path / "model.safetensors"))
-    setup.network.module.eval()
-    return Loaded(folder.path, config, setup.network.module, pandas.DataFrame(folder.rows()), summary)
+
+def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Writes report.html for a run, or for several side by side; returns where it is."""
+    paths = [runs] if isinstance(runs, str | Path) else list(runs)
+    return write_report([Path(path) for path in paths], None if out is None else Path(out))
+
+
+def _whole(experiment: Experiment | ExperimentConfig | None) -> Experiment:
+    return experiment if isinstance(experiment, Experiment) else Experiment(experiment or parse({}))
 
 
 def summary_of(path: str | Path) -> dict[str, Any]:

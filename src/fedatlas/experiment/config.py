@@ -13,16 +13,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError
 from fedatlas.models import ModelConfig
-from fedatlas.registry import config_error
+from fedatlas.registry import Decay, config_error
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
+
+ALTERNATIVES = (
+    ("seed", "seeds"),
+    ("cohort.fraction", "cohort.size"),
+    ("local.epochs", "local.steps"),
+    ("public.rows", "public.per_class"),
+)
+"""Keys of which one is given: on the command line it takes the place of the other in the file."""
 
 
 def bytes_of(text: str) -> int:
@@ -30,9 +38,9 @@ def bytes_of(text: str) -> int:
     units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
     for unit in sorted(units, key=len, reverse=True):
         number = text.removesuffix(unit).strip()
-        if text.endswith(unit) and number.replace(".", "", 1).isdigit():
+        if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
             return int(float(number) * units[unit])
-    raise ValueError(f"'{text}' is not a size: write a number and B, KiB, MiB or GiB, such as '4GiB'")
+    raise ValueError(f"'{text}' is not a size: write a number above 0 and B, KiB, MiB or GiB, such as '4GiB'")
 
 
 class Table(BaseModel):
@@ -77,6 +85,8 @@ class CohortConfig(Table):
     def _poisson_has_a_rate(self) -> CohortConfig:
         if self.sampling == "poisson" and self.size is not None:
             raise ValueError("poisson sampling has a rate: give cohort.fraction, not cohort.size")
+        if {"fraction", "size"} <= self.model_fields_set and self.size is not None:
+            raise ValueError("give cohort.fraction or cohort.size, not both")
         return self
 
 
@@ -122,7 +132,7 @@ class LocalConfig(Table):
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     nesterov: bool = False
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     eps: Positive = 1e-8
     lr: Positive = 0.05
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -182,18 +192,31 @@ class EngineConfig(Table):
     memory: str = "4GiB"
     state_memory: str = "2GiB"
 
+    @field_validator("memory", "state_memory", mode="before")
+    @classmethod
+    def _sizes(cls, value: Any) -> Any:
+        bytes_of(str(value))
+        return value
+
     @model_validator(mode="after")
-    def _sizes(self) -> EngineConfig:
-        for text in (self.memory, self.state_memory):
-            bytes_of(text)
+    def _loop_is_plain(self) -> EngineConfig:
+        if self.name == "loop":
+            for key, plain in (("plan", ("auto",)), ("workers", (0, 1)), ("chunk", (0, 1))):
+                if getattr(self, key) not in plain:
+                    raise ValueError(
+                        f"engine.{key} = {getattr(self, key)!r}: the loop trains one client after another in one process; "
+                        "remove the key or take engine.name = 'fast'"
+                    )
+            if self.precision == "bfloat16":
+                raise ValueError("engine.precision = 'bfloat16': the loop computes in float32 or float64 only")
         return self
 
 
 class ExperimentConfig(Table):
     """A whole experiment."""
 
-    seed: int = 1
-    seeds: tuple[int, ...] | None = None
+    seed: Count = 1
+    seeds: tuple[Count, ...] | None = None
     rounds: Count = 20
     profile: Literal["silo", "device"] = "silo"
     data: DataConfig = DataConfig()
@@ -226,7 +249,13 @@ class ExperimentConfig(Table):
         return self
 
     def plain(self) -> dict[str, Any]:
-        """The whole configuration as plain values, defaults included, None left out: what TOML can hold."""
+        """The whole configuration as plain values, defaults included, None left out: what TOML can hold, and `parse` reads back."""
+        out = self._values()
+        if "size" in out["cohort"]:
+            out["cohort"].pop("fraction", None)
+        return out
+
+    def _values(self) -> dict[str, Any]:
         out: dict[str, Any] = _drop_none(json.loads(self.model_dump_json()))
         if "seeds" in out:
             out.pop("seed", None)
@@ -234,7 +263,7 @@ class ExperimentConfig(Table):
 
     def hash(self) -> str:
         """SHA-256 of what decides the result: everything but how fast, how often saved and how long."""
-        plain = self.plain()
+        plain = self._values()
         for key in ("rounds", "checkpoint"):
             plain.pop(key)
         text = json.dumps(plain, sort_keys=True)
@@ -269,6 +298,13 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
             raise ConfigError(f"'{path}' is a folder: name an experiment file (.toml) in it.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None
+    given = {text.partition("=")[0].strip() for text in overrides}
+    for one, other in (*ALTERNATIVES, *(pair[::-1] for pair in ALTERNATIVES)):
+        if one in given and other not in given:
+            table, _, key = other.rpartition(".")
+            held = values.get(table) if table else values
+            if isinstance(held, dict):
+                held.pop(key, None)
     for text in overrides:
         override(values, text)
     return parse(values)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
+from torch import nn
 
 from fedatlas.data.partition import draw, draw_text
 from fedatlas.deploy import codec
@@ -19,6 +21,7 @@ from fedatlas.experiment.summary import partition_facts
 from fedatlas.experiment.trial import trial
 
 SHOWN = 40  # clients whose holdings fit on a screen
+DRAWN = 20  # rounds that are drawn to see how many return
 
 
 class Shown(NamedTuple):
@@ -26,39 +29,50 @@ class Shown(NamedTuple):
 
     facts: dict[str, Any]
     text: str
+    clients: tuple[np.ndarray, ...]  # training rows of each client
 
 
-def partition_of(config: ExperimentConfig, out: Path | None = None) -> Shown:
+def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.Module | None = None) -> Shown:
     """Who would hold what; ``out``: also draw it as SVG."""
-    setup = set_up(config, (config.seeds or (config.seed,))[0])
+    setup = set_up(config, (config.seeds or (config.seed,))[0], module)
     labels, names = setup.dataset.y_train.numpy(), setup.dataset.class_names
     if out is not None:
         write_text(out, draw(setup.partition, labels, names))
-    return Shown(partition_facts(setup), draw_text(setup.partition, labels, names))
+    return Shown(partition_facts(setup), draw_text(setup.partition, labels, names), setup.partition.clients)
 
 
-def dry_run(config: ExperimentConfig) -> dict[str, Any]:
+def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[str, Any]:
     """Who holds what, how many bytes, about how long. One client's work is timed, from a model that is thrown away."""
-    setup = set_up(config, (config.seeds or (config.seed,))[0])
-    plan = resolve_plan(setup)
-    drawn = draw_round(setup.config, setup.sizes, setup.seed, 1)
-    cost, one = trial(setup, plan._replace(workers=1), drawn.round.cohort[:1])
-    seconds = one * max(drawn.round.m, 1) / max(plan.workers, 1)
-    m = max(drawn.round.m, 1)
-    peer = between_clients(setup, m)
+    setup = set_up(config, (config.seeds or (config.seed,))[0], module)
+    plan, rounds = resolve_plan(setup), setup.config.rounds
+    drawn = [draw_round(setup.config, setup.sizes, setup.seed, t) for t in range(1, min(max(rounds, 1), DRAWN) + 1)]
+    returning = sum(d.round.m for d in drawn) / len(drawn)
+    somebody = next(
+        (d.round.cohort[:1] for d in drawn if d.round.m), tuple(k for k in setup.sizes if setup.sizes[k])[:1]
+    )
+    cost, one = trial(setup, plan._replace(workers=1), somebody)
+    messages = setup.algorithm.sends == "messages"
+    up, down = (round(b * returning) if messages else 0 for b in (cost.bytes_up, cost.bytes_down))
+    seconds = one if setup.algorithm.sends == "rows" else one * returning / max(plan.workers, 1)
+    peer = between_clients(setup, round(returning))
+    notices = list(setup.notices)
+    if not returning:
+        notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
     return {
         "partition": partition_facts(setup),
         "held": draw_text(setup.partition, setup.dataset.y_train.numpy(), setup.dataset.class_names),
-        "cohort": m,
-        "examples_per_round": drawn.round.examples,
-        "bytes_up_per_round": cost.bytes_up * m,
-        "bytes_down_per_round": cost.bytes_down * m,
+        "cohort": len(drawn[0].selected),
+        "returning": returning,
+        "sends": setup.algorithm.sends,
+        "examples_per_round": drawn[0].round.examples,
+        "bytes_up_per_round": up,
+        "bytes_down_per_round": down,
         "bytes_peer_per_round": peer,
-        "bytes_total": ((cost.bytes_up + cost.bytes_down) * m + peer) * setup.config.rounds,
-        "seconds_about": seconds * setup.config.rounds,
+        "bytes_total": (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0),
+        "seconds_about": seconds * rounds,
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.algorithm_facts),
-        "notices": list(setup.notices),
+        "notices": notices,
     }
 
 
@@ -80,10 +94,16 @@ def show(found: dict[str, Any]) -> None:
         f"{len(sizes)} clients hold {min(sizes):,} to {max(sizes):,} rows; {found['cohort']} take part in a round."
     )
     up, down, total = (bytes_text(found[k]) for k in ("bytes_up_per_round", "bytes_down_per_round", "bytes_total"))
-    peer = (
-        f", about {bytes_text(found['bytes_peer_per_round'])} between clients" if found["bytes_peer_per_round"] else ""
-    )
-    console.print(f"A round sends {up} up and {down} down{peer}, all rounds {total}.")
+    if found["returning"] < found["cohort"]:
+        console.print(f"Of these, {found['returning']:.3g} return on average.")
+    between = found["bytes_peer_per_round"]
+    peer = f", about {bytes_text(between)} between clients" if between else ""
+    said = {
+        "messages": f"A round sends {up} up and {down} down{peer}, all rounds {total}.",
+        "rows": f"All rows go up once: {total}.",
+        "nothing": "Nothing is sent.",
+    }
+    console.print(said[found["sends"]])
     if found["algorithm_facts"]:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
     console.print(f"About {seconds_text(found['seconds_about'])} of training ({found['plan']['reason']}).")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.experiment.config import ExperimentConfig, parse
-from fedatlas.experiment.record import SUMMARY, RunFolder
+from fedatlas.experiment.record import RunFolder
 from fedatlas.metrics.fairness import client_summary
 
 BASELINES = ("local_only", "centralised")
@@ -35,7 +35,7 @@ def gain(run: Path) -> dict[str, Any] | None:
     parts = {"federated": RunFolder.open(run).summary()}
     for name in BASELINES:
         folder = baseline_path(run, name)
-        if (folder / SUMMARY).exists():
+        if RunFolder(folder).finished():
             parts[name] = RunFolder.open(folder).summary()
     if len(parts) == 1:
         return None

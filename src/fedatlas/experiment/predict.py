@@ -1,19 +1,25 @@
-"""``fedatlas predict``: a run's model on new rows, with the preprocessing it was trained with."""
+"""A finished run, read back, and its model on new rows. Everything needed lies in the run's folder; the training data do not."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedatlas.data.files import read_inputs
 from fedatlas.data.preprocess import Preprocess
-from fedatlas.errors import DataError
-from fedatlas.experiment.api import load
+from fedatlas.errors import ConfigError, DataError
+from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.experiment.record import RunFolder
+from fedatlas.experiment.run import own_module
+from fedatlas.experiment.setup import DTYPES
 from fedatlas.metrics.quality import predictions
+from fedatlas.models import make_loss, make_model
 
 if TYPE_CHECKING:
     import pandas
@@ -21,39 +27,60 @@ if TYPE_CHECKING:
 PIECE = 2000  # rows a forward pass
 
 
-def predict_file(run: Path, file: Path) -> pandas.DataFrame:
-    """Predictions for the rows of a file: the class and the probability of each, or the number in the target's unit."""
-    loaded = load(run)
-    done = Preprocess.from_json(json.loads((run / "preprocess.json").read_text(encoding="utf-8")))
-    x = read_rows(file, done)
-    with torch.inference_mode():
-        outputs = torch.cat([loaded.model(x[at : at + PIECE]) for at in range(0, max(len(x), 1), PIECE)])
-    return as_table(outputs, done)
+class Loaded(NamedTuple):
+    """A finished run, read back."""
+
+    path: Path
+    config: ExperimentConfig
+    model: nn.Module
+    rows: pandas.DataFrame  # of metrics.jsonl
+    summary: Mapping[str, Any]
+    preprocess: Preprocess
+
+    def predict(
+        self, rows: str | Path | pandas.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor
+    ) -> pandas.DataFrame:
+        """The class of each row and the probability of each class, or the number in the target's unit.
+
+        ``rows``: a file (.csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures), a table, or an array in stored form.
+        """
+        x = read_rows(Path(rows), self.preprocess) if isinstance(rows, str | Path) else self.preprocess.apply(rows)
+        parameter = next(self.model.parameters(), None)
+        if x.is_floating_point() and parameter is not None:
+            x = x.to(parameter.dtype)
+        with torch.inference_mode():
+            outputs = torch.cat([self.model(x[at : at + PIECE]) for at in range(0, max(len(x), 1), PIECE)])
+        return as_table(outputs, self.preprocess)
+
+
+def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
+    """Model, configuration and rows of a run. ``module`` where the run had a network of one's own."""
+    import pandas
+    from safetensors.torch import load_file
+
+    folder = RunFolder.open(Path(path))
+    config = folder.config()
+    if config.seeds is not None:
+        raise ConfigError(
+            f"'{path}' holds several seeds: name one of them, such as {Path(path) / f'seed-{config.seeds[0]}'}."
+        )
+    summary = folder.summary()
+    own_module(folder.path, module, resume=True)
+    done = Preprocess.from_json(json.loads((folder.path / "preprocess.json").read_text(encoding="utf-8")))
+    outputs = make_loss(config.model.loss, done.task, len(done.class_names)).width()
+    wanted = config.model.model_copy(update={"init": ""}) if module is None else module
+    dtype = DTYPES[config.engine.precision]
+    model = make_model(wanted, done.shape, outputs, config.seed, dtype, tokens=done.kind == "tokens")
+    model.load_state_dict(load_file(folder.path / "model.safetensors"))
+    model.eval()
+    return Loaded(folder.path, config, model, pandas.DataFrame(folder.rows()), summary, done)
 
 
 def read_rows(file: Path, done: Preprocess) -> Tensor:
-    """The rows as the model reads them."""
+    """The rows of a file as the model reads them."""
     if not file.exists():
         raise DataError(f"there is no file '{file}'.")
-    try:
-        return _rows(file, done)
-    except (ValueError, OSError) as error:  # pandas' EmptyDataError and ParserError are ValueErrors
-        raise DataError(f"'{file}' cannot be read: {error}.") from error
-
-
-def _rows(file: Path, done: Preprocess) -> Tensor:
-    import pandas
-
-    if file.name.endswith(".npz"):
-        arrays = np.load(file, allow_pickle=False)
-        if "x" not in arrays:
-            raise DataError(f"'{file}' has no array 'x'; it holds {', '.join(arrays.files)}.")
-        return done.apply(arrays["x"])
-    if file.name.endswith((".csv", ".csv.gz")):
-        return done.apply(pandas.read_csv(file))
-    if file.name.endswith(".parquet"):
-        return done.apply(pandas.read_parquet(file))
-    raise DataError(f"'{file}': rows to predict are a .csv, .csv.gz, .parquet or .npz file.")
+    return read_inputs(file, done)
 
 
 def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -12,11 +14,12 @@ import tomli_w
 from safetensors.torch import save
 from torch import Tensor
 
-from fedatlas.errors import ConfigError
+from fedatlas.errors import CheckpointError, ConfigError
 from fedatlas.experiment.config import ExperimentConfig, read
 from fedatlas.experiment.files import disk_error, write_bytes, write_json, write_text
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
 
 
 class RunFolder:
@@ -24,9 +27,10 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._written = hashlib.sha256()  # of the rows so far
 
     @classmethod
-    def create(cls, path: Path, config: ExperimentConfig) -> RunFolder:
+    def create(cls, path: Path, config: ExperimentConfig, options: Mapping[str, Any] | None = None) -> RunFolder:
         """A new folder with the resolved configuration; ConfigError if there is a run in it already."""
         if (path / CONFIG).exists():
             raise ConfigError(
@@ -39,8 +43,17 @@ class RunFolder:
         except OSError as error:
             raise disk_error(path, error) from error
         folder = cls(path)
+        if options:
+            folder.write_json(OPTIONS, options)
         folder.rewrite(config)
         return folder
+
+    def discard(self) -> None:
+        """Takes back `create`: a folder that nothing else was written to goes, its files in any case."""
+        for name in (OPTIONS, CONFIG):
+            (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -60,22 +73,31 @@ class RunFolder:
 
     def append(self, row: Mapping[str, Any]) -> int:
         """Adds a row to metrics.jsonl and flushes it to the disk; returns the file's length in bytes."""
-        path = self.path / METRICS
+        path, line = self.path / METRICS, (json.dumps(row, allow_nan=False) + "\n").encode()
         try:
             with open(path, "ab") as file:
-                file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+                file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
-                return file.tell()
+                length = file.tell()
         except OSError as error:
             raise disk_error(path, error) from error
+        self._written.update(line)
+        return length
 
-    def truncate(self, length: int) -> None:
-        """Drops rows after a checkpoint."""
+    def rows_sha256(self) -> str:
+        """SHA-256 of the rows of metrics.jsonl so far."""
+        return self._written.hexdigest()
+
+    def truncate(self, length: int, expected: str | None = None) -> None:
+        """Drops rows after a checkpoint; CheckpointError where those before it are not the ones of ``expected`` SHA-256."""
         path = self.path / METRICS
         data = path.read_bytes() if path.exists() else b""
-        if len(data) < length:
-            raise ConfigError(f"'{path}' is shorter than at the checkpoint: it was altered; start the run anew.")
+        self._written = hashlib.sha256(data[:length])
+        if len(data) < length or (expected is not None and self.rows_sha256() != expected):
+            raise CheckpointError(
+                f"'{path}' is not as it was at the checkpoint: it was altered or cut short; put the original back, or start the run anew."
+            )
         if len(data) > length:
             write_bytes(path, data[:length])
 
@@ -97,6 +119,10 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         """A file of the run, whole."""
         write_json(self.path / name, value)
+
+    def finished(self) -> bool:
+        """Whether the run came to its end; one that diverged did not."""
+        return (self.path / SUMMARY).exists() and "diverged" not in self.summary()
 
     def summary(self) -> dict[str, Any]:
         """summary.json; ConfigError while the run is not finished."""

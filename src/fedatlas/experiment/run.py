@@ -16,12 +16,13 @@ from fedatlas.algorithm import SERVER, State, Work
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.engine.host import Cost, Host
-from fedatlas.errors import ConfigError, DivergedError
+from fedatlas.errors import CheckpointError, ConfigError, DivergedError
 from fedatlas.experiment import machine
 from fedatlas.experiment.checkpoint import Checkpoints, Restored
 from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
 from fedatlas.experiment.config import ExperimentConfig, bytes_of
 from fedatlas.experiment.evaluate import Evaluator, Trained
+from fedatlas.experiment.fingerprint import fingerprint
 from fedatlas.experiment.record import SUMMARY, RunFolder
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up
@@ -74,6 +75,7 @@ class Simulation:
         self.executor = make_executor(plan, setup.bench, setup.sizes.values())
         self.host = Host(setup.bench, self.executor, states, setup.sizes, setup.seed)
         self.evaluator = Evaluator(setup, plan.threads)
+        self.data = fingerprint(setup)
         self.server: State = {}
         self.number = 0
         self.saved = -1  # round of the last checkpoint
@@ -91,9 +93,14 @@ class Simulation:
         return self._close(0, None, cost, math.nan, started)
 
     def resume(self, restored: Restored) -> None:
-        """Continues from a checkpoint: rows after it are dropped and made again."""
+        """Continues from a checkpoint: rows after it are dropped and made again. CheckpointError for other data or rows."""
+        if restored.extra.get("data", self.data) != self.data:
+            raise CheckpointError(
+                f"the data are not those that '{self.folder.path}' began with (rows, labels or who holds them changed): "
+                "put the original data back, or start a new run."
+            )
         self.server, self.number, self.saved = restored.server, restored.round, restored.round
-        self.folder.truncate(restored.metrics_bytes)
+        self.folder.truncate(restored.metrics_bytes, restored.extra.get("rows_sha256"))
         self.metrics_bytes = restored.metrics_bytes
 
     def step(self) -> Row:
@@ -104,15 +111,23 @@ class Simulation:
         lr = learning_rate(local.schedule, local.lr, number, setup.config.rounds)
         groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
         drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups)
-        rounds = setup.algorithm.rounds or federated
+        before = self.server
         try:
-            self.server = self.host.drive(rounds(setup.algorithm, self.server, drawn.round), number, lr)
+            self.server = self._drive(drawn, number, lr)
+            return self._close(number, drawn, self.host.cost, lr, started)
+        except DivergedError:
+            self.server = before  # the last one that was finite is what is kept
+            raise
+
+    def _drive(self, drawn: Drawn, number: int, lr: float) -> State:
+        algorithm = self.setup.algorithm
+        try:
+            return self.host.drive((algorithm.rounds or federated)(algorithm, self.server, drawn.round), number, lr)
         except DivergedError as error:
             raise DivergedError(
                 f"the run diverged in round {number}: {error}; lower local.lr (now {lr:g}). "
                 f"Everything up to round {self.number} is kept in '{self.folder.path}'."
             ) from None
-        return self._close(number, drawn, self.host.cost, lr, started)
 
     def _close(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> Row:
         """Evaluates, appends the row, writes the checkpoint."""
@@ -160,7 +175,7 @@ class Simulation:
     def save(self) -> None:
         """A checkpoint of this round, unless there is one."""
         if self.saved != self.number:
-            extra = {"plan": self.plan.plain()}
+            extra = {"plan": self.plan.plain(), "data": self.data, "rows_sha256": self.folder.rows_sha256()}
             self.checkpoints.save(self.number, self.server, self.states, self.metrics_bytes, extra)
             self.saved = self.number
 
@@ -202,12 +217,13 @@ def run_one(
     resume: bool = False,
     module: nn.Module | None = None,
     progress: Progress | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Run:
     """One seed of an experiment, from its beginning or from its last checkpoint."""
     progress = progress or Silent()
     own_module(path, module, resume)
     setup = set_up(config, config.seed, module)
-    folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config)
+    folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options)
     checkpoints = Checkpoints(path / "checkpoint", setup.config.hash(), setup.config.checkpoint.keep)
     states = ClientStates(bytes_of(config.engine.state_memory))
     restored = checkpoints.load(states) if resume else None
@@ -220,6 +236,8 @@ def run_one(
             for refused in restored.refused:
                 progress.said(f"{refused} The checkpoint of round {restored.round} is used.")
             simulation.resume(restored)
+            if folder.config().rounds != setup.config.rounds:
+                folder.rewrite(setup.config)
         else:
             write_beginning(setup, folder)
         progress.started(setup, path, plan, simulation.number)
@@ -231,9 +249,13 @@ def run_one(
                 progress.said(notice)
             progress.row(first)
         rows = folder.rows()
-        while simulation.number < setup.config.rounds and not stopped(config, rows):
-            rows.append(simulation.step())
-            progress.row(rows[-1])
+        try:
+            while simulation.number < setup.config.rounds and not stopped(config, rows):
+                rows.append(simulation.step())
+                progress.row(rows[-1])
+        except DivergedError as error:
+            write_end(simulation, folder, rows, str(error))
+            raise
         simulation.save()
         summary = write_end(simulation, folder, rows)
     finally:
@@ -281,8 +303,8 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
     folder.write_json("preprocess.json", setup.preprocess.to_json())
 
 
-def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row]) -> dict[str, Any]:
-    """The models and the summary."""
+def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row], diverged: str = "") -> dict[str, Any]:
+    """The models and the summary; of a run that ``diverged``, those before it did, and why."""
     models = simulation.models()
     for name, model in models.items():
         file = "model.safetensors" if len(models) == 1 else f"model-{name}.safetensors"
@@ -293,5 +315,7 @@ def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row]) -> dic
     summary["per_client"] = simulation.evaluator.per_client(simulation.client_model)
     if simulation.setup.algorithm.personal is None:
         summary["final"] |= simulation.evaluator.detail(models["global"])
+    if diverged:
+        summary["diverged"] = diverged
     folder.write_json(SUMMARY, summary)
     return summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,9 +16,11 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.data.loaded import strange_classes
 from fedatlas.data.partition import apply_feature_skew, make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess, settle_holes
 from fedatlas.data.sources import load_dataset, take_public
+from fedatlas.deploy import codec
 from fedatlas.engine.host import Host
 from fedatlas.engine.job import Bench, LocalOptions
 from fedatlas.engine.model import NO_FEATURES, Network
@@ -42,7 +44,7 @@ class Setup(NamedTuple):
     dataset: Dataset
     partition: Partition  # rows that train
     held_out: Mapping[int, np.ndarray]  # client -> its rows kept for per-client figures
-    validation: np.ndarray  # training rows kept for validation, of all clients
+    validation: Mapping[int, np.ndarray]  # client -> its rows kept for validation
     preprocess: Preprocess
     algorithm: Algorithm
     network: Network
@@ -64,12 +66,22 @@ class Setup(NamedTuple):
         """``partition.json``: who holds which training rows, and what was kept out of training."""
         return {
             "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
+            **{
+                name: rows.tolist()
+                for name, rows in (("rows", self.dataset.rows_train), ("test_rows", self.dataset.rows_test))
+                if rows is not None
+            },
             "left_out": self.partition.left_out,
             "held_out": {str(k): rows.tolist() for k, rows in self.held_out.items()},
-            "validation": self.validation.tolist(),
+            "validation": pooled(self.validation).tolist(),
             "feature_skew": [dict(spec) for spec in self.partition.feature_skew],
             "info": dict(self.partition.info),
         }
+
+
+def pooled(held: Mapping[int, np.ndarray]) -> np.ndarray:
+    """The rows of all clients, ascending."""
+    return np.sort(np.concatenate([np.empty(0, np.int64), *held.values()]))
 
 
 def make_algorithm(config: ExperimentConfig) -> Algorithm:
@@ -133,11 +145,63 @@ def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]
     return out
 
 
+def check_asked(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> None:
+    """ConfigError for what these data and these clients cannot give."""
+    have = sum(n > 0 for n in partition.sizes)
+    if config.cohort.size is not None and config.cohort.size > have:
+        raise ConfigError(
+            f"cohort.size = {config.cohort.size}: there are {have} clients with rows; ask for {have} at most."
+        )
+    if config.stop is not None and config.stop.accuracy is not None and dataset.task == "numbers":
+        raise ConfigError(
+            f"stop.accuracy = {config.stop.accuracy:g}: the target of '{dataset.name}' is a number, which has no accuracy; "
+            "use stop.patience."
+        )
+
+
+def network_notices(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, network: Network) -> list[str]:
+    """What is to be said of these data and this network; ConfigError where the algorithm cannot work with it."""
+    if algorithm.needs_features and not network.has_features:
+        raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
+    return data_notices(dataset) + precision_notices(config, network.module)
+
+
+def data_notices(dataset: Dataset) -> list[str]:
+    """Classes that only the test rows have."""
+    if dataset.task != "classes":
+        return []
+    strange, n = strange_classes(dataset.class_names, dataset.y_train, dataset.y_test)
+    rows = f"{n} test rows have" if n > 1 else "One test row has"
+    return [f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else []
+
+
+def precision_notices(config: ExperimentConfig, module: nn.Module) -> list[str]:
+    """What bfloat16 means for this model."""
+    if config.engine.precision != "bfloat16":
+        return []
+    if any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in module.modules()):
+        return [
+            "engine.precision = 'bfloat16': only the convolutions are computed in it; weights and all else are float32."
+        ]
+    return ["engine.precision = 'bfloat16' acts on convolutions only, and this model has none: all is float32."]
+
+
+def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
+    """Bytes of all clients' rows in stored form (x, y, weights), a message each, as the codec would write them."""
+    parts = {"x": dataset.x_train, "y": dataset.y_train, "weight": dataset.weight_train}
+
+    def message(n: int) -> dict[str, Any]:
+        shaped = {name: (n, *x.shape[1:]) for name, x in parts.items() if x is not None}
+        return {name: torch.empty(s, dtype=parts[name].dtype, device="meta") for name, s in shaped.items()}  # type: ignore[union-attr]
+
+    return sum(codec.size(message(n)) for n in sizes)
+
+
 def split_clients(
     partition: Partition, seed: int, validation: float, own: float
-) -> tuple[Partition, np.ndarray, dict[int, np.ndarray]]:
+) -> tuple[Partition, dict[int, np.ndarray], dict[int, np.ndarray]]:
     """Takes shares of each client's rows out of training: for validation (pooled by the server's metric) and for its own figures."""
-    train, pooled, kept = [], [], {}
+    train, judged, kept = [], {}, {}
     for k, rows in enumerate(partition.clients):
         order = numpy_stream(seed, "split", k).permutation(rows)
         a = round(validation * len(rows))
@@ -146,11 +210,16 @@ def split_clients(
             raise ConfigError(
                 f"client {k} has {len(rows)} rows: too few to hold out the shares of [evaluation] and train."
             )
-        pooled.append(order[:a])
+        judged[k] = np.sort(order[:a])
         kept[k] = np.sort(order[a:b])
         train.append(np.sort(order[b:]))
     out = partition._replace(clients=tuple(train))
-    return out, np.sort(np.concatenate(pooled)), kept if own else {}
+    return out, judged if validation else {}, kept if own else {}
+
+
+def join(parts: Iterable[Rows]) -> Rows:
+    """The rows of several parties, one after another."""
+    return Rows(*(None if p[0] is None else torch.cat(p) for p in zip(*parts, strict=True)))  # type: ignore[arg-type]
 
 
 class PartyRows:
@@ -169,8 +238,7 @@ class PartyRows:
             return self.public
         if party == UNION:
             if self.partition.feature_skew:
-                parts = [self(k) for k in range(len(self.partition.clients))]
-                return Rows(*(None if p[0] is None else torch.cat(p) for p in zip(*parts, strict=True)))  # type: ignore[arg-type]
+                return join(self(k) for k in range(len(self.partition.clients)))
             return self.rows(np.sort(np.concatenate(self.partition.clients)))
         return self.of(party, self.partition.clients[party])
 
@@ -215,20 +283,22 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
     dataset, partition = settle_holes(dataset, partition, config.data.missing)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
-    partition, pooled, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
+    raw = dataset
+    partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
     dataset, prepared, partition = preprocess(dataset, partition, config.data.scale, config.data.missing)
     dtype = DTYPES[config.engine.precision]
     dataset, public = without_public(dataset, count, dtype)
+    check_asked(config, dataset, partition)
     network, loss = make_network(config, dataset, seed, module)
-    if algorithm.needs_features and not network.has_features:
-        raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
+    notices += network_notices(config, algorithm, dataset, network)
     check_batch_norm(network.module, partition, config.local.batch_size)
     params, buffers = network.initial()
     sample = dataset.inputs(dataset.x_train[:2], dtype)
     shapes = dropout_shapes(network.module, sample)
     masks = partial(draw_masks, network.module, shapes, dtype=dtype) if shapes else None
     rows = PartyRows(dataset, partition, seed, dtype, public)
-    bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
+    sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
+    bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift, sent)
     cost = flops(network.module, sample)
     return Setup(
         config=config,
@@ -236,7 +306,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         dataset=dataset,
         partition=partition,
         held_out=held_out,
-        validation=pooled,
+        validation=judged,
         preprocess=prepared,
         algorithm=algorithm,
         network=network,
@@ -267,7 +337,8 @@ def with_public(dataset: Dataset, x: Tensor, y: Tensor) -> Dataset:
     weight = dataset.weight_test
     weight = None if weight is None else torch.cat([weight, weight.new_ones(len(y))])
     both = torch.cat([dataset.x_test, x]), torch.cat([dataset.y_test, y])
-    return replace(dataset, x_test=both[0], y_test=both[1], weight_test=weight)
+    rows = None if dataset.rows_test is None else torch.cat([dataset.rows_test, torch.full((len(y),), -1)])
+    return replace(dataset, x_test=both[0], y_test=both[1], weight_test=weight, rows_test=rows)
 
 
 def without_public(dataset: Dataset, count: int, dtype: torch.dtype) -> tuple[Dataset, Rows | None]:
@@ -277,7 +348,8 @@ def without_public(dataset: Dataset, count: int, dtype: torch.dtype) -> tuple[Da
     n = len(dataset.y_test) - count
     x, y = dataset.inputs(dataset.x_test[n:], dtype), dataset.targets(dataset.y_test[n:])
     weight = None if dataset.weight_test is None else dataset.weight_test[:n]
-    rest = replace(dataset, x_test=dataset.x_test[:n], y_test=dataset.y_test[:n], weight_test=weight)
+    rows = None if dataset.rows_test is None else dataset.rows_test[:n]
+    rest = replace(dataset, x_test=dataset.x_test[:n], y_test=dataset.y_test[:n], weight_test=weight, rows_test=rows)
     return rest, Rows(x, y.to(dtype) if y.is_floating_point() else y)
 
 
@@ -318,7 +390,9 @@ def test_rows(setup: Setup) -> Rows:
     source = setup.bench.rows
     assert isinstance(source, PartyRows)
     if setup.config.evaluation.on == "validation":
-        return source.rows(setup.validation)
+        if setup.partition.feature_skew:  # each client sees its rows through its own instrument
+            return join(source.of(k, rows) for k, rows in setup.validation.items())
+        return source.rows(pooled(setup.validation))
     d = setup.dataset
     y = d.targets(d.y_test)
     y = y.to(source.dtype) if y.is_floating_point() else y

@@ -80,12 +80,18 @@ def partition_facts(setup: Setup) -> dict[str, Any]:
     return describe_partition(setup.partition, labels, setup.dataset.classes)
 
 
-def over(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The summary of several seeds: mean, standard deviation and number for each figure and cost."""
+def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, Any]:
+    """The summary of several seeds: mean, standard deviation and number for each figure and cost; `best` and `mean_last` too."""
     first = summaries[0]
+
+    def spread_of(values: Sequence[float | None]) -> dict[str, Any]:
+        return dict(over_seeds(values)._asdict())
+
+    peaks = {key: spread_of([s["best"][key]["value"] for s in summaries]) for key in first["best"]}
+    lasts = {key: spread_of([s["mean_last"][key] for s in summaries]) for key in first["mean_last"]}
     keys = [key for key in FIGURES if key in first["final"]]
-    spread = {key: dict(over_seeds([s["final"][key] for s in summaries])._asdict()) for key in keys}
-    costs = {key: dict(over_seeds([s["cost"][key] for s in summaries])._asdict()) for key in TOTALS}
+    spread = {key: spread_of([s["final"][key] for s in summaries]) for key in keys}
+    costs = {key: spread_of([s["cost"][key] for s in summaries]) for key in TOTALS}
     kept = (
         "algorithm",
         "data",
@@ -103,7 +109,13 @@ def over(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         **{key: first[key] for key in kept},
         "seeds": [s["seed"] for s in summaries],
         "final": {key: value["mean"] for key, value in spread.items()},
-        "over_seeds": {"final": spread, "cost": costs},
+        "best": {
+            key: {"value": value["mean"], "rounds": [s["best"][key]["round"] for s in summaries]}
+            for key, value in peaks.items()
+        },
+        "mean_last": {key: value["mean"] for key, value in lasts.items()},
+        "over_seeds": {"final": spread, "best": peaks, "mean_last": lasts, "cost": costs},
         "cost": {key: value["mean"] for key, value in costs.items()},
+        "config_hash": config_hash,
         **{key: first[key] for key in tail},
     }

@@ -20,7 +20,7 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[Cost, floa
     algorithm, lr = setup.algorithm, setup.config.local.lr
     server = first_server(setup, host)
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
-    some = drawn._replace(cohort=cohort, sizes={k: drawn.sizes[k] for k in cohort})
+    some = drawn._replace(cohort=cohort, sizes={k: setup.sizes[k] for k in cohort})
     if algorithm.groups is not None:  # without the set-up that would form them, these clients are one group
         some = some._replace(units=(Unit(0, cohort),), groups=1)
     seconds = 0.0

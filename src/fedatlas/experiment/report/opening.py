@@ -74,10 +74,26 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
     """The first screen."""
     if len(entries) > 1:
         said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
-        return [*said, *_incomparable(entries), _runs(entries)]
+        return [*said, *_diverged(entries), *_incomparable(entries), _runs(entries)]
     entry = entries[0]
     out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
+    out += _diverged(entries)
     return [*out, _seeds(entry) if len(entry.subjects) > 1 else _figures(entry.subjects[0])]
+
+
+def _diverged(entries: Sequence[Entry]) -> list[Block]:
+    """A warning for each run that did not come to its end."""
+    ended = [s for entry in entries for s in entry.subjects if "diverged" in s.summary]
+    before = Markup("<b>This run diverged</b>, what is shown is what it had reached before: {}")
+    named = Markup("<b>{} diverged</b>, what is shown is what it had reached before: {}")
+    alone = len(ended) == 1 and len(entries) == 1
+    return [
+        Text(
+            before.format(s.summary["diverged"]) if alone else named.format(s.label, s.summary["diverged"]),
+            tone="notice",
+        )
+        for s in ended
+    ]
 
 
 def _incomparable(entries: Sequence[Entry]) -> list[Block]:

@@ -16,7 +16,7 @@ from fedatlas.experiment import machine
 from fedatlas.experiment.api import Experiment, resume, run
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.files import write_json, write_text
-from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
+from fedatlas.experiment.record import CONFIG, RunFolder
 from fedatlas.experiment.reproduce.ablations import FACTORS, ablation
 from fedatlas.experiment.reproduce.blog import blog
 from fedatlas.experiment.reproduce.fedseq import fedseq_cifar10
@@ -85,7 +85,7 @@ def folder_of(part: Part, seed: int, base: Path) -> Path:
 def run_part(part: Part, seed: int, base: Path, console: Console) -> None:
     """Runs, or continues, one seed of a part."""
     folder = folder_of(part, seed, base)
-    if (folder / SUMMARY).exists():
+    if RunFolder(folder).finished():
         return
     console.print(f"{part.name}, seed {seed} ...", end="", soft_wrap=True)
     if any((folder / "checkpoint").glob("manifest-*.json")):
@@ -113,7 +113,7 @@ def published_runs(study: Study, record: Path | None) -> dict[tuple[str, int], M
 def finished_run(part: Part, seed: int, base: Path) -> dict[str, Any] | None:
     """What a record keeps of a run; None if it is not finished."""
     folder = folder_of(part, seed, base)
-    if not (folder / SUMMARY).exists():
+    if not RunFolder(folder).finished():
         return None
     opened = RunFolder.open(folder)
     summary = opened.summary()

@@ -1,0 +1,47 @@
+"""What tells one set of rows from another: a run that is resumed must find the data it began with."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.experiment.setup import Setup
+
+WHOLE = 64 << 20  # bytes of inputs that are read through; of more, evenly spaced rows that make as many
+
+
+def fingerprint(setup: Setup) -> str:
+    """BLAKE2b over the rows a run trains and is judged on (as prepared), their labels and weights, and who holds which.
+
+    Labels, shapes and the partition count in full; of inputs beyond `WHOLE` bytes a fixed sample, so that it stays cheap.
+    """
+    d, found = setup.dataset, hashlib.blake2b(digest_size=16)
+    for x in (d.x_train, d.x_test):
+        feed(found, sampled(x))
+        found.update(str(tuple(x.shape)).encode())
+    for y in (d.y_train, d.y_test, d.weight_train, d.weight_test):
+        if y is not None:
+            feed(found, y)
+    public = getattr(setup.bench.rows, "public", None)
+    for y in (public.x, public.y) if public is not None else ():
+        feed(found, y)
+    for rows in (*setup.partition.clients, *setup.held_out.values(), *setup.validation.values()):
+        found.update(f"{len(rows)}:".encode() + np.ascontiguousarray(rows, np.int64).tobytes())
+    return found.hexdigest()
+
+
+def sampled(x: Tensor) -> Tensor:
+    """The rows that count: all, or evenly spaced ones, the first and the last among them."""
+    size = x.numel() * x.element_size()
+    if size <= WHOLE:
+        return x
+    return x[torch.linspace(0, len(x) - 1, max(2, len(x) * WHOLE // size)).long()]
+
+
+def feed(found: hashlib.blake2b, x: Tensor) -> None:
+    """A tensor's type and bytes."""
+    found.update(str(x.dtype).encode())
+    found.update(x.detach().contiguous().numpy().data)

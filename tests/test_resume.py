@@ -1,0 +1,128 @@
+"""What a run that is continued must find again, what it remembers, and what it refuses: one sentence each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedatlas import Experiment
+from fedatlas.errors import CheckpointError, ConfigError
+from fedatlas.experiment import config
+from fedatlas.experiment.api import resume, run
+from tables import of_table, table
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("what", ["label", "cell", "row"])
+def test_other_data_are_noticed(tmp_path: Path, what: str) -> None:
+    """One label turned, one number changed, one row more: the run is not continued on them."""
+    file = tmp_path / "data.csv"
+    table(file)
+    path = run(of_table(file), out=tmp_path / "run", baselines=False).path
+    lines = file.read_text().splitlines()
+    if what == "label":
+        lines[7] = lines[7].replace("yes", "?").replace("no", "yes").replace("?", "no")
+    elif what == "cell":
+        lines[7] = "0.25," + lines[7].split(",", 1)[1]
+    else:
+        lines.append(lines[7])
+    original = file.read_text()
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(CheckpointError, match=r"data are not those that .* began with") as error:
+        resume(path, ["rounds=3"], baselines=False)
+    assert "\n" not in str(error.value)
+    assert len(rows(path)) == 3
+    assert config.read(path / "config.toml").rounds == 2  # nothing of the run was changed
+    file.write_text(original)
+    assert resume(path, ["rounds=3"], baselines=False).summary["rounds"] == 3
+
+
+def test_rows_that_were_edited_are_noticed(tmp_path: Path) -> None:
+    """The same length, one digit another: the figures would no longer be those of the run."""
+    path = run(Experiment.of(rounds=2), out=tmp_path / "run", baselines=False).path
+    file = path / "metrics.jsonl"
+    text = file.read_text()
+    at = text.index('"accuracy": 0.') + len('"accuracy": 0.')
+    file.write_text(text[:at] + ("1" if text[at] != "1" else "2") + text[at + 1 :])
+    with pytest.raises(CheckpointError, match="altered or cut short"):
+        resume(path, ["rounds=3"], baselines=False)
+    file.write_text(text)
+    assert resume(path, ["rounds=3"], baselines=False).summary["rounds"] == 3
+    assert resume(path, ["rounds=4"], baselines=False).summary["rounds"] == 4  # also with rows written after a resume
+
+
+def test_whether_baselines_were_asked_for_is_remembered(tmp_path: Path) -> None:
+    """By default they would be trained: the default experiment is cheap."""
+    path = run(Experiment.of(rounds=1), out=tmp_path / "run", baselines=False).path
+    assert "gain" not in resume(path, ["rounds=2"]).summary
+    assert not (path / "baselines").exists()
+    assert "gain" in resume(path, baselines=True).summary
+    assert "gain" in resume(path, ["rounds=3"]).summary
+    seeds = run(Experiment.of(rounds=1, seeds=[1, 2]), out=tmp_path / "seeds", baselines=False).path
+    resume(seeds, ["rounds=2"])
+    assert not list(seeds.glob("seed-*/baselines"))
+
+
+def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path) -> None:
+    path = run(Experiment.of(rounds=3), out=tmp_path / "run", baselines=False).path
+    with pytest.raises(ConfigError, match=r"rounds = 2: .* has done 3 rounds already; ask for 3 or more"):
+        resume(path, ["rounds=2"])
+    assert config.read(path / "config.toml").rounds == 3
+    assert len(rows(path)) == 4
+    seeds = run(Experiment.of(rounds=2, seeds=[1, 2]), out=tmp_path / "seeds", baselines=False).path
+    with pytest.raises(ConfigError, match="has done 2 rounds already"):
+        resume(seeds, ["rounds=1"])
+
+
+def test_every_seed_is_continued_with_the_new_rounds(tmp_path: Path) -> None:
+    """As long, and as good, as if it had been asked for at once."""
+    whole = run(Experiment.of(rounds=3, seeds=[1, 2]), out=tmp_path / "whole", baselines=False)
+    path = run(Experiment.of(rounds=1, seeds=[1, 2]), out=tmp_path / "part", baselines=False).path
+    done = resume(path, ["rounds=3"], baselines=False)
+    for seed in (1, 2):
+        folder = path / f"seed-{seed}"
+        assert config.read(folder / "config.toml").rounds == 3
+        assert [row["round"] for row in rows(folder)] == [0, 1, 2, 3]
+        assert (folder / "model.safetensors").read_bytes() == (
+            whole.path / f"seed-{seed}" / "model.safetensors"
+        ).read_bytes()
+    assert config.read(path / "config.toml").rounds == 3
+    assert done.summary["final"] == whole.summary["final"]
+
+
+def test_a_seed_stopped_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    done = run(Experiment.of(rounds=1, seeds=[1, 2]), out=tmp_path / "run", baselines=False)
+    for file in (done.path / "seed-2" / "checkpoint").iterdir():
+        file.unlink()
+    assert resume(done.path, baselines=False).summary["final"] == done.summary["final"]
+
+
+def test_seeds_do_not_run_over_another_run(tmp_path: Path) -> None:
+    """A folder that holds a run is refused; one left by a refused configuration does not stand in the way."""
+    with pytest.raises(ConfigError, match="clients"):
+        run(Experiment.of(seeds=[1, 2], partition={"name": "iid", "clients": 9999}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    run(Experiment.of(rounds=1, seeds=[1]), out=tmp_path / "run", baselines=False)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        run(Experiment.of(rounds=2, seeds=[1]), out=tmp_path / "run", baselines=False)
+
+
+def test_the_summary_over_seeds_has_what_one_run_has(tmp_path: Path) -> None:
+    done = run(Experiment.of(rounds=2, seeds=[1, 2]), out=tmp_path / "run", baselines=False)
+    each = [json.loads((done.path / f"seed-{s}" / "summary.json").read_text()) for s in (1, 2)]
+    s = done.summary
+    assert s["best"]["accuracy"]["value"] == pytest.approx(np.mean([e["best"]["accuracy"]["value"] for e in each]))
+    assert s["best"]["accuracy"]["rounds"] == [e["best"]["accuracy"]["round"] for e in each]
+    assert s["mean_last"]["loss"] == pytest.approx(np.mean([e["mean_last"]["loss"] for e in each]))
+    assert s["over_seeds"]["mean_last"]["loss"]["n"] == 2
+    assert s["config_hash"] == config.read(done.path / "config.toml").hash()
+    assert set(each[0]) - set(s) <= {
+        "seed", "forward_flops", "partition_facts", "leaves", "notices", "per_client"
+    }  # what belongs to one seed  # fmt: skip
