@@ -217,7 +217,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     code: Any = None
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="fedatlas", standalone_mode=False)
     except FedatlasError as error:
         sys.stderr.write(f"fedatlas: {error}\n")
         code = 2

@@ -74,10 +74,9 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
 
 def partitions() -> Rows:
     """The partitioners with their parameters."""
-    return [
-        {**row, "source": inspect.getdoc(PARTITIONS.get(row["name"])) or ""}
-        for row in describe("partitions", PARTITIONS)
-    ]
+    table = {**PARTITIONS, **PLUGINS["partitions"]}
+    said = {name: (inspect.getdoc(builder) or "").partition("\n")[2].strip() for name, builder in table.items()}
+    return [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
 
 
 def losses() -> Rows:
