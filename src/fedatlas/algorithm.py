@@ -120,6 +120,12 @@ def return_model(params: Tree, work: Work, message: Message, client: State, fact
     return {"model": params}, client
 
 
+def told_model(message: Message, update: Update) -> Mapping[str, Tree]:
+    """What an update is a change of: its model of the message's, in a chain of the one it set out from (`Ask.anchors`)."""
+    sent, told = update.get("model", {}), message.get("anchor", message.get("model", {}))
+    return {"model": Tree({name: told[name] for name in sent})} if sent and sent.keys() <= told.keys() else {}
+
+
 class Task(NamedTuple):
     """One thing a party can be asked to do; most algorithms have one, ``train``."""
 
@@ -128,6 +134,9 @@ class Task(NamedTuple):
     objective: Callable[..., Tensor] = plain_loss
     direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
     finish: Callable[[Tree, Work, Message, State, Facts], tuple[Update, State]] = return_model
+    settle: Callable[[Update, Work, Message, State, Facts], State] | None = None  # state made of what the server sees
+    base: Callable[[Message, Update], Mapping[str, Tree]] = told_model  # part -> what both ends know it is a change of
+    tracked: tuple[str, ...] = ()  # parts that are changes of a state that `settle` moves: what is left out comes again
     options: Local = Local()
     stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
     step_passes: float = 3.0  # cost of a step's example in forward passes: forward 1, backward 2
@@ -192,6 +201,8 @@ class Ask(NamedTuple):
     visits: Mapping[int, int] = {}  # how often a party has done this already in this round: its epochs go on from there
     seats: Mapping[int, int] = {}  # party -> its place in the sum; its own number where it is not named
     sender: Mapping[int, int] = {}  # party -> the client that hands it its message; the server where it is not named
+    anchors: Mapping[int, Tree] = {}  # party -> the model that the server knows, where the message holds another: told
+    # along where updates are compressed, so that both ends know what is a change of what
     via: Literal["server", "peer"] = (
         "server"  # where the replies go: to a peer they are counted when they are handed on
     )
@@ -299,7 +310,22 @@ class Algorithm(NamedTuple):
     sends: Literal["messages", "rows", "nothing"] = "messages"  # what crosses: its asks'; all rows, up, once; nothing
     leaves: str = "the local model"  # what leaves a client, for the record
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
+    refuses: Mapping[str, str] = {}  # experiment table -> why it makes no sense here, e.g. {"compression": "..."}
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
+
+
+class Transform(NamedTuple):
+    """What happens to an update between client and server: to its float trees, taken as changes of what the client was told.
+
+    Written for one client and pure, like an algorithm. Each transform treats every part of the update (a tree) as one vector;
+    plain values, single tensors, integers and buffers pass untouched.
+    """
+
+    name: str
+    encode: Callable[[Update, State, torch.Generator], tuple[Update, State]]  # on the client: (sealed, memory)
+    decode: Callable[[Update], Update] | None = None  # on the server, one at a time; None: reduced as it comes
+    memory_init: Callable[[Update], State] | None = None  # kept with the client, by part; some parts have none
+    finalize: Callable[[Update, Round, torch.Generator], Update] | None = None  # on the server, after the reduction
 
 
 def full_gradient(model: Model, data: Data, params: Mapping[str, Tensor]) -> Tree:

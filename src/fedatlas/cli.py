@@ -132,7 +132,9 @@ def partition(
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="data | partitions | models | algorithms | losses | experiments")],
+    kind: Annotated[
+        str, typer.Argument(help="data | partitions | models | algorithms | transforms | losses | experiments")
+    ],
     plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:

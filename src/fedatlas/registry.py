@@ -1,7 +1,7 @@
 """Components by name: a builder's typed keyword arguments are the schema of its table in the experiment file.
 
 Each package keeps a plain dict literal of its builders; third parties add theirs through an entry-point group
-(``fedatlas.algorithms``, ``fedatlas.models``, ``fedatlas.partitions``) or ``--plugin``. An experiment file can name
+(``fedatlas.algorithms``, ``.models``, ``.partitions``, ``.transforms``) or ``--plugin``. An experiment file can name
 a component, never import one.
 """
 
@@ -34,7 +34,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Whole = Annotated[int, Field(ge=1)]
 """A parameter that counts: 1 or more."""
 
-PLUGINS: dict[str, dict[str, Builder]] = {"algorithms": {}, "models": {}, "partitions": {}}
+PLUGINS: dict[str, dict[str, Builder]] = {"algorithms": {}, "models": {}, "partitions": {}, "transforms": {}}
 """What ``--plugin`` brought, by kind: the only table that is filled at run time."""
 
 

@@ -101,7 +101,7 @@ def relay(
     holder: dict[int, int] = {}  # superclient -> who held its model last
     fields: dict[str, Any] = {"messages": {}}
     for hop in range(longest):
-        seats, messages, visits, sender = dict[int, int](), {}, {}, {}
+        seats, messages, visits, sender, anchors = dict[int, int](), {}, {}, {}, {}
         for unit, order, _ in chains:
             at = hop - (longest - len(order))
             if at < 0:
@@ -112,9 +112,10 @@ def relay(
             messages[k] = {**told, "buffers": buffers} if buffers else told
             seats[k], visits[k] = unit, at // (len(order) // passes)
             if unit in holder:
-                sender[k] = holder[unit]
+                sender[k], anchors[k] = holder[unit], Tree(starts[unit]["model"])
             holder[unit] = k
         fields = {"messages": messages, "budgets": round.budgets, "visits": visits, "seats": seats, "sender": sender}
+        fields["anchors"] = anchors
         if hop < longest - 1:
             replies = yield Ask(tuple(seats), "train", reduce="each", via="peer", **fields)
             given |= {seats[k]: (got["model"], got.get("buffers")) for k, got in replies.each.items()}

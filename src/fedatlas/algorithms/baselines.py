@@ -41,8 +41,14 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
         union = round._replace(cohort=(UNION,), sizes={UNION: round.n}, budgets=share)
         return (yield from federated(algorithm, server, union))
 
-    leaves = "all rows, once: this is the baseline without privacy"
-    return Algorithm("centralised", rounds=rounds, sends="rows", family="baseline", leaves=leaves)
+    return Algorithm(
+        "centralised",
+        rounds=rounds,
+        family="baseline",
+        sends="rows",
+        leaves="all rows, once: this is the baseline without privacy",
+        refuses={"compression": "it sends rows once and no updates"},
+    )
 
 
 def local_only() -> Algorithm:
@@ -70,4 +76,5 @@ def local_only() -> Algorithm:
         keeps="its own model",
         sends="nothing",
         leaves="nothing",
+        refuses={"compression": "nothing leaves a client"},
     )

@@ -42,10 +42,10 @@ def feddyn(
         pull: Tree = alpha_k(message, facts) * (w - message["model"])
         return g + (pull - client["g_k"]) if paper else g + pull
 
-    def finish(w_k: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
-        if not work.steps or not paper:  # a client without rows has no alpha_k, and has not moved
-            return {"model": w_k}, client
-        return {"model": w_k}, {"g_k": client["g_k"] - alpha_k(message, facts) * (w_k - message["model"])}
+    def settle(seen: Update, work: Work, message: Message, client: State, facts: Facts) -> State:
+        if not work.steps:  # a client without rows has no alpha_k, and has not moved
+            return client
+        return {"g_k": client["g_k"] - alpha_k(message, facts) * (seen["model"] - message["model"])}
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
         return {"model": models["global"], "h": models["global"].zeros()}
@@ -57,7 +57,7 @@ def feddyn(
 
     return Algorithm(
         "feddyn",
-        tasks={"train": Task(direction=direction, finish=finish)},
+        tasks={"train": Task(direction=direction, settle=settle if paper else None)},
         server_init=server_init,
         client_init=(lambda params, facts: {"g_k": params.zeros()}) if paper else None,
         broadcast=lambda server, client_id: {"model": server["model"], "alpha": alpha},

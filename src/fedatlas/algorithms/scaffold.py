@@ -56,7 +56,10 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: Rate = 1.0, weight
             new = facts.survey["gradient"] + facts.weight_decay * message["model"]
         else:
             new = c_k - message["c"] + (message["model"] - y) / work.lr_sum
-        return {"model": y, "c": new - c_k}, {"c_k": new}
+        return {"model": y, "c": new - c_k}, client
+
+    def settle(seen: Update, work: Work, message: Message, client: State, facts: Facts) -> State:
+        return {"c_k": client["c_k"] + seen["c"]}  # by what the server adds, so that c stays the mean of the c_k
 
     def weigh(round: Round) -> dict[str, Coefficients]:
         K, n = round.K, round.n
@@ -67,13 +70,10 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: Rate = 1.0, weight
         w = server["model"]
         return {**server, "model": w + server_lr * (mean["model"] - w), "c": server["c"] + mean["c"]}
 
+    train = Task(direction=direction, finish=finish, settle=settle, tracked=("c",))
     return Algorithm(
         "scaffold",
-        tasks={
-            "train": Task(direction=direction, finish=finish)
-            if option == "II"
-            else Task(direction=direction, finish=finish, survey=gradient_at_anchor, survey_passes=3.0)
-        },
+        tasks={"train": train if option == "II" else train._replace(survey=gradient_at_anchor, survey_passes=3.0)},
         server_init=lambda models, facts: {"model": models["global"], "c": models["global"].zeros()},
         client_init=lambda params, facts: {"c_k": params.zeros()},
         broadcast=lambda server, client_id: {"model": server["model"], "c": server["c"]},

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from fedatlas.aggregation.mean import WeightedSum
-from fedatlas.algorithm import SERVER, Ask, Facts, Replies, RoundGenerator, State, Weights, Work
+from fedatlas.algorithm import SERVER, Ask, Facts, Replies, Round, RoundGenerator, State, Weights, Work
 from fedatlas.data.batches import examples_of
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.job import Bench, Job, Result
+from fedatlas.engine.seal import MEMORY, extra_bytes, finalized, message_for, received, sealed
 
 
 class Executor(Protocol):
@@ -72,15 +73,15 @@ class Host:
             up += size
             sent += size * len(heard.get(result.client, {}).keys() - {result.client})
             work[result.client] = result.work
-            if self.bench.algorithm.client_init is not None and self.bench.algorithm.tasks[ask.what].stateful:
-                self.states.put(result.client, result.state)
+            self._keep(ask.what, result)
+            update = received(self.bench, ask, result)
             if ask.reduce == "neighbours":
                 for k, coefficient in heard[result.client].items():
-                    sums[k].add(result.update, coefficient)
+                    sums[k].add(update, coefficient)
             elif ask.reduce == "each":
-                each[result.client] = codec.decode(codec.encode(dict(result.update)))  # a worker's memory is used again
+                each[result.client] = codec.decode(codec.encode(dict(update)))  # a worker's memory is used again
             else:
-                total.add(result.update, coefficients[result.client])
+                total.add(update, coefficients[result.client])
         if ask.reduce == "mean":
             weights = {k: c["model"] if isinstance(c, Mapping) else c for k, c in coefficients.items()}
             self.cost = self.cost._replace(weights=weights)
@@ -89,7 +90,30 @@ class Host:
         each |= {k: mixed.total for k, mixed in sums.items()}
         if self.bench.algorithm.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
             self.cost = self.cost._replace(bytes_up=self.bench.raw_bytes if number == 1 else 0, bytes_down=0)
-        return Replies(clients, total.total, each, work)
+        if sealed(self.bench, ask, number):
+            self.cost = self.cost._replace(bytes_down=self.cost.bytes_down + extra_bytes(ask))
+        return Replies(
+            clients, finalized(self.bench, ask, total.total, self._round(clients, number), self.seed), each, work
+        )
+
+    def _keep(self, what: str, result: Result) -> None:
+        """Puts away the client's state, and beside it the memory of the transform that sealed its update."""
+        stateful = self.bench.algorithm.client_init is not None and self.bench.algorithm.tasks[what].stateful
+        if stateful or result.memory:
+            held = self.states.get(result.client) or {}
+            memory = {**held.get(MEMORY, {}), **({what: result.memory} if result.memory else {})}
+            state = result.state if stateful else {name: x for name, x in held.items() if name != MEMORY}
+            self.states.put(result.client, {**state, MEMORY: memory} if memory else state)
+
+    def _memory(self, ask: Ask, client: int, number: int) -> State | None:
+        """The transform's memory for this task, {} before its first use; None where the update is not sealed."""
+        if not sealed(self.bench, ask, number):
+            return None
+        memory: State = (self.states.get(client) or {}).get(MEMORY, {}).get(ask.what, {})
+        return memory
+
+    def _round(self, clients: tuple[int, ...], number: int) -> Round:
+        return Round(number, clients, self.K, self.n, {k: self.sizes.get(k, self.n) for k in clients})
 
     def _coefficients(self, ask: Ask, clients: tuple[int, ...]) -> dict[int, Any]:
         """client -> coefficient, or part -> coefficient."""
@@ -99,7 +123,8 @@ class Host:
 
     def _jobs(self, ask: Ask, clients: tuple[int, ...], number: int, lr: float) -> Iterator[Job]:
         for k in clients:
-            message = ask.messages[k]
+            memory = self._memory(ask, k, number)
+            message = ask.messages[k] if memory is None else message_for(ask, k)
             facts = self.facts(k, number, lr)
             budget = ask.budgets.get(k, self.bench.local.budget)
             if ask.visits.get(k):
@@ -108,7 +133,7 @@ class Host:
                 budget = budget._replace(first_epoch=ask.visits[k] * epochs)
             stateful = self.bench.algorithm.tasks[ask.what].stateful
             state = self.state_of(k, message, facts) if stateful else {}
-            yield Job(k, ask.what, message, state, facts, budget, self.seed)
+            yield Job(k, ask.what, message, state, facts, budget, self.seed, memory)
 
     def server_facts(self) -> dict[str, Any]:
         """What `Algorithm.server_init` is told of the federation and of the model's tensors."""
@@ -126,8 +151,8 @@ class Host:
         init = self.bench.algorithm.client_init
         if init is None:
             return {}
-        state = self.states.get(client)
-        return init(message["model"], facts) if state is None else state
+        state = {name: x for name, x in (self.states.get(client) or {}).items() if name != MEMORY}
+        return state or init(message["model"], facts)
 
     def _count(self, ask: Ask, clients: tuple[int, ...], up: int, work: Mapping[int, Work], seconds: float) -> None:
         sizes: dict[tuple[int, ...], int] = {}

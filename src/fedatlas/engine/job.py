@@ -7,10 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, State, Update, Work
+from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, State, Transform, Update, Work
 from fedatlas.data.batches import Draw, Masks, Rows, balanced_rows, batches
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
+from fedatlas.engine.seal import seal, unseal
+from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
 
@@ -35,16 +37,20 @@ class Job(NamedTuple):
     facts: Facts
     budget: Budget
     seed: int
+    memory: State | None = (
+        None  # of the transform that seals the update, {} before its first use; None: it is not sealed
+    )
 
 
 class Result(NamedTuple):
-    """What came of a job. ``state`` is the client's new state."""
+    """What came of a job: the update as it is sent, the client's new state, the transform's new memory."""
 
     client: int
     update: Update
     state: State
     work: Work
     seconds: float = 0.0
+    memory: State | None = None
 
 
 class Bench(NamedTuple):
@@ -58,6 +64,7 @@ class Bench(NamedTuple):
     masks: Masks | None = None
     fill: tuple[float, ...] = ()
     raw_bytes: int = 0  # of all rows, where the algorithm sends them
+    transform: Transform | None = None  # between a client's update and the server
 
 
 class RowSource(Protocol):
@@ -128,7 +135,14 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     update, state = task.finish(params, work, job.message, job.state, prepared.facts)
     if buffers and work.steps:
         update = {**update, "buffers": buffers}
-    return Result(job.client, update, state, work)
+    sent, memory = update, job.memory
+    if bench.transform is not None and memory is not None:
+        stream = torch_stream(job.seed, "compression", int(job.facts.round), job.client, job.what)
+        sent, memory = seal(bench.transform, task, job.message, update, memory, stream)
+    if task.settle is not None:
+        seen = update if memory is None else unseal(bench.transform, task, job.message, sent)
+        state = task.settle(seen, work, job.message, state, prepared.facts)
+    return Result(job.client, sent, state, work, memory=memory)
 
 
 def job_batches(prepared: Prepared) -> Any:

@@ -115,7 +115,8 @@ class PoolExecutor:
 
     def _send(self, worker: Worker, job: Job, places: tuple[Any, ...]) -> None:
         try:
-            worker.pipe.send((*places, job.client, job.what, tuple(job.facts), tuple(job.budget), job.seed))
+            sealed = job.memory is not None
+            worker.pipe.send((*places, job.client, job.what, tuple(job.facts), tuple(job.budget), job.seed, sealed))
         except OSError:
             raise self._dead(worker, job) from None
 
@@ -150,8 +151,10 @@ class PoolExecutor:
             value = codec.decode(memoryview(self.arena.answers)[at : at + answer], copy=False)
         else:
             value = codec.decode(answer)
-        state = codec.decode(codec.encode(value["state"]), copy=False)
-        return Result(job.client, value["update"], state, Work(*value["work"]), value["seconds"])
+        kept = codec.decode(codec.encode({"state": value["state"], "memory": value["memory"]}), copy=False)
+        return Result(
+            job.client, value["update"], kept["state"], Work(*value["work"]), value["seconds"], kept["memory"]
+        )
 
     def _ready(self, told: int, slot: int, slots: int) -> Arena:
         """Workers and an arena with room for this chunk; they are made anew where there is too little."""
@@ -194,13 +197,18 @@ class Layout(NamedTuple):
     total: int
 
 
+def kept_by(job: Job) -> dict[str, Any]:
+    """What the client kept: its state, and the transform's memory where its update will be sealed."""
+    return dict(job.state) if job.memory is None else {"state": dict(job.state), "memory": dict(job.memory)}
+
+
 def lay_out(jobs: list[Job]) -> Layout:
     """A place for every message and state; messages made of the same objects share one."""
     layout = Layout([], [], [], 0)
     known: dict[tuple[int, ...], tuple[int, int]] = {}
     at = 0
     for job in jobs:
-        for value, places in ((dict(job.message), layout.messages), (dict(job.state), layout.states)):
+        for value, places in ((dict(job.message), layout.messages), (kept_by(job), layout.states)):
             key = tuple(id(x) for x in value.values())
             if key not in known:
                 known[key] = (at, codec.size(value))
@@ -225,12 +233,13 @@ def _work(
     told = memoryview(arena.told)
     while True:
         try:
-            slot, message, state, client, what, facts, budget, seed = pipe.recv()
+            slot, message, state, client, what, facts, budget, seed, sealed = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         try:
             said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
-            job = Job(client, what, said, had, Facts(*facts), Budget(*budget), seed)
+            had, memory = (had["state"], had["memory"]) if sealed else (had, None)
+            job = Job(client, what, said, had, Facts(*facts), Budget(*budget), seed, memory)
             pipe.send(("done", _answer(run_job(bench, job), arena, slot)))
         except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the client and raises it
             pipe.send(("error", (type(error).__name__, str(error), traceback.format_exc())))
@@ -243,6 +252,7 @@ def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
         "state": dict(result.state),
         "work": list(result.work),
         "seconds": result.seconds,
+        "memory": result.memory,
     }
     if codec.size(value) > arena.slot:
         return bytes(codec.encode(value))

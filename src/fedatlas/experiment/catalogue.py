@@ -19,6 +19,7 @@ from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.experiment import machine
 from fedatlas.models import LOSSES, describe_models
 from fedatlas.registry import PLUGINS, accepts, defaults, describe, keywords, summary
+from fedatlas.transforms import TRANSFORMS
 
 Rows = list[dict[str, Any]]
 COLUMNS = (
@@ -79,6 +80,14 @@ def partitions() -> Rows:
     return [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
 
 
+def transforms() -> Rows:
+    """What ``[compression]`` can name, with parameters."""
+    table = {**TRANSFORMS, **PLUGINS["transforms"]}
+    return [
+        {"name": n, "summary": summary(b), "parameters": defaults(b), "source": source(b)} for n, b in table.items()
+    ]
+
+
 def losses() -> Rows:
     """The losses by name."""
     return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
@@ -96,13 +105,14 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
     "partitions": partitions,
     "models": describe_models,
     "algorithms": algorithms,
+    "transforms": transforms,
     "losses": losses,
     "experiments": experiments,
 }
 
 
 def source(builder: Callable[..., Any]) -> str:
-    """The head of the file an algorithm stands in: symbols, source, deviations."""
+    """The head of the file a builder stands in: symbols, source, deviations."""
     module = inspect.getmodule(builder)
     return inspect.getdoc(module) or "" if module else ""
 

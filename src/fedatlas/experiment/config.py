@@ -157,6 +157,10 @@ class LocalConfig(Table):
         return self
 
 
+class CompressionConfig(Component):
+    """``[compression]``: how what a client sends is made smaller."""
+
+
 class EvaluationConfig(Table):
     """``[evaluation]``."""
 
@@ -227,6 +231,7 @@ class ExperimentConfig(Table):
     model: ModelConfig = ModelConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     local: LocalConfig = LocalConfig()
+    compression: CompressionConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -20,6 +20,7 @@ def baseline_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {}
+    plain.pop("compression", None)  # nothing is sent
     plain["evaluation"] = {**plain["evaluation"], "every": max(config.rounds, 1)}
     plain["checkpoint"] = {"every": max(config.rounds // 4, 1), "keep": 1}
     return parse(plain)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import SERVER, UNION, Algorithm, Round
+from fedatlas.algorithm import SERVER, UNION, Algorithm, Round, Transform
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
 from fedatlas.data.config import PublicConfig
@@ -31,6 +31,7 @@ from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, has_batch_norm, make_loss, make_model
 from fedatlas.registry import arguments, find
 from fedatlas.rng import numpy_stream, torch_stream
+from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
@@ -97,6 +98,34 @@ def make_algorithm(config: ExperimentConfig) -> Algorithm:
             f"algorithm '{config.algorithm.name}': its builder returned {type(made).__name__}, not an Algorithm."
         )
     return made
+
+
+def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform | None:
+    """What ``[compression]`` names, or None; ConfigError where the algorithm has no use for it."""
+    if config.compression is None:
+        return None
+    builder = find("transforms", TRANSFORMS, config.compression.name)
+    given = arguments("compression", builder, config.compression.parameters())
+    why = algorithm.refuses.get("compression")
+    if why is None and str(algorithm.needs) == "neighbours":
+        why = "its clients send to each other, and only what goes to the server is compressed"
+    if why is not None:
+        raise ConfigError(f"[compression]: not with '{algorithm.name}': {why}; remove the table.")
+    made = builder(**given)
+    if not isinstance(made, Transform):
+        raise ConfigError(
+            f"compression '{config.compression.name}': its builder returned {type(made).__name__}, not a Transform."
+        )
+    return made
+
+
+def transform_notices(config: ExperimentConfig, transform: Transform | None) -> list[str]:
+    """What the profile warns of in a transform that keeps something on its clients."""
+    if config.profile != "device" or transform is None or transform.memory_init is None:
+        return []
+    return [
+        f"profile 'device': '{transform.name}' keeps what was not sent on its clients, but devices rarely come back; take qsgd."
+    ]
 
 
 def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
@@ -267,6 +296,8 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     config, notices = apply_fixes(config, algorithm)
     check_rate(config, algorithm)
     notices += profile_notices(config, algorithm)
+    transform = make_transform(config, algorithm)
+    notices += transform_notices(config, transform)
     dataset = load_dataset(config.data, seed)
     config, told = public_default(config, algorithm)
     notices += told
@@ -298,7 +329,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     masks = partial(draw_masks, network.module, shapes, dtype=dtype) if shapes else None
     rows = PartyRows(dataset, partition, seed, dtype, public)
     sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
-    bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift, sent)
+    bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift, sent, transform)
     cost = flops(network.module, sample)
     return Setup(
         config=config,

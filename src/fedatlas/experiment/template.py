@@ -47,6 +47,10 @@ lr = 0.05
 # name = "exponential"   # "step" (every, gamma), "cosine"
 # gamma = 0.99
 
+# [compression]          # of what a client sends; 'fedatlas list transforms'
+# name = "topk"          # "qsgd", "float16", "clip"
+# share = 0.01
+
 # [failures]
 # dropout = 0.1          # chance that a selected client does not return
 # stragglers = 0.5       # share of the cohort that runs fewer epochs

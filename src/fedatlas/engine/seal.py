@@ -1,0 +1,115 @@
+"""Where a transform acts: an update is sealed after the client's work and opened before the server reduces it.
+
+A part that both ends know the origin of (`Task.base`: the model) is handed over as its change, formed in float64 and
+rounded to the run's precision; other parts as they are. A part that comes back as a tree (clipped, or left alone)
+travels as an ordinary part of the update; one that comes back as anything else is opened on the server by ``decode``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedatlas.algorithm import SERVER, Ask, Message, Round, State, Task, Transform, Update
+from fedatlas.deploy import codec
+from fedatlas.errors import DivergedError, ProtocolError
+from fedatlas.rng import torch_stream
+from fedatlas.tree import Tree
+
+if TYPE_CHECKING:
+    from fedatlas.engine.job import Bench, Result
+
+MEMORY = "$memory"  # beside the algorithm's own state of a client: task -> memory of the transform
+BUFFERS = "buffers"  # never transformed (ALGORITHMS.md C9)
+
+
+def sealed(bench: Bench, ask: Ask, number: int) -> bool:
+    """Whether the updates of an ask are sealed: those of rounds that reach the server, but not sums such as class counts.
+
+    A set-up (round 0) is sent whole: what is left out of a model that is sent once would never come.
+    """
+    to_server = ask.via == "server" and ask.reduce in {"mean", "each"} and SERVER not in ask.to
+    return bench.transform is not None and number > 0 and to_server
+
+
+def message_for(ask: Ask, client: int) -> Message:
+    """What a client whose update will be sealed is told: its message, and the model that the server knows (`Ask.anchors`)."""
+    anchor = {"anchor": ask.anchors[client]} if client in ask.anchors else {}
+    return {**ask.messages[client], **anchor}
+
+
+def extra_bytes(ask: Ask) -> int:
+    """Bytes of the anchors that the server sends along; who hands its own message on has got it before."""
+    told = [k for k in ask.anchors if ask.sender.get(k) != k]
+    return sum(codec.size(message_for(ask, k)) - codec.size(dict(ask.messages[k])) for k in told)
+
+
+def seal(
+    transform: Transform, task: Task, message: Message, update: Update, memory: State, rng: torch.Generator
+) -> tuple[Update, State]:
+    """The update as it is sent, and the new memory. Memory is made at the first use, but for parts that a state tracks."""
+    base = _base(task, message, update)
+    parts = {name: _change(value, base.get(name)) for name, value in update.items() if name != BUFFERS}
+    if not memory and transform.memory_init is not None:
+        memory = transform.memory_init({name: x for name, x in parts.items() if name not in task.tracked})
+    encoded, memory = transform.encode(parts, memory, rng)
+    sent = dict(update)
+    for name, value in encoded.items():
+        if value is not parts[name]:
+            whole = isinstance(value, Tree) and name in base
+            sent[name] = _apply(value, base[name]) if whole else value
+    return sent, memory
+
+
+def unseal(transform: Transform | None, task: Task, message: Message, sent: Update) -> Update:
+    """The update as the server sees it. The client calls it, too, where its state follows what the server sees."""
+    if transform is None or transform.decode is None:
+        return sent
+    opened = transform.decode({name: value for name, value in sent.items() if name != BUFFERS})
+    base = task.base(message, opened)
+    changes = [name for name in opened if name in base and not isinstance(sent[name], Tree)]
+    return {**sent, **opened, **{name: _apply(opened[name], base[name]) for name in changes}}
+
+
+def received(bench: Bench, ask: Ask, result: Result) -> Update:
+    """A client's update, opened where it was sealed."""
+    if result.memory is None:
+        return result.update
+    return unseal(bench.transform, bench.algorithm.tasks[ask.what], message_for(ask, result.client), result.update)
+
+
+def finalized(bench: Bench, ask: Ask, value: Update | None, round: Round, seed: int) -> Update | None:
+    """The reduced value after the transform's last word on it."""
+    if (
+        value is None
+        or not sealed(bench, ask, round.number)
+        or bench.transform is None
+        or bench.transform.finalize is None
+    ):
+        return value
+    return bench.transform.finalize(value, round, torch_stream(seed, "compression", round.number, "server", ask.what))
+
+
+def _base(task: Task, message: Message, update: Update) -> Mapping[str, Tree]:
+    """What the parts are changes of. ProtocolError for a model of unknown origin: a whole model cannot be thinned out."""
+    base = task.base(message, update)
+    odd = [name for name, x in base.items() if any(x[i].shape != update[name][i].shape for i in x)]
+    if odd or (update.get("model") and "model" not in base):
+        raise ProtocolError("a client returned a model that is no change of one it was told: remove [compression].")
+    return base
+
+
+def _change(value: Any, base: Tree | None) -> Any:
+    """``value - base`` of a part, in the precision of ``value``; DivergedError where it is not finite."""
+    if isinstance(value, Tree) and base is not None:
+        value = value.map(lambda x, b: (x.double() - b.double()).to(x.dtype), base)
+    if isinstance(value, Tree) and not all(bool(torch.isfinite(x).all()) for x in value.values()):
+        raise DivergedError("a client's update is not finite")
+    return value
+
+
+def _apply(change: Tree, base: Tree) -> Tree:
+    """``base + change`` in the precision of ``base``."""
+    return change.map(lambda x, b: (x.double() + b.double()).to(b.dtype), base)
