@@ -70,7 +70,7 @@ def test_error_feedback_is_worth_its_memory(tmp_path: Path, monkeypatch: pytest.
     """One coordinate in a hundred a round: with what was left out sent later the default experiment learns, else much less."""
     table = {"rounds": 20, "compression": {"name": "topk"}}
     kept = run(small(**table), out=tmp_path / "kept", baselines=False).summary["final"]["accuracy"]
-    monkeypatch.setattr(Host, "_memory", lambda self, ask, client: {"off": True})  # a memory without the model
+    monkeypatch.setattr(Host, "_memory", lambda self, ask, client, number: {"off": True})  # a memory without the model
     lost = run(small(**table), out=tmp_path / "lost", baselines=False).summary["final"]["accuracy"]
     assert kept > lost + 0.05
 
