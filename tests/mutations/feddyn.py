@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedatlas.algorithm import Algorithm, Batch, Facts, Message, Model, Round, State, Update, Work
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.tree import Tree
 from mutations import Build, Check, Mutation, oracle, with_task
 from test_feddyn import h_is_the_mean_of_the_duals
 from test_vectors import feddyn_solves, feddyn_two_quadratics
@@ -69,11 +68,12 @@ def by_cohort(**parameters: Any) -> Algorithm:
 def wrong_sign(**parameters: Any) -> Algorithm:
     made = RIGHT(**parameters)
 
-    def finish(w_k: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
-        update, after = made.tasks["train"].finish(w_k, work, message, client, facts)
-        return update, {"g_k": client["g_k"] + (client["g_k"] - after["g_k"])}
+    def settle(seen: Update, work: Work, message: Message, client: State, facts: Facts) -> State:
+        assert made.tasks["train"].settle is not None
+        after = made.tasks["train"].settle(seen, work, message, client, facts)
+        return {"g_k": client["g_k"] + (client["g_k"] - after["g_k"])}
 
-    return with_task(RIGHT, finish=finish)(**parameters)
+    return with_task(RIGHT, settle=settle)(**parameters)
 
 
 CHECKS: tuple[Check, ...] = (oracle("feddyn", alpha=0.3), feddyn_two_quadratics, reaches_the_optimum)

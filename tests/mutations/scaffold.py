@@ -18,9 +18,8 @@ def wrong_sign(g: Tree, y: Tree, message: Message, client: State, facts: Facts) 
     return g - message["c"] + client["c_k"]
 
 
-def never_stored(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
-    update, _ = RIGHT().tasks["train"].finish(y, work, message, client, facts)
-    return update, client
+def never_stored(seen: Update, work: Work, message: Message, client: State, facts: Facts) -> State:
+    return client
 
 
 def by_cohort(round: Round) -> dict[str, Any]:
@@ -47,7 +46,7 @@ MUTATIONS = [
     Mutation(
         "scaffold",
         "control variates never stored",
-        with_task(RIGHT, finish=never_stored),
+        with_task(RIGHT, settle=never_stored),
         (oracle("scaffold"), server_control_is_the_mean_of_the_clients, controls_learn),
     ),
     Mutation(
