@@ -322,3 +322,15 @@ def test_clipping_bounds_the_step() -> None:
         g = gradient(f, f.params, one()[0])
         expected = 0.1 * min(limit, g.norm())
         assert (server["model"] - f.params).norm() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_a_client_without_rows_leaves_scaffolds_controls_alone(option: str) -> None:
+    """It took no step: there is no mean gradient to divide out."""
+    held = rows()
+    empty = {**held, 1: held[1].take(torch.empty(0, dtype=torch.long))}
+    server, host = play(federation(ALGORITHMS["scaffold"](option=option), held=empty), [(0, 1)])
+    assert all(bool(torch.isfinite(x).all()) for part in ("model", "c") for x in server[part].values())
+    kept = host.states.get(1)
+    assert kept is not None
+    assert all(not x.any() for x in kept["c_k"].values())

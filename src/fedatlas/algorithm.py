@@ -52,12 +52,13 @@ class Model(Protocol):
 
 
 class Data(Protocol):
-    """A client's rows, as a survey sees them: whole, in evaluation order, in pieces that fit in memory."""
+    """A client's rows, as a survey sees them: whole, in evaluation order, in pieces that fit in memory; or as its training will."""
 
     n: int
     classes: int
 
     def pieces(self) -> Sequence[Batch]: ...
+    def batches(self) -> Sequence[Batch]: ...
 
 
 class Facts(NamedTuple):
@@ -328,12 +329,15 @@ class Transform(NamedTuple):
     finalize: Callable[[Update, Round, torch.Generator], Update] | None = None  # on the server, after the reduction
 
 
-def full_gradient(model: Model, data: Data, params: Mapping[str, Tensor]) -> Tree:
-    """Mean gradient of the model's loss over all of a client's rows, piece by piece."""
+def mean_gradient(
+    model: Model, batches: Sequence[Batch], params: Mapping[str, Tensor], *, by_rows: bool = True
+) -> Tree:
+    """Mean over ``batches`` of the gradient of the model's loss, by their rows (a client's whole gradient) or batch by batch."""
     leaves = {name: x.detach().requires_grad_() for name, x in params.items()}
     total = Tree({name: torch.zeros_like(x) for name, x in params.items()})
-    for piece in data.pieces():
-        share = len(piece.x) / data.n
-        grads = torch.autograd.grad(model.loss(leaves, piece), list(leaves.values()))
+    rows = sum(len(batch.x) for batch in batches)
+    for batch in batches:
+        share = len(batch.x) / rows if by_rows else 1 / len(batches)
+        grads = torch.autograd.grad(model.loss(leaves, batch), list(leaves.values()))
         total = Tree({name: total[name] + share * g for name, g in zip(leaves, grads, strict=True)})
     return total

@@ -16,10 +16,18 @@ CASES: list[dict[str, Any]] = [
     {"option": "I"},
     {"weights": "samples"},
     {"option": "I", "weights": "samples", "server_lr": 0.7},
+    {"variant": "fedseq_code"},
 ]
 
 
-def run(problem: Problem, *, option: str = "II", server_lr: float = 1.0, weights: str = "uniform") -> dict[str, Any]:
+def run(
+    problem: Problem,
+    *,
+    option: str = "II",
+    server_lr: float = 1.0,
+    weights: str = "uniform",
+    variant: str = "paper",
+) -> dict[str, Any]:
     n, N = problem.n, len(problem.clients)
     total = sum(n.values())
     eta = problem.lr
@@ -34,13 +42,19 @@ def run(problem: Problem, *, option: str = "II", server_lr: float = 1.0, weights
                 g = problem.gradient(y, rows, labels) + problem.weight_decay * y
                 y = y - eta * (g - c_i[i] + c)
                 steps += 1
-            if option == "I":
+            if variant == "fedseq_code":  # the mean over this round's batches, each counted once, without weight decay
+                each = [problem.gradient(x, rows, labels) for rows, labels in problem.batches(number, i)]
+                c_plus = sum(each) / len(each)
+            elif option == "I":
                 c_plus = problem.gradient(x, *problem.rows(i)) + problem.weight_decay * x
             else:
                 c_plus = c_i[i] - c + (x - y) / (steps * eta)
             delta_y[i], delta_c[i] = y - x, c_plus - c_i[i]
             c_i[i] = c_plus
-        if weights == "uniform":
+        if variant == "fedseq_code":
+            x = x + server_lr * sum(n[i] * delta_y[i] for i in S) / sum(n[i] for i in S)
+            c = c + sum(delta_c.values()) / N
+        elif weights == "uniform":
             x = x + server_lr / len(S) * sum(delta_y.values())
             c = c + len(S) / N * sum(delta_c.values()) / len(S)
         else:

@@ -13,7 +13,8 @@ Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020. ALGORITHMS.md
 errata 10-13). The paper's mean is uniform. ``weights="samples"`` weighs the models by n_k over the cohort and c by
 n_k/n, which solves the sample-weighted objective. Weight decay is part of F_k: of its steps and of both options'
 controls. Momentum and adaptive local optimisers are refused with option II: (w_t - y) / (tau eta) would not be a
-gradient then.
+gradient then. ``variant="fedseq_code"`` is what the thesis ran: c_k+ is the mean of the gradients of this round's batches
+at w_t, without weight decay; models are weighted by samples, c by 1/K.
 """
 
 from __future__ import annotations
@@ -33,18 +34,32 @@ from fedatlas.algorithm import (
     Task,
     Update,
     Work,
-    full_gradient,
+    mean_gradient,
 )
+from fedatlas.errors import ConfigError
 from fedatlas.registry import Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 
-def scaffold(*, option: Literal["I", "II"] = "II", server_lr: Rate = 1.0, weights: Weighting = "uniform") -> Algorithm:
-    """y <- y - eta (g + c - c_k); the server averages models by 1/m and controls by 1/K."""
+def scaffold(
+    *,
+    option: Literal["I", "II"] = "II",
+    server_lr: Rate = 1.0,
+    weights: Weighting = "uniform",
+    variant: Literal["paper", "fedseq_code"] = "paper",
+) -> Algorithm:
+    """y <- y - eta (g + c - c_k); the server averages models by 1/m and controls by 1/K.
+
+    The variant ``fedseq_code`` has an option and weights of its own.
+    """
+    paper = variant == "paper"
+    if not paper and (option, weights) != ("II", "uniform"):
+        raise ConfigError("algorithm.variant = 'fedseq_code' sets option and weights itself; remove these keys.")
 
     def gradient_at_anchor(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
-        return {"gradient": full_gradient(model, data, message["model"])}
+        batches = data.pieces() if paper else data.batches()
+        return {"gradient": mean_gradient(model, batches, message["model"], by_rows=paper)}
 
     def direction(g: Tree, y: Tree, message: Message, client: State, facts: Facts) -> Tree:
         drift: Tree = message["c"] - client["c_k"]
@@ -52,8 +67,12 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: Rate = 1.0, weight
 
     def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
         c_k = client["c_k"]
-        if option == "I":
+        if not paper:
+            new = facts.survey["gradient"]
+        elif option == "I":
             new = facts.survey["gradient"] + facts.weight_decay * message["model"]
+        elif not work.steps:  # a client without rows has nothing to say
+            return {"model": y, "c": c_k.zeros()}, client
         else:
             new = c_k - message["c"] + (message["model"] - y) / work.lr_sum
         return {"model": y, "c": new - c_k}, client
@@ -64,22 +83,23 @@ def scaffold(*, option: Literal["I", "II"] = "II", server_lr: Rate = 1.0, weight
     def weigh(round: Round) -> dict[str, Coefficients]:
         K, n = round.K, round.n
         share = {k: round.sizes[k] / n if weights == "samples" else 1 / K for k in round.cohort}
-        return {"model": weighting(weights)(round), "c": share}
+        return {"model": weighting(weights if paper else "samples")(round), "c": share}
 
     def server_update(server: State, mean: Update, round: Round) -> State:
         w = server["model"]
         return {**server, "model": w + server_lr * (mean["model"] - w), "c": server["c"] + mean["c"]}
 
     train = Task(direction=direction, finish=finish, settle=settle, tracked=("c",))
+    exact = paper and option == "II"
     return Algorithm(
         "scaffold",
-        tasks={"train": train if option == "II" else train._replace(survey=gradient_at_anchor, survey_passes=3.0)},
+        tasks={"train": train if exact else train._replace(survey=gradient_at_anchor, survey_passes=3.0)},
         server_init=lambda models, facts: {"model": models["global"], "c": models["global"].zeros()},
         client_init=lambda params, facts: {"c_k": params.zeros()},
         broadcast=lambda server, client_id: {"model": server["model"], "c": server["c"]},
         weigh=weigh,
         server_update=server_update,
-        fixes={"local.optimizer": "sgd", "local.momentum": 0.0} if option == "II" else {},
+        fixes={"local.optimizer": "sgd", "local.momentum": 0.0} if exact else {},
         family="regularisation",
         keeps="its control variate",
         leaves="the local model and the change of its control variate",

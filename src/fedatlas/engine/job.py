@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -78,8 +79,10 @@ class ClientData:
 
     PIECE = 1024  # rows a piece, so that a survey of a large client fits in memory
 
-    def __init__(self, rows: Rows, classes: int, buffers: Mapping[str, Tensor]) -> None:
-        self.rows, self.classes, self.n, self.buffers = rows, classes, rows.n, buffers
+    def __init__(
+        self, rows: Rows, classes: int, buffers: Mapping[str, Tensor], trained: Callable[[], Iterable[Batch]]
+    ) -> None:
+        self.rows, self.classes, self.n, self.buffers, self.trained = rows, classes, rows.n, buffers, trained
 
     def pieces(self) -> Sequence[Batch]:
         """The rows in ascending order; dropout is off."""
@@ -88,6 +91,10 @@ class ClientData:
             x, y, weight = self.rows.x[at:][: self.PIECE], self.rows.y[at:][: self.PIECE], self.rows.weight
             out.append(Batch(x, y, None if weight is None else weight[at:][: self.PIECE], self.buffers))
         return out
+
+    def batches(self) -> Sequence[Batch]:
+        """The batches that this job's steps will see, in their order."""
+        return [batch._replace(extra={**self.buffers, **batch.extra}) for batch in self.trained()]
 
 
 class Prepared(NamedTuple):
@@ -115,17 +122,17 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     options = task.options
     decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
     facts = facts._replace(weight_decay=decay)
-    if task.survey is not None:
-        data = ClientData(rows, bench.classes, buffers)
-        bench.network.module.eval()
-        facts = facts._replace(survey=task.survey(bench.network, data, job.message, job.state))
     budget = job.budget
     if options.steps is not None or options.epochs is not None:
         budget = Budget(options.epochs, options.steps, first_epoch=budget.first_epoch)
-    params = task.start(job.message, job.state, facts) if budget.steps != 0 else Tree()
     local = bench.local
     draw = Draw(job.seed, int(facts.round), streams, local.batch_size, local.augment, bench.masks, bench.fill)
     draw = draw._replace(first_epoch=budget.first_epoch)
+    if task.survey is not None:
+        data = ClientData(rows, bench.classes, buffers, partial(batches, rows, budget, draw))
+        bench.network.module.eval()
+        facts = facts._replace(survey=task.survey(bench.network, data, job.message, job.state))
+    params = task.start(job.message, job.state, facts) if budget.steps != 0 else Tree()
     return Prepared(rows, facts, params, buffers, budget, draw, facts.lr * options.lr_scale, decay)
 
 

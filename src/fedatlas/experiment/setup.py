@@ -329,7 +329,9 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     masks = partial(draw_masks, network.module, shapes, dtype=dtype) if shapes else None
     rows = PartyRows(dataset, partition, seed, dtype, public)
     sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
-    bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift, sent, transform)
+    bench = Bench(
+        algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift, sent, transform
+    )
     cost = flops(network.module, sample)
     return Setup(
         config=config,
