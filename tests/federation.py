@@ -64,6 +64,12 @@ def module(make: Callable[[], nn.Module], dtype: torch.dtype = torch.float64) ->
         return make().to(dtype)
 
 
+def another(params: Tree, number: int) -> Tree:
+    """A further initial model."""
+    stream = numpy_stream(7, "init", number)
+    return params.map(lambda x: x + torch.tensor(stream.normal(scale=0.5, size=tuple(x.shape)), dtype=x.dtype))
+
+
 class Federation(NamedTuple):
     """Everything a run needs, without an experiment file."""
 
@@ -79,7 +85,8 @@ class Federation(NamedTuple):
     def begin(self, host: Host | None = None, lr: float = 0.1) -> State:
         """The server before round 1, after the algorithm's set-up."""
         algorithm, host = self.bench.algorithm, host or self.host()
-        server = dict(algorithm.server_init({"global": self.params}, host.server_facts()))
+        more = {str(i): another(self.params, i) for i in range(1, algorithm.inits)}
+        server = dict(algorithm.server_init({"global": self.params, **more}, host.server_facts()))
         server = {**server, "buffers": self.buffers} if self.buffers else server
         if algorithm.prepare is None:
             return server

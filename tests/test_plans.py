@@ -39,7 +39,8 @@ def kinds() -> dict[str, list[str]]:
 
 
 def job(algorithm: Algorithm, params: Tree, buffers: Tree) -> Job:
-    server = algorithm.server_init({"global": params}, {"K": 2.0, "n": 4.0, "classes": 10.0})
+    models = {"global": params, **{str(i): params for i in range(1, algorithm.inits)}}
+    server = algorithm.server_init(models, {"K": 2.0, "n": 4.0, "classes": 10.0})
     facts = Facts(2.0, 4.0, 2, 10, 1.0, 0.1)
     message = {**algorithm.broadcast(server, 0), **({"buffers": buffers} if buffers else {})}
     state = algorithm.client_init(params, facts) if algorithm.client_init else {}

@@ -262,7 +262,6 @@ def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
         ("algorithm={name='fedavgm', server_lr=-1.0}", "algorithm.server_lr"),
         ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu"),
         ("engine.device=cuda", "not built yet"),
-        ("model={norm='batch', bn='local'}", "not built yet"),
     ],
 )
 def test_one_sentence_for_a_wrong_value(override: str, expected: str) -> None:

@@ -49,6 +49,7 @@ class Model(Protocol):
     def logits(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
     def features(self, params: Mapping[str, Tensor], batch: Batch, frozen: bool = False) -> Tensor: ...
     def loss_and_features(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]: ...
+    def statistics(self, params: Mapping[str, Tensor], batch: Batch) -> Mapping[str, Tensor]: ...
 
 
 class Data(Protocol):
@@ -73,6 +74,7 @@ class Facts(NamedTuple):
     survey: Mapping[str, Any] = {}  # what the task's survey found
     weight_decay: float = 0.0  # of this task's local steps
     momentum: float = 0.0  # of the local optimiser
+    buffers: Mapping[str, Tensor] = {}  # those of the local model, known to `Task.finish` alone
 
 
 class Work(NamedTuple):
@@ -298,7 +300,9 @@ class Algorithm(NamedTuple):
     weigh: Callable[[Round], Weights] = by_samples
     server_update: Callable[[State, Update, Round], State] = take_mean
     models: Callable[[State], Mapping[str, Tree]] = global_model
-    personal: Callable[[Message, State], Tree] | None = None
+    personal: Callable[[Message, State], Tree] | None = None  # may hold buffers, too, where they are the client's own
+    clusters: Callable[[State], Mapping[int, int]] | None = None  # client -> its cluster
+    inits: int = 1  # different initial models: ``models`` of server_init has "global", "1", "2", ...
     needs: Literal["mean", "each", "neighbours"] = "mean"
     needs_classes: bool = False  # works on class labels only
     needs_features: bool = False  # the network must be head(features(x))

@@ -4,14 +4,19 @@ from collections.abc import Callable, Mapping
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.baselines import centralised, local_only
+from fedatlas.algorithms.cfl import cfl
+from fedatlas.algorithms.ditto import ditto
 from fedatlas.algorithms.fedavg import fedavg, fedavgm, fedsgd
+from fedatlas.algorithms.fedbn import fedbn
 from fedatlas.algorithms.feddyn import feddyn
 from fedatlas.algorithms.fednova import fednova
 from fedatlas.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from fedatlas.algorithms.fedprox import fedprox
 from fedatlas.algorithms.fedseq import fedseq, fedseq_inter
+from fedatlas.algorithms.fesem import fesem
 from fedatlas.algorithms.gossip import gossip
 from fedatlas.algorithms.hwfedavg import hwfedavg, nwfedavg
+from fedatlas.algorithms.ifca import ifca
 from fedatlas.algorithms.moon import moon
 from fedatlas.algorithms.push_sum import push_sum
 from fedatlas.algorithms.scaffold import scaffold
@@ -34,6 +39,11 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
     "push_sum": push_sum,
     "moon": moon,
     "fednova": fednova,
+    "cfl": cfl,
+    "fesem": fesem,
+    "ifca": ifca,
+    "ditto": ditto,
+    "fedbn": fedbn,
     "centralised": centralised,
     "local_only": local_only,
 }

@@ -133,14 +133,24 @@ def prepare(bench: Bench, job: Job) -> Prepared:
         bench.network.module.eval()
         facts = facts._replace(survey=task.survey(bench.network, data, job.message, job.state))
     params = task.start(job.message, job.state, facts) if budget.steps != 0 else Tree()
+    params, buffers = parted(params, buffers)
     return Prepared(rows, facts, params, buffers, budget, draw, facts.lr * options.lr_scale, decay)
+
+
+def parted(found: Mapping[str, Tensor], buffers: Tree) -> tuple[Tree, Tree]:
+    """Parameters and buffers of a tree that may hold both; what it lacks is taken from ``buffers``."""
+    if not any(name in found for name in buffers):
+        return Tree(found), buffers
+    own = {name: found[name].clone() if name in found else x for name, x in buffers.items()}
+    return Tree({name: x for name, x in found.items() if name not in own}), Tree(own)
 
 
 def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tree, work: Work) -> Result:
     """All of a job that comes after its last step; the same for every executor."""
     task = bench.algorithm.tasks[job.what]
-    update, state = task.finish(params, work, job.message, job.state, prepared.facts)
-    if buffers and work.steps:
+    facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
+    update, state = task.finish(params, work, job.message, job.state, facts)
+    if buffers and work.steps and update:  # a client that sends nothing sends no statistics either
         update = {**update, "buffers": buffers}
     sent, memory = update, job.memory
     if bench.transform is not None and memory is not None:

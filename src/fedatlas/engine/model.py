@@ -97,6 +97,23 @@ class Network:
         """Mean loss over the rows of a batch."""
         return self.mean_loss(self.logits(params, batch), batch.y, batch.weight)
 
+    def statistics(self, params: Mapping[str, Tensor], batch: Batch) -> Tree:
+        """The buffers of a batch, with running statistics as this batch alone gives them (the variance over rows - 1)."""
+        layers = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+        buffers, momenta = {name: x.clone() for name, x in batch.extra.items()}, [m.momentum for m in layers]
+        self.module.eval()
+        try:
+            for layer in layers:
+                layer.momentum = 1.0
+                layer.train()
+            with torch.no_grad():
+                functional_call(self.module, {**params, **buffers}, (batch.x,))
+        finally:
+            for layer, momentum in zip(layers, momenta, strict=True):
+                layer.momentum = momentum
+                layer.eval()
+        return Tree(buffers)
+
     def state_dict(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All tensors under torch's names and in its order, contiguous, ready to be saved."""
         both: dict[str, Any] = {**params, **buffers}

@@ -203,13 +203,13 @@ def kept_by(job: Job) -> dict[str, Any]:
 
 
 def lay_out(jobs: list[Job]) -> Layout:
-    """A place for every message and state; messages made of the same objects share one."""
+    """A place for every message and state; those made of the same objects under the same names share one."""
     layout = Layout([], [], [], 0)
-    known: dict[tuple[int, ...], tuple[int, int]] = {}
+    known: dict[tuple[tuple[str, int], ...], tuple[int, int]] = {}
     at = 0
     for job in jobs:
         for value, places in ((dict(job.message), layout.messages), (kept_by(job), layout.states)):
-            key = tuple(id(x) for x in value.values())
+            key = tuple((name, id(x)) for name, x in value.items())
             if key not in known:
                 known[key] = (at, codec.size(value))
                 layout.values.append((value, known[key]))

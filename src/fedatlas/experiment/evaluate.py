@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from fedatlas.experiment.setup import Setup, own_rows, test_rows
 from fedatlas.metrics import intervals, quality
 from fedatlas.metrics.fairness import client_summary
 
+HELD = 8  # models whose figures are kept
 PIECE, PICTURES = 2000, 250  # rows a forward pass; of pictures so few that activations stay in the cache
 TWO = 2
 QUALITY = {
@@ -46,6 +48,7 @@ class Evaluator:
         self.setup, self.threads = setup, threads
         self.rows = test_rows(setup)
         self._last: tuple[Mapping[str, Tensor], Rows, Scores] | None = None
+        self._seen: OrderedDict[tuple[int, ...], tuple[Trained, dict[str, Any]]] = OrderedDict()
         self.numbers = setup.dataset.task == "numbers"
         self.keys = QUALITY["numbers" if self.numbers else "classes"]
         self.headline = "rmse" if self.numbers else "accuracy"
@@ -94,12 +97,24 @@ class Evaluator:
 
     def plain_row(self, model: Trained) -> dict[str, Any]:
         """The quality fields of one more model that the algorithm names."""
-        found = self.figures(model)
+        found = self.shared(model)
         return {key: found[key] for key in self.keys}
+
+    def shared(self, model: Trained) -> dict[str, Any]:
+        """The figures on the common rows; a model that several clients use is evaluated once.
+
+        A few models are held, so that none of their tensors can be freed and its identity given to another's.
+        """
+        key = tuple(id(x) for x in (*model.params.values(), *model.buffers.values()))
+        if key not in self._seen:
+            self._seen[key] = model, self.figures(model)
+            while len(self._seen) > HELD:
+                self._seen.popitem(last=False)
+        return self._seen[key][1]
 
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
         """The quality fields where every client uses its own model: means over the clients, weighted by test size (C14)."""
-        each = [self.figures(model_of(k)) for k in self.setup.sizes]
+        each = [self.shared(model_of(k)) for k in self.setup.sizes]
         mean = {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
         own = self._own_summary(model_of)
         if own is None and not self.numbers:

@@ -16,6 +16,7 @@ from fedatlas.algorithm import SERVER, State, Work
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.engine.host import Cost, Host
+from fedatlas.engine.job import parted
 from fedatlas.errors import CheckpointError, ConfigError, DivergedError
 from fedatlas.experiment import machine
 from fedatlas.experiment.checkpoint import Checkpoints, Restored
@@ -26,8 +27,10 @@ from fedatlas.experiment.fingerprint import fingerprint
 from fedatlas.experiment.record import SUMMARY, RunFolder
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up
-from fedatlas.experiment.summary import summarise
+from fedatlas.experiment.summary import planted_groups, summarise
+from fedatlas.metrics.clusters import cluster_figures
 from fedatlas.rounds import federated
+from fedatlas.tree import Tree
 
 Row = dict[str, Any]
 MODULE = "module.json"  # there for runs with a network of one's own
@@ -181,25 +184,28 @@ class Simulation:
 
     def models(self) -> dict[str, Trained]:
         """name -> what is evaluated and saved."""
-        buffers = self.server.get("buffers", {})
-        return {name: Trained(params, buffers) for name, params in self.setup.algorithm.models(self.server).items()}
+        return {name: self.trained(found) for name, found in self.setup.algorithm.models(self.server).items()}
+
+    def trained(self, found: Tree) -> Trained:
+        """A model with the server's buffers where it brings none of its own."""
+        return Trained(*parted(found, self.server.get("buffers", Tree())))
 
     def client_model(self, client: int) -> Trained:
         """What client ``client`` would use: its personal model where the algorithm has such, else the global one."""
         algorithm = self.setup.algorithm
         if algorithm.personal is None:
             return self.models()["global"]
-        message = algorithm.broadcast(self.server, client)
+        buffers = {"buffers": self.server["buffers"]} if self.server.get("buffers") else {}
+        message = {**buffers, **algorithm.broadcast(self.server, client)}
         facts = self.host.facts(client, self.number, 0.0)
-        params = algorithm.personal(message, self.host.state_of(client, message, facts))
-        return Trained(params, message.get("buffers") or self.server.get("buffers", {}))
+        found = algorithm.personal(message, self.host.state_of(client, message, facts))
+        return Trained(*parted(found, message.get("buffers", Tree())))
 
     def quality(self) -> Row:
         """The quality fields of a row."""
-        if self.setup.algorithm.personal is not None:
-            return self.evaluator.personal_row(self.client_model)
         first, *others = self.models().items()
-        row = self.evaluator.row(first[1])
+        personal = self.setup.algorithm.personal is not None
+        row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(first[1])
         if others:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
@@ -307,12 +313,15 @@ def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row], diverg
     """The models and the summary; of a run that ``diverged``, those before it did, and why."""
     models = simulation.models()
     for name, model in models.items():
-        file = "model.safetensors" if len(models) == 1 else f"model-{name}.safetensors"
+        file = "model.safetensors" if name == next(iter(models)) else f"model-{name}.safetensors"
         folder.save_model(file, simulation.setup.network.state_dict(model.params, model.buffers))
     summary = summarise(simulation.setup, simulation.plan, rows)
     if simulation.setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
     summary["per_client"] = simulation.evaluator.per_client(simulation.client_model)
+    if simulation.setup.algorithm.clusters is not None:
+        found = simulation.setup.algorithm.clusters(simulation.server)
+        summary["clusters"] = cluster_figures(found, planted_groups(simulation.setup.partition))
     if simulation.setup.algorithm.personal is None:
         summary["final"] |= simulation.evaluator.detail(models["global"])
     if diverged:

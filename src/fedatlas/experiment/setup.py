@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedatlas.algorithm import SERVER, UNION, Algorithm, Round, Transform
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.fedbn import local_norms, recalibrated
 from fedatlas.data.batches import Rows
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Dataset, Partition
@@ -30,7 +31,7 @@ from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, has_batch_norm, make_loss, make_model
 from fedatlas.registry import arguments, find
-from fedatlas.rng import numpy_stream, torch_stream
+from fedatlas.rng import derive, numpy_stream, torch_stream
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
 
@@ -293,6 +294,11 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     if config.engine.device == "cuda":
         raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
     algorithm = make_algorithm(config)
+    if algorithm.inits > 1 and (config.model.init or module is not None):
+        raise ConfigError(
+            f"algorithm '{algorithm.name}' begins with {algorithm.inits} different models: it cannot take one initial model "
+            "from model.init or a network of your own; name a model in [model]."
+        )
     config, notices = apply_fixes(config, algorithm)
     check_rate(config, algorithm)
     notices += profile_notices(config, algorithm)
@@ -322,6 +328,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     check_asked(config, dataset, partition)
     network, loss = make_network(config, dataset, seed, module)
     notices += network_notices(config, algorithm, dataset, network)
+    algorithm = with_batch_norm(algorithm, config.model.bn)
     check_batch_norm(network.module, partition, config.local.batch_size)
     params, buffers = network.initial()
     sample = dataset.inputs(dataset.x_train[:2], dtype)
@@ -390,15 +397,23 @@ def make_network(
     config: ExperimentConfig, dataset: Dataset, seed: int, module: nn.Module | None
 ) -> tuple[Network, Loss]:
     """The initial network, the user's own or that of ``[model]``, and its loss."""
-    if config.model.bn != "average":
-        raise ConfigError(
-            f"model.bn = '{config.model.bn}' is not built yet: running statistics are averaged; use 'average'."
-        )
     loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
     loss.check(dataset.targets(dataset.y_train))
     tokens, dtype = dataset.x_train.dtype == torch.int64, DTYPES[config.engine.precision]
     wanted = config.model if module is None else module
     return Network(make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens), loss.mean), loss
+
+
+def with_batch_norm(algorithm: Algorithm, bn: str) -> Algorithm:
+    """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
+    if bn == "average":
+        return algorithm
+    several = algorithm.clusters is not None or algorithm.needs == "neighbours"
+    if several or (bn == "recalibrate" and algorithm.personal is not None):
+        raise ConfigError(
+            f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."
+        )
+    return local_norms(algorithm) if bn == "local" else recalibrated(algorithm)
 
 
 def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -> None:
@@ -442,8 +457,15 @@ def own_rows(setup: Setup, client: int) -> Rows:
 
 def first_server(setup: Setup, host: Host) -> dict[str, Any]:
     """The server's state before round 1, with the model's buffers where it has any."""
-    server = dict(setup.algorithm.server_init({"global": setup.params}, host.server_facts()))
+    models = {"global": setup.params, **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.inits)}}
+    server = dict(setup.algorithm.server_init(models, host.server_facts()))
     return {**server, "buffers": setup.buffers} if setup.buffers else server
+
+
+def another_model(setup: Setup, number: int) -> Tree:
+    """A further initial model, drawn from the stream (seed, ``init``, number)."""
+    network, _ = make_network(setup.config, setup.dataset, derive(setup.seed, "init", number), None)
+    return network.initial()[0]
 
 
 def all_clients(setup: Setup) -> Round:

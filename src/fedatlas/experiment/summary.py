@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedatlas.data.dataset import Partition
 from fedatlas.data.partition import describe as describe_partition
 from fedatlas.engine.executors import Plan
 from fedatlas.experiment import machine
@@ -78,6 +79,13 @@ def partition_facts(setup: Setup) -> dict[str, Any]:
     """Who holds what, in figures: sizes, class counts, distance to the whole."""
     labels = setup.dataset.y_train.numpy()
     return describe_partition(setup.partition, labels, setup.dataset.classes)
+
+
+def planted_groups(partition: Partition) -> dict[int, Any]:
+    """client -> the group it was planted in: clients whose pictures are turned alike, or ``info["groups"]``; {} if there are none."""
+    known = partition.info.get("groups")
+    groups = dict(enumerate(known if known is not None else (spec["rotate"] for spec in partition.feature_skew)))
+    return groups if len(set(groups.values())) > 1 else {}
 
 
 def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, Any]:

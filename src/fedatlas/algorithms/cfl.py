@@ -1,0 +1,141 @@
+"""CFL: clusters of clients are split in two when their updates disagree although together they have come to rest.
+
+=======  =============================================  ==========  =========================================================
+theta_c  model of cluster c                             Delta_k     update of client k: its local model minus theta_c
+n_k      examples of client k, n_c those of cluster c   alpha_ij    cosine of Delta_i and Delta_j, over trainable tensors
+eps1     ``eps1``: the mean update is short             eps2        ``eps2``: some client's update is long
+gamma    ``gamma``: least separation of a split         ``linkage``  how the two halves are found
+=======  =============================================  ==========  =========================================================
+
+    every cluster: theta_c <- theta_c + sum over c of (n_k / n_c) Delta_k
+    split first if |sum (n_k / n_c) Delta_k| < eps1 and max |Delta_k| > eps2, round > ``after_round`` and |c| > 2: into the two halves
+    with the smallest largest alpha_ij across; with ``gamma`` only if sqrt((1 - that alpha) / 2) > gamma
+
+Source: Sattler, Mueller, Samek, IEEE TNNLS 2021. ALGORITHMS.md G10. Two halves with the smallest largest similarity across are what single
+linkage ends with (the weakest edge of the maximum spanning tree is dropped); the authors' code takes ``complete`` linkage and plain means.
+A cluster is tested in rounds that all of its clients return from. A client that is new after a split goes down the tree: at each split it
+trains the model that was split, and takes the side whose updates are more like its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Algorithm, Ask, Replies, Round, RoundGenerator, State
+from fedatlas.algorithms import clusters as shared
+from fedatlas.registry import Rate
+from fedatlas.rounds import cast_like
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting
+
+Linkage = Literal["single", "complete"]
+TWO = 2
+
+
+def cfl(
+    *,
+    eps1: Rate = 0.4,
+    eps2: Rate = 1.6,
+    gamma: Rate = 0.0,
+    after_round: int = 20,
+    linkage: Linkage = "single",
+    weights: Weighting = "samples",
+) -> Algorithm:
+    """theta_c <- mean of the cluster's local models; clusters that disagree at rest are split in two."""
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        names = yield from places(algorithm, server, round)
+        server = {**server, "cluster": {**server["cluster"], **{str(k): name for k, name in names.items()}}}
+        sent = {k: algorithm.broadcast(server, k) for k in round.cohort}
+        replies = yield Ask(round.cohort, "train", sent, "each", budgets=round.budgets)
+        if not replies.clients:
+            return server
+        for name, held in shared.members({int(k): c for k, c in server["cluster"].items()}).items():
+            if round.number > after_round and len(held) > TWO and set(held) <= set(replies.clients):
+                server = divided(server, name, held, replies, round)
+        names = {k: server["cluster"][str(k)] for k in replies.clients}
+        return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
+
+    def divided(server: State, name: str, held: list[int], replies: Replies, round: Round) -> State:
+        """The server with cluster ``name`` split, or as it was where the test fails."""
+        old = server["clusters"][name]
+        updates = [replies.each[k]["model"] - old["model"] for k in held]
+        inner = shared.products(updates, updates)
+        rows = torch.tensor([float(round.sizes[k]) if weights == "samples" else 1.0 for k in held], dtype=torch.float64)
+        p, norms = rows / rows.sum(), inner.diagonal().clamp(min=0).sqrt()
+        if not (float((p @ inner @ p).clamp(min=0).sqrt()) < eps1 and float(norms.max()) > eps2):
+            return server
+        alpha = inner / (norms[:, None] * norms[None, :]).clamp(min=1e-12)
+        left, right = bipartition(alpha, linkage)
+        across = float(alpha[left][:, right].max())
+        if gamma and max((1 - across) / 2, 0.0) ** 0.5 <= gamma:
+            return server
+        fresh = str(len(server["clusters"]))
+        moved = {str(held[i]): fresh for i in right}
+        sides = [direction([updates[i] for i in side], norms[side]) for side in (left, right)]
+        split = {"from": name, "to": fresh, "old": {**shared.of_all(server), **old}, "stay": sides[0], "go": sides[1]}
+        return {
+            **server,
+            "clusters": {**server["clusters"], fresh: old},
+            "cluster": {**server["cluster"], **moved},
+            "splits": [*server["splits"], split],
+        }
+
+    return Algorithm(
+        "cfl",
+        rounds=rounds,
+        server_init=lambda models, facts: {**shared.first_state([models["global"]]), "splits": []},
+        broadcast=shared.of_client,
+        models=shared.models,
+        clusters=shared.assignment,
+        personal=lambda message, client: shared.whole(message),
+        needs="each",
+        fixes={"cohort.fraction": 1.0, "cohort.size": None},
+        family="clustering: multitask",
+        leaves="the local model, which the server sees client by client",
+    )
+
+
+def places(algorithm: Algorithm, server: State, round: Round) -> Generator[Ask, Replies, dict[int, str]]:
+    """The clusters of clients that are new: the first one, or where the splits so far lead them."""
+    names = {k: "0" for k in round.cohort if str(k) not in server["cluster"]}
+    for split in server["splits"]:
+        asked = tuple(k for k, name in names.items() if name == split["from"])
+        if not asked:
+            continue
+        replies = yield Ask(asked, "train", dict.fromkeys(asked, split["old"]), "each", budgets=round.budgets)
+        for k in replies.clients:
+            update = replies.each[k]["model"] - split["old"]["model"]
+            if update.dot(split["go"]) > update.dot(split["stay"]):
+                names[k] = split["to"]
+    return names
+
+
+def bipartition(alpha: Tensor, linkage: Linkage) -> tuple[list[int], list[int]]:
+    """Two halves of the clients, the first holds client 0: the most similar groups are joined until two are left.
+
+    How similar two groups are: ``single``, the largest alpha across; ``complete``, the smallest. Equals: the first pair.
+    """
+    groups: dict[int, list[int]] = {i: [i] for i in range(len(alpha))}
+    near = alpha.clone()
+    near.fill_diagonal_(-torch.inf)
+    while len(groups) > TWO:
+        i, j = sorted(divmod(int(near.argmax()), len(near)))
+        joined = torch.maximum(near[i], near[j]) if linkage == "single" else torch.minimum(near[i], near[j])
+        near[i, :] = near[:, i] = joined
+        near[j, :] = near[:, j] = near[i, i] = -torch.inf
+        groups[i] += groups.pop(j)
+    left, right = sorted(sorted(group) for group in groups.values())
+    return left, right
+
+
+def direction(updates: list[Tree], norms: Tensor) -> Any:
+    """Mean of the updates at length 1: its product with an update is that one's mean cosine, times its length."""
+    total = updates[0].zeros().to(torch.float64)
+    for update, norm in zip(updates, norms.tolist(), strict=True):
+        total = total + update.to(torch.float64) / (max(norm, 1e-12) * len(updates))
+    return cast_like(total, updates[0])

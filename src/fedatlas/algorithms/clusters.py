@@ -1,0 +1,127 @@
+"""What CFL, FeSEM and IFCA share: a model for each cluster of clients, and who belongs to which.
+
+The server holds ``clusters`` (name -> ``{"model": ..., "buffers": ...}``), ``cluster`` (client -> name of its cluster) and ``rows``
+(client -> its examples). ``model`` and ``buffers`` are those of the whole federation, for clients that no cluster knows yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.algorithm import Message, Replies, State, Update
+from fedatlas.rounds import cast_like
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting
+
+Names = Mapping[int, str]
+"""client -> name of its cluster."""
+
+
+def first_state(models: Iterable[Tree]) -> State:
+    """One cluster a model, numbered in order; nobody belongs to any."""
+    clusters = {str(i): {"model": model} for i, model in enumerate(models)}
+    return {"model": clusters["0"]["model"], "clusters": clusters, "cluster": {}, "rows": {}}
+
+
+def of_client(server: State, client: int) -> Message:
+    """The model of a client's cluster, the federation's where it has none; its buffers beside it."""
+    name = server["cluster"].get(str(client))
+    own = server["clusters"][name] if name is not None else {"model": server["model"]}
+    return {**of_all(server), **own}
+
+
+def of_all(server: State) -> Message:
+    """The buffers of the federation's model, which stand in where a cluster has none yet."""
+    return {"buffers": server["buffers"]} if server.get("buffers") else {}
+
+
+def whole(message: Message) -> Tree:
+    """A cluster's model and buffers in one tree, as a client takes them over."""
+    model: Tree = message["model"]
+    return Tree({**model, **message["buffers"]}) if message.get("buffers") else model
+
+
+def models(server: State) -> Mapping[str, Tree]:
+    """The federation's model, then the clusters' where there are several."""
+    everybody = {"global": server["model"]}
+    if len(server["clusters"]) == 1:
+        return everybody
+    return {**everybody, **{f"cluster-{name}": whole(own) for name, own in server["clusters"].items()}}
+
+
+def assignment(server: State) -> Mapping[int, int]:
+    """client -> number of its cluster."""
+    return {int(k): int(name) for k, name in server["cluster"].items()}
+
+
+def members(names: Names) -> dict[str, list[int]]:
+    """cluster -> its clients, ascending."""
+    out: dict[str, list[int]] = {}
+    for k in sorted(names):
+        out.setdefault(names[k], []).append(k)
+    return out
+
+
+def mean(parts: Mapping[str, Update], weight: Mapping[str, float], like: Update) -> Update:
+    """Mean of models and buffers by ``weight``, in float64 and in the order given, in the precision of ``like`` (C8, C9)."""
+    total, added = sum(weight.values()), WeightedSum()
+    for key, part in parts.items():
+        added.add({name: part[name] for name in ("model", "buffers") if name in part}, weight[key] / total)
+    out: Update = cast_like(added.total, like)
+    return out
+
+
+def renewed(server: State, replies: Replies, names: Names, sizes: Mapping[int, int], weights: Weighting) -> State:
+    """The server after a round: each cluster is the mean of its members' models; one that nobody returned to keeps its own."""
+    weight = {k: float(sizes[k]) if weights == "samples" else 1.0 for k in replies.clients}
+    after = {**server, "rows": {**server["rows"], **{str(k): sizes[k] for k in replies.clients}}}
+    after["cluster"] = {**server["cluster"], **{str(k): names[k] for k in replies.clients}}
+    clusters = dict(server["clusters"])
+    for name, held in members({k: names[k] for k in replies.clients}).items():
+        got = {str(k): replies.each[k] for k in held}
+        clusters[name] = mean(got, {str(k): weight[k] for k in held}, {**of_all(server), **clusters[name]})
+    return {**after, "clusters": clusters}
+
+
+def averaged(server: State) -> State:
+    """The federation's model: the mean of the clusters' by their members' examples."""
+    held = rows_of_clusters(server)
+    parts = {name: {**of_all(server), **server["clusters"][name]} for name in held}
+    return {**server, **mean(parts, held, server)} if held else server
+
+
+def largest(server: State) -> str:
+    """The cluster with most examples; equals: the first."""
+    held = rows_of_clusters(server)
+    return max(held, key=lambda name: held[name], default="0")
+
+
+def rows_of_clusters(server: State) -> dict[str, float]:
+    """cluster -> examples of its known members, in the clusters' order; those without any are left out."""
+    out = dict.fromkeys(server["clusters"], 0.0)
+    for k, name in server["cluster"].items():
+        out[name] += server["rows"].get(k, 0)
+    return {name: n for name, n in out.items() if n}
+
+
+def products(trees: list[Tree], others: list[Tree]) -> Tensor:
+    """Inner products of every tree with every other, (len(trees), len(others)), in float64, tensor by tensor."""
+    out = torch.zeros(len(trees), len(others), dtype=torch.float64)
+    for name in trees[0]:
+        a, b = (torch.stack([t[name].reshape(-1).double() for t in side]) for side in (trees, others))
+        out += a @ b.T
+    return out
+
+
+def squared_distances(trees: list[Tree], others: list[Tree]) -> Tensor:
+    """||a - b||^2 of every tree to every other, (len(trees), len(others)), in float64, tensor by tensor."""
+    out = torch.zeros(len(trees), len(others), dtype=torch.float64)
+    for name in trees[0]:
+        a, b = (torch.stack([t[name].reshape(-1).double() for t in side]) for side in (trees, others))
+        for j, row in enumerate(b):
+            out[:, j] += (a - row).square().sum(1)
+    return out

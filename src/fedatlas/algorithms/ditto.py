@@ -1,0 +1,74 @@
+"""Ditto: FedAvg's model for everybody, and for each client a model of its own that is drawn towards it.
+
+=====  ==========================================  ========  ==================================================
+w_t    global model received this round            v_k       client k's own model, kept on the client
+lam    ``lam``: pull of v_k towards w_t            eta       ``local.lr``; eta lam < 2, else the step diverges
+=====  ==========================================  ========  ==================================================
+
+    v_k <- v_k - eta (grad F_k(v_k) + lam (v_k - w_t))     ``personal_epochs`` epochs (0: as many as the others)
+    w   <- FedAvg's round, bit for bit
+
+Source: Li, Hu, Beirami, Smith, ICML 2021, Algorithm 2. ALGORITHMS.md B12. lam = 0 is local training, lam -> infinity gives w_t. v_k begins
+at the first model that the client receives. Both kinds of work of a round shuffle alike. Nothing of v_k leaves the client.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedatlas.algorithm import Algorithm, Ask, Facts, Local, Message, Round, RoundGenerator, State, Task, Update, Work
+from fedatlas.registry import Rate
+from fedatlas.rounds import messages, returned, updated, weights_of
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting, weighting
+
+
+def ditto(*, lam: Rate = 0.1, personal_epochs: int = 0, weights: Weighting = "samples") -> Algorithm:
+    """w <- sum p_k w_k; v_k <- v_k - eta (g + lam (v_k - w_t))."""
+
+    def direction(g: Tree, v: Tree, message: Message, client: State, facts: Facts) -> Tree:
+        pull: Tree = lam * (v - message["model"])
+        return g + pull
+
+    personal = Task(
+        start=own_model,
+        direction=direction if lam else None,  # left out, so that the work equals local training's bit for bit
+        finish=keep_model,
+        options=Local(epochs=personal_epochs or None),
+    )
+    return Algorithm(
+        "ditto",
+        rounds=rounds,
+        tasks={"train": Task(stateful=False), "personal": personal},
+        client_init=lambda params, facts: {"v": params},
+        weigh=weighting(weights),
+        personal=own,
+        lr_below=2 / lam if lam else math.inf,
+        family="personalisation",
+        keeps="its own model",
+    )
+
+
+def own(message: Message, client: State) -> Tree:
+    """v_k, with the statistics of its batch norm."""
+    return Tree({**client["v"], **client.get("buffers", {})})
+
+
+def own_model(message: Message, client: State, facts: Facts) -> Tree:
+    """The client's own model goes on where it stopped."""
+    return own(message, client)
+
+
+def keep_model(v: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """The client's own model stays with it."""
+    return {}, {"v": v, **({"buffers": facts.buffers} if facts.buffers else {})}
+
+
+def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+    """The message comes once and serves both; the global model's work comes last, so that its losses are the round's."""
+    sent = messages(algorithm, server, round.cohort)
+    yield Ask(round.cohort, "personal", sent, "sum", budgets=round.budgets)
+    at_hand = {k: k for k in round.cohort}
+    weights = weights_of(algorithm, round)
+    replies = yield Ask(round.cohort, "train", sent, "mean", weights, round.budgets, sender=at_hand)
+    return updated(algorithm, server, replies, returned(round, replies))

@@ -1,0 +1,169 @@
+"""FedBN: the layers of batch norm stay with the client, everything else is averaged. And what else ``model.bn`` can mean.
+
+=======  ==============================================================================  ===================================
+own      the client's batch-norm layers: scale, shift, running mean and variance         kept on the client
+norms    the names of these layers' trainable tensors, sent with the model
+=======  ==============================================================================  ===================================
+
+    client: model received, with ``own`` in place of its batch-norm layers -> local training -> ``own`` anew
+
+Source: Li, Jiang, Zhang, Kamp, Dou, ICLR 2021. ALGORITHMS.md B10, C9. A client that is new has no ``own`` and begins with the
+average of the others': for its sake the layers count in the server's mean (never one by one), which nobody else uses. Without
+batch norm this is the algorithm itself, bit for bit; group and layer norm keep no statistics and are averaged. What an algorithm
+adds to the gradient (proximal terms, control variates) spares these layers: they have nothing to agree on with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Data,
+    Facts,
+    Local,
+    Message,
+    Model,
+    Round,
+    RoundGenerator,
+    State,
+    Task,
+    Update,
+    Work,
+)
+from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.rounds import cast_like, federated
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting
+
+MEAN, VAR = "running_mean", "running_var"
+
+
+def fedbn(*, weights: Weighting = "samples") -> Algorithm:
+    """w <- sum p_k w_k, but for each client's own batch-norm layers."""
+    return local_norms(fedavg(weights=weights))._replace(name="fedbn", family="personalisation")
+
+
+def local_norms(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with batch-norm layers that stay with the client (``model.bn = "local"``)."""
+    begin, told, mine = algorithm.client_init, algorithm.broadcast, algorithm.personal
+
+    def broadcast(server: State, client_id: int) -> Message:
+        message = told(server, client_id)
+        names = norms(message.get("model", {}), server.get("buffers", {}))
+        return {**message, "norms": Tree({name: torch.empty(0) for name in names})} if names else message
+
+    def personal(message: Message, client: State) -> Tree:
+        seen = with_own(message, client)
+        return Tree({**(Tree(seen["model"]) if mine is None else mine(seen, client)), **client["own"]})
+
+    return algorithm._replace(
+        tasks={name: kept(task) if task.stateful else task for name, task in algorithm.tasks.items()},
+        client_init=lambda params, facts: {**(begin(params, facts) if begin else {}), "own": Tree()},
+        broadcast=broadcast,
+        personal=personal,
+        keeps="its batch-norm layers" if begin is None else f"{algorithm.keeps}; its batch-norm layers",
+        leaves=f"{algorithm.leaves}; its batch-norm layers serve clients that are new",
+    )
+
+
+def norms(model: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> list[str]:
+    """Trainable tensors of the layers that keep running statistics."""
+    layers = {name.removesuffix(MEAN) for name in buffers if name.endswith(MEAN)}
+    return [name for name in model if name[: name.rfind(".") + 1] in layers]
+
+
+def with_own(message: Message, client: State) -> Message:
+    """The message as if its model had the client's batch-norm layers."""
+    own = client["own"]
+    if not own or "model" not in message:
+        return message
+    return {**message, "model": Tree({name: own.get(name, x) for name, x in message["model"].items()})}
+
+
+def kept(task: Task) -> Task:
+    """A task whose model has the client's batch-norm layers, before and after."""
+    survey, inner, settle = task.survey, task.direction, task.settle
+
+    def start(message: Message, client: State, facts: Facts) -> Tree:
+        return Tree({**task.start(with_own(message, client), client, facts), **client["own"]})
+
+    def look(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+        assert survey is not None
+        return survey(model, data, with_own(message, client), client)
+
+    def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:
+        assert inner is not None
+        plain = message.get("norms", {})
+        return Tree({name: g[name] if name in plain else x for name, x in inner(g, w, message, client, facts).items()})
+
+    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        update, state = task.finish(params, work, with_own(message, client), client, facts)
+        own = {**{name: params[name] for name in message.get("norms", {}) if work.steps}, **facts.buffers}
+        return update, {**state, "own": Tree(own) if own else client["own"]}
+
+    def settled(seen: Update, work: Work, message: Message, client: State, facts: Facts) -> State:
+        assert settle is not None
+        return {**settle(seen, work, with_own(message, client), client, facts), "own": client["own"]}
+
+    return task._replace(
+        settle=settled if settle else None,
+        start=start,
+        survey=look if survey else None,
+        direction=direction if inner else None,
+        finish=finish,
+    )
+
+
+# ---------------------------------------------------------------------- recalibrate
+
+
+def recalibrated(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with statistics taken anew after every round (``model.bn = "recalibrate"``).
+
+    The cohort passes its rows through the new model in batches of up to 1,024; mean and second moment over all their rows give the
+    running mean and variance. The server sees sums only.
+    """
+    rounds = algorithm.rounds or federated
+
+    def then_look(made: Algorithm, server: State, round: Round) -> RoundGenerator:
+        after = yield from rounds(made, server, round)
+        buffers = after.get("buffers")
+        if not round.cohort or not buffers:
+            return after
+        told: Message = {"model": after["model"], "buffers": buffers}
+        replies = yield Ask(round.cohort, "statistics", dict.fromkeys(round.cohort, told), "sum")
+        assert replies.value is not None
+        mean = {name: x / replies.value["n"] for name, x in replies.value["moments"].items()}
+        found = {name: x - mean[partner(name)] ** 2 if name.endswith(VAR) else x for name, x in mean.items()}
+        return {**after, "buffers": cast_like(Tree({**buffers, **found}), buffers)}
+
+    look = Task(survey=moments, finish=say_moments, options=Local(steps=0), stateful=False, survey_passes=1.0)
+    return algorithm._replace(rounds=then_look, tasks={**algorithm.tasks, "statistics": look})
+
+
+def partner(name: str) -> str:
+    """The running mean that belongs to a running variance."""
+    return name.removesuffix(VAR) + MEAN
+
+
+def moments(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+    """Sums over a client's rows of the mean and the second moment that each layer with running statistics sees."""
+    total, n = Tree(), 0
+    pieces = data.pieces()
+    for piece in [p for p in pieces if len(p.x) > 1 or len(pieces) == 1]:  # one row has no variance
+        seen = model.statistics(message["model"], piece)
+        both = {name: x.double() for name, x in seen.items() if name.endswith((MEAN, VAR))}
+        sums = Tree({k: len(piece.x) * (x + both[partner(k)] ** 2 if k.endswith(VAR) else x) for k, x in both.items()})
+        total, n = total + sums if total else sums, n + len(piece.x)
+    return {"moments": total, "n": n}
+
+
+def say_moments(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """The sums go up, to be added to the others'."""
+    return {"moments": facts.survey["moments"], "n": facts.survey["n"]}, client

@@ -1,0 +1,104 @@
+"""FeSEM: k-means of the clients' models; every client goes on from the centre that is nearest to it.
+
+====  =======================================  =======  ==========================================
+W_k   model that client k returned             r_k      its centre: the nearest of N = ``clusters``
+C_i   centre i, the model of cluster i         K        clients that returned
+====  =======================================  =======  ==========================================
+
+    client: W_k <- LocalTrain(C_{r_k})
+    E:      r_k <- argmin_i |W_k - C_i|^2, equals: the smallest i
+    M:      C_i <- mean of the W_k with r_k = i          both lower (1/K) sum_k |W_k - C_{r_k}|^2
+
+Once, before round 1 (not with one cluster): every client trains w_0, and k-means++ draws the centres among what comes back.
+Source: Long, Xie, Shen, Zhou, Wang, Jiang, WWW Journal 2023 (Xie et al. 2020). ALGORITHMS.md G11. Distances are over all trainable tensors;
+the authors cluster on one chosen tensor. A centre without members among those who returned keeps its value; one without any member at all
+takes the model of the returned client that is farthest from its own centre. ``weights = "samples"`` counts clients by their examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fedatlas.algorithm import Algorithm, Ask, Replies, Round, RoundGenerator, State
+from fedatlas.algorithms import clusters as shared
+from fedatlas.errors import ConfigError
+from fedatlas.registry import Whole
+from fedatlas.rng import numpy_stream
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting
+
+
+def fesem(*, clusters: Whole = 2, weights: Weighting = "uniform") -> Algorithm:
+    """r_k = argmin_i |W_k - C_i|; C_i <- mean of the W_k with r_k = i."""
+
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+        return shared.first_state([models["global"]] * clusters)
+
+    def em(server: State, replies: Replies, round: Round) -> State:
+        """Both steps at the models that came back."""
+        names = nearest(server, replies)
+        return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        sent = {k: algorithm.broadcast(server, k) for k in round.cohort}
+        replies = yield Ask(round.cohort, "train", sent, "each", budgets=round.budgets)
+        return em(server, replies, round) if replies.clients else server
+
+    def prepare(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        if clusters > round.m:
+            raise ConfigError(
+                f"algorithm.clusters = {clusters}: only {round.m} clients hold rows; take at most as many clusters."
+            )
+        sent = {k: algorithm.broadcast(server, k) for k in round.cohort}
+        replies = yield Ask(round.cohort, "train", sent, "each")
+        drawn = seeds([replies.each[k]["model"] for k in replies.clients], clusters, round.seed)
+        centres = {str(i): dict(replies.each[replies.clients[j]]) for i, j in enumerate(drawn)}
+        return em({**server, "clusters": centres}, replies, round)
+
+    return Algorithm(
+        "fesem",
+        rounds=rounds,
+        prepare=prepare if clusters > 1 else None,
+        server_init=server_init,
+        broadcast=shared.of_client,
+        models=shared.models,
+        clusters=shared.assignment,
+        personal=lambda message, client: shared.whole(message),
+        needs="each",
+        family="clustering: multitask",
+        leaves="the local model, which the server sees client by client",
+    )
+
+
+def nearest(server: State, replies: Replies) -> dict[int, str]:
+    """The E step, then a member for every centre that has none."""
+    clients, names = replies.clients, list(server["clusters"])
+    centres = [server["clusters"][name]["model"] for name in names]
+    far = shared.squared_distances([replies.each[k]["model"] for k in clients], centres)
+    own = {k: names[int(i)] for k, i in zip(clients, far.numpy().argmin(1), strict=True)}
+    away = dict(zip(clients, far.min(1).values.tolist(), strict=True))
+    for name in names:
+        held = {**server["cluster"], **{str(k): c for k, c in own.items()}}
+        if name not in held.values():
+            alone = [k for k in clients if list(held.values()).count(own[k]) == 1]
+            free = [k for k in clients if k not in alone]
+            if free:
+                own[max(free, key=lambda k: (away[k], -k))] = name
+    return own
+
+
+def seeds(models: list[Tree], count: int, seed: int) -> list[int]:
+    """k-means++: the first at random, each further one with probability ~ its squared distance to the nearest drawn before."""
+    stream = numpy_stream(seed, "grouping", "centres")
+    drawn = [int(stream.integers(len(models)))]
+    while len(drawn) < count:
+        away = shared.squared_distances(models, [models[i] for i in drawn]).min(1).values
+        away[drawn] = 0.0
+        rest = torch.ones_like(away)
+        rest[drawn] = 0.0
+        p = away if float(away.sum()) > 0 else rest
+        drawn.append(int(stream.choice(len(models), p=(p / p.sum()).numpy())))
+    return drawn

@@ -1,0 +1,169 @@
+"""IFCA: every client is sent the models of all clusters, trains the one that fits its data best, and says which.
+
+=======  ==========================================  =======  ================================================
+theta_j  model of cluster j, of N = ``clusters``     F_k      mean loss over the rows of client k
+j_k      cluster that client k picked                S_j      those of the cohort that picked j
+=======  ==========================================  =======  ================================================
+
+    client:  j_k = argmin_j F_k(theta_j), equals: the smallest;  w_k <- LocalTrain(theta_{j_k})
+    model:     theta_j <- sum over S_j of n_k w_k / sum over S_j of n_k
+    gradient:  theta_j <- theta_j + sum over S_j of n_k (w_k - theta_j) / sum over the cohort of n_k, with one exact gradient a client
+
+Source: Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020. ALGORITHMS.md B11. A cluster that nobody picked keeps its model. The N models begin
+apart, each drawn from the run's ``init`` stream; ``starts`` sets of them are tried for ``start_rounds`` rounds before round 1 and the run
+goes on with the set of lowest training loss. The paper's means are uniform (``weights``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Data,
+    Facts,
+    Local,
+    Message,
+    Model,
+    Replies,
+    Round,
+    RoundGenerator,
+    State,
+    Task,
+    Update,
+    Work,
+)
+from fedatlas.algorithms import clusters as shared
+from fedatlas.registry import Whole
+from fedatlas.rounds import cast_like
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting, weighting
+
+
+def ifca(
+    *,
+    clusters: Whole = 2,
+    starts: Whole = 5,
+    start_rounds: Whole = 1,
+    average: Literal["model", "gradient"] = "model",
+    weights: Weighting = "samples",
+) -> Algorithm:
+    """j_k = argmin_j F_k(theta_j); theta_j <- mean of the w_k with j_k = j."""
+    starts = 1 if clusters == 1 else starts
+    choose: dict[str, Any] = {"survey": best_fit, "survey_passes": float(clusters)}
+
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+        drawn = [models["global"], *(models[str(i)] for i in range(1, clusters * starts))]
+        further = [drawn[i : i + clusters] for i in range(clusters, len(drawn), clusters)]
+        return {**shared.first_state(drawn[:clusters]), "starts": further}
+
+    def rounds(algorithm: Algorithm, server: State, round: Round, turn: int = 0) -> RoundGenerator:
+        sent, visits = told(algorithm, server, round), dict.fromkeys(round.cohort, turn)
+        replies = yield Ask(round.cohort, "train", sent, "each", budgets=round.budgets, visits=visits)
+        if not replies.clients:
+            return server
+        after = shared.renewed(server, replies, picked(replies), round.sizes, weights)
+        if average == "gradient":
+            after = damped(server, after, replies, weighting(weights)(round._replace(cohort=replies.clients)))
+        return with_largest(after)
+
+    def prepare(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        """Every set of models is trained for a while; the one that fits best is kept."""
+        best, lowest, n = server, float("inf"), sum(round.sizes.values())
+        for further in [None, *server["starts"]]:
+            tried = server if further is None else {**server, **shared.first_state(further)}
+            for turn in range(start_rounds):
+                tried = yield from rounds(algorithm, tried, round, turn)
+            scored = yield Ask(round.cohort, "score", told(algorithm, tried, round), "each")
+            loss = sum(round.sizes[k] * scored.each[k]["loss"] for k in scored.clients) / n
+            if loss < lowest:
+                names = {str(k): name for k, name in picked(scored).items()}
+                best, lowest = with_largest({**tried, "cluster": names}), loss
+        return {**best, "starts": []}
+
+    return Algorithm(
+        "ifca",
+        rounds=rounds,
+        prepare=prepare if starts > 1 else None,
+        tasks={
+            "train": Task(start=from_picked, finish=say_which, **choose),
+            "score": Task(finish=say_loss, options=Local(steps=0), **choose),
+        },
+        inits=clusters * starts,
+        server_init=server_init,
+        broadcast=broadcast,
+        models=shared.models,
+        clusters=shared.assignment,
+        personal=personal,
+        needs="each",
+        fixes={"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd"} if average == "gradient" else {},
+        family="clustering: multitask",
+        leaves="the local model and the number of the cluster that fits it best",
+    )
+
+
+def broadcast(server: State, client_id: int) -> Message:
+    """All models; ``cluster`` is what the client picked last, before its first time the largest one."""
+    last = server["cluster"].get(str(client_id)) or shared.largest(server)
+    return {"models": server["clusters"], "cluster": int(last), **shared.of_all(server)}
+
+
+def told(algorithm: Algorithm, server: State, round: Round) -> dict[int, Message]:
+    """The broadcast for each client of a cohort."""
+    return {k: algorithm.broadcast(server, k) for k in round.cohort}
+
+
+def personal(message: Message, client: State) -> Tree:
+    """The model that the client picked last."""
+    return shared.whole(message["models"][str(message["cluster"])])
+
+
+def with_largest(server: State) -> State:
+    """Models that began apart have no meaningful mean: the federation's is that of its largest cluster."""
+    return {**server, **shared.of_all(server), **server["clusters"][shared.largest(server)]}
+
+
+def best_fit(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+    """The cluster whose model has the lowest mean loss over the client's rows, and that loss."""
+    losses = []
+    for own in message["models"].values():
+        with torch.no_grad():
+            pieces = [p._replace(extra={**p.extra, **own.get("buffers", {})}) for p in data.pieces()]
+            losses.append(sum(float(model.loss(own["model"], p)) * len(p.x) / data.n for p in pieces))
+    cluster = min(range(len(losses)), key=losses.__getitem__)
+    return {"cluster": cluster, "loss": losses[cluster]}
+
+
+def from_picked(message: Message, client: State, facts: Facts) -> Tree:
+    """Local work begins at the model that was picked."""
+    return shared.whole(message["models"][str(facts.survey["cluster"])])
+
+
+def say_which(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """The local model goes up with the number of its cluster."""
+    return {"model": y, "cluster": facts.survey["cluster"]}, client
+
+
+def say_loss(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """How well the best model fits, and which it is."""
+    return {"loss": facts.survey["loss"], "cluster": facts.survey["cluster"]}, client
+
+
+def picked(replies: Replies) -> dict[int, str]:
+    """client -> the cluster it picked."""
+    return {k: str(replies.each[k]["cluster"]) for k in replies.clients}
+
+
+def damped(before: State, after: State, replies: Replies, p: Mapping[int, float]) -> State:
+    """Gradient averaging: a cluster moves by the share of the cohort that picked it."""
+    out = {}
+    for name, own in after["clusters"].items():
+        share = sum(p[k] for k, at in picked(replies).items() if at == name)
+        old, new = before["clusters"][name]["model"], own["model"]
+        moved = new if share == 1 else old + cast_like(share * (new.to(torch.float64) - old), old)
+        out[name] = {**own, "model": moved}
+    return {**after, "clusters": out}

@@ -1,0 +1,260 @@
+"""Ditto, FedBN and the meanings of ``model.bn``: models that are a client's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedatlas.algorithm import Budget, State
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.fedbn import local_norms, recalibrated
+from fedatlas.engine.fast import FastRunner
+from fedatlas.engine.host import Host
+from fedatlas.engine.loop import SerialExecutor
+from fedatlas.errors import ConfigError
+from fedatlas.experiment import config
+from fedatlas.experiment.run import run_one
+from fedatlas.experiment.setup import set_up
+from fedatlas.tree import Tree
+from federation import SIZES, Federation, everyone, federation, gap, play, rows, same
+
+NORMS = {"norm.weight", "norm.bias"}
+STATISTICS = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+WHOLE: dict[str, Any] = {"batch_size": 0, "budget": Budget(epochs=2)}  # of any size: batch norm wants two rows
+
+
+class Normed(nn.Module):
+    """4 - 6 - 3 with batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.norm(self.hidden(x))))
+
+
+def state(host: Host, client: int) -> State:
+    held = host.states.get(client)
+    assert held is not None
+    return held
+
+
+def personal(fed: Federation, server: State, host: Host, client: int) -> Tree:
+    """What a client would use."""
+    made = fed.bench.algorithm
+    buffers = {"buffers": server["buffers"]} if server.get("buffers") else {}
+    message = {**buffers, **made.broadcast(server, client)}
+    held = host.state_of(client, message, host.facts(client, 0, 0.0))
+    return made.personal(message, held)  # type: ignore[misc]
+
+
+# ---------------------------------------------------------------------- Ditto
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+def test_the_global_path_of_ditto_is_fedavg_bit_for_bit(weights: str) -> None:
+    """And it costs no more bytes: the message serves both kinds of work, and nothing of the own model leaves."""
+    one, host = play(federation(ALGORITHMS["ditto"](lam=0.5, weights=weights)), 5)
+    other, plain = play(federation(ALGORITHMS["fedavg"](weights=weights)), 5)
+    assert same(one, other)
+    assert host.cost.bytes_down == plain.cost.bytes_down
+    assert host.cost.bytes_up - plain.cost.bytes_up == 3 * 64, "three empty messages"
+    assert host.cost.bytes_peer == 0
+    assert {k: w.loss for k, w in host.work.items()} == {k: w.loss for k, w in plain.work.items()}
+    assert host.cost.passes == 2 * plain.cost.passes
+
+
+def test_ditto_without_a_pull_is_local_training() -> None:
+    fed, alone = federation(ALGORITHMS["ditto"](lam=0.0)), federation(ALGORITHMS["local_only"]())
+    _, host = play(fed, everyone(fed, 4))
+    _, other = play(alone, everyone(alone, 4))
+    for k in range(len(SIZES)):
+        assert same(state(host, k)["v"], state(other, k)["model"])
+
+
+def test_the_stronger_the_pull_the_nearer_the_global_model() -> None:
+    """lam -> infinity gives w_t: at eta lam = 1 a step ends eta g away from it."""
+    away = []
+    for lam in (0.0, 1.0, 10.0, 1000.0):
+        fed = federation(ALGORITHMS["ditto"](lam=lam, personal_epochs=30), WIDE)
+        before, host = play(fed, everyone(fed, 3), lr=0.001)
+        play(fed, everyone(fed, 1), server=before, host=host, first=4, lr=0.001)
+        away.append(max((state(host, k)["v"] - before["model"]).norm() for k in range(len(SIZES))))
+    assert away == sorted(away, reverse=True)
+    assert away[-1] < 0.02 * away[0]
+
+
+WIDE = rows()
+
+
+def test_own_epochs_are_counted_apart() -> None:
+    """``personal_epochs`` changes the own models and their cost, not the global one."""
+    short, long = (federation(ALGORITHMS["ditto"](personal_epochs=e)) for e in (1, 3))
+    a, host_a = play(short, 2)
+    b, host_b = play(long, 2)
+    assert same(a, b)
+    assert gap(state(host_a, 0), state(host_b, 0)) > 1e-4
+    assert host_a.cost.passes / host_b.cost.passes == pytest.approx((2 + 1) / (2 + 3))
+
+
+def test_an_own_model_has_own_statistics() -> None:
+    fed = federation(ALGORITHMS["ditto"](), make=Normed, **WHOLE)
+    server, host = play(fed, everyone(fed, 2))
+    kept = state(host, 1)["buffers"]
+    assert kept.keys() == STATISTICS
+    assert int(kept["norm.num_batches_tracked"]) == 4
+    assert gap(kept["norm.running_mean"], server["buffers"]["norm.running_mean"]) > 1e-6
+    assert personal(fed, server, host, 1).keys() == fed.params.keys() | STATISTICS
+
+
+# ---------------------------------------------------------------------- FedBN
+
+
+def test_without_batch_norm_fedbn_is_fedavg_bit_for_bit() -> None:
+    one, _ = play(federation(ALGORITHMS["fedbn"]()), 5)
+    other, _ = play(federation(ALGORITHMS["fedavg"]()), 5)
+    assert same(one, other)
+
+
+@pytest.mark.parametrize("make", [Normed])
+def test_batch_norm_stays_and_the_rest_is_averaged(make: type[nn.Module]) -> None:
+    """Each client goes on from its own layers; by hand for two rounds."""
+    fed = federation(ALGORITHMS["fedbn"](), make=make, **WHOLE)
+    plan = [(0, 1, 3), (1, 3, 4)]
+    server, host = play(fed, plan)
+    reference = federation(ALGORITHMS["fedavg"](), make=make, **WHOLE)
+    w, own = dict(reference.params), {k: {} for k in range(5)}  # type: ignore[var-annotated]
+    buffers = dict(reference.buffers)
+    for number, cohort in enumerate(plan, start=1):
+        done = {}
+        for k in cohort:
+            begin = {
+                "model": Tree({n: own[k].get(n, x) for n, x in w.items()}),
+                "buffers": Tree({n: own[k].get(n, x) for n, x in buffers.items()}),
+            }
+            trained, _ = play(reference, [(k,)], server=begin, first=number)
+            done[k] = {**trained["model"], **trained["buffers"]}
+            own[k] = {n: done[k][n] for n in NORMS | STATISTICS}
+        total = sum(SIZES[k] for k in cohort)
+        mean = {n: sum(SIZES[k] / total * done[k][n] for k in cohort) for n in (*w, *buffers)}
+        w, buffers = (
+            {n: mean[n] for n in w},
+            {n: mean[n] if "num" not in n else max(done[k][n] for k in cohort) for n in buffers},
+        )
+    assert gap(dict(server["model"]), w) < 1e-14
+    assert gap(dict(server["buffers"]), buffers) < 1e-14
+    for k in (0, 1, 3, 4):
+        assert gap(dict(state(host, k)["own"]), own[k]) < 1e-14
+    assert gap(dict(personal(fed, server, host, 0)), {**w, **own[0]}) < 1e-14
+
+
+def test_a_new_client_begins_with_the_average_of_the_others_batch_norm() -> None:
+    fed = federation(ALGORITHMS["fedbn"](), make=Normed, **WHOLE)
+    server, host = play(fed, [(0, 1, 3)])
+    new = {**server["buffers"], **personal(fed, server, host, 2)}
+    n = SIZES[0] + SIZES[1] + SIZES[3]
+    for name in ("norm.weight", "norm.running_mean"):
+        mean = sum(SIZES[k] / n * state(host, k)["own"][name] for k in (0, 1, 3))
+        assert float((new[name] - mean).abs().max()) < 1e-14
+
+
+def test_engines_agree_on_batch_norm_that_stays() -> None:
+    """The step derived in the first round, when nobody has layers of its own yet, serves the later ones."""
+    for made in (
+        ALGORITHMS["fedbn"](),
+        local_norms(ALGORITHMS["fedprox"](mu=0.5)),
+        local_norms(ALGORITHMS["scaffold"]()),
+    ):
+        fed = federation(made, make=Normed, **WHOLE)
+        oracle, host = play(fed, 4)
+        quick, quick_host = play(
+            fed, 4, make=lambda bench: SerialExecutor(bench, FastRunner(bench, SIZES, "program", "float64"))
+        )
+        assert gap(oracle, quick) < 1e-11
+        assert max(gap(state(host, k), state(quick_host, k)) for k in host.states.clients()) < 1e-10
+
+
+def test_added_terms_spare_layers_that_stay() -> None:
+    """FedProx with a huge mu holds every layer but those of batch norm, which have nothing to agree on."""
+    fed = federation(local_norms(ALGORITHMS["fedprox"](mu=9.0)), make=Normed, **WHOLE)
+    free = federation(local_norms(ALGORITHMS["fedavg"]()), make=Normed, batch_size=0, budget=Budget(epochs=1))
+    _, host = play(fed, [(3,)], lr=0.1)
+    moved = {name: float((state(host, 3)["own"][name] - fed.params[name]).norm()) for name in NORMS}
+    _, other = play(free, [(3,)], lr=0.1)
+    one_step = {name: float((state(other, 3)["own"][name] - fed.params[name]).norm()) for name in NORMS}
+    assert all(moved[name] > 1.5 * one_step[name] for name in NORMS)
+
+
+# ---------------------------------------------------------------------- recalibrate
+
+
+def test_statistics_taken_anew_are_those_of_all_the_cohort_s_rows() -> None:
+    """Mean and variance of what enters the layer, over everybody's rows, under the new model."""
+    fed = federation(recalibrated(ALGORITHMS["fedavg"]()), make=Normed, **WHOLE)
+    server, host = play(fed, [(0, 1, 3)])
+    x = torch.cat([fed.held[k].x for k in (0, 1, 3)])
+    entering = x @ server["model"]["hidden.weight"].T + server["model"]["hidden.bias"]
+    mean = sum(SIZES[k] * fed.held[k].x.mean(0) for k in (0, 1, 3)) / 38
+    assert torch.allclose(
+        server["buffers"]["norm.running_mean"],
+        mean @ server["model"]["hidden.weight"].T + server["model"]["hidden.bias"],
+        atol=1e-12,
+    )
+    assert torch.allclose(server["buffers"]["norm.running_mean"], entering.mean(0), atol=1e-12)
+    within = entering.var(0, unbiased=False)
+    assert torch.allclose(server["buffers"]["norm.running_var"], within, rtol=0.2), (
+        "the clients' variances are over rows - 1"
+    )
+    plain, _ = play(federation(ALGORITHMS["fedavg"](), make=Normed, **WHOLE), [(0, 1, 3)])
+    assert same(server["model"], plain["model"])
+    assert sum(host.cost.weights.values()) == pytest.approx(1)
+    assert fed.bench.network.module.norm.momentum == 0.1
+
+
+def test_nobody_and_no_batch_norm_change_nothing() -> None:
+    made = recalibrated(ALGORITHMS["fedavg"]())
+    one, _ = play(federation(made), 3)
+    other, _ = play(federation(ALGORITHMS["fedavg"]()), 3)
+    assert same(one, other)
+    fed = federation(made, make=Normed, **WHOLE)
+    server, host = play(fed, 1)
+    after, _ = play(fed, [()], server=server, host=host, first=2)
+    assert same(server, after)
+
+
+# ---------------------------------------------------------------------- whole runs
+
+
+@pytest.mark.parametrize(
+    ("name", "bn"),
+    [("fedavg", "local"), ("fedavg", "recalibrate"), ("scaffold", "local"), ("fedbn", "average"), ("ditto", "average")],
+)
+def test_a_run_with_batch_norm(name: str, bn: str, tmp_path: Path) -> None:
+    """It learns, and a run of personal models reports every client's."""
+    given = [
+        f"algorithm.name={name}",
+        "model.norm=batch",
+        f"model.bn={bn}",
+        "rounds=3",
+        "local.batch_size=20",
+        "local.epochs=2",
+    ]
+    run = run_one(config.read(None, given), tmp_path / "run")
+    assert run.summary["final"]["accuracy"] > 0.25
+    spread = run.summary["final"]["client_accuracy"]
+    assert (spread is not None) == ((name, bn) != ("fedavg", "recalibrate"))
+
+
+@pytest.mark.parametrize(
+    ("name", "bn"), [("fesem", "local"), ("ifca", "recalibrate"), ("ditto", "recalibrate"), ("fedbn", "recalibrate")]
+)
+def test_one_model_is_needed(name: str, bn: str) -> None:
+    with pytest.raises(ConfigError, match="works with one global model"):
+        set_up(config.read(None, [f"algorithm.name={name}", "model.norm=batch", f"model.bn={bn}"]), 1)
