@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,7 @@ from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
 from fedatlas.rng import numpy_stream
-from federation import Federation, cohorts, federation, play, sgd
+from federation import Federation, another, cohorts, federation, play, sgd
 from oracles.problem import EVERYBODY, Problem
 
 FOLDER = Path(__file__).parent / "oracles"
@@ -56,7 +57,9 @@ def problem_of(fed: Federation, plan: list[tuple[int, ...]], keys: Mapping[str, 
 
     clients = {k: (rows.x, rows.y) for k, rows in fed.held.items()}
     numbers = {key: keys[key] for key in ("epochs", "lr", "weight_decay", "momentum")}
-    problem = Problem(dict(fed.params), clients, plan, order, **numbers)
+    further = tuple(another(fed.params, i).flatten() for i in range(1, fed.bench.algorithm.inits))
+    stream = partial(numpy_stream, SEED)
+    problem = Problem(dict(fed.params), clients, plan, order, **numbers, further=further, stream=stream)
     if fed.bench.algorithm.groups is None:
         return problem
 

@@ -18,6 +18,7 @@ from fedatlas.algorithms.fesem import nearest, seeds
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import api, config
+from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import set_up
 from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
@@ -180,7 +181,7 @@ def test_halves_have_the_smallest_largest_similarity_across() -> None:
 def test_as_many_centres_as_clients_is_local_training() -> None:
     fed, alone = (
         federation(made, populations(), **WHOLE)
-        for made in (ALGORITHMS["fesem"](clusters=K), ALGORITHMS["local_only"]())
+        for made in (ALGORITHMS["fesem"](clusters=K, pretrain_epochs=2), ALGORITHMS["local_only"]())
     )
     server, _ = play(fed, everyone(fed, 3))
     _, host = play(alone, everyone(alone, 4), first=0)  # the set-up is a pass of its own, round 0
@@ -231,9 +232,9 @@ def test_a_centre_whose_members_stayed_away_keeps_its_value() -> None:
 def test_seeds_are_different_models() -> None:
     far = [Tree({"a": torch.tensor([x, 0.0])}) for x in (0.0, 0.1, 10.0, 10.1)]
     for seed in range(5):
-        pair = sorted(seeds(far, 2, seed))
+        pair = sorted(seeds(far, 2, numpy_stream(seed, "test")))
         assert (pair[0] < 2) != (pair[1] < 2), "one of each side, but for odds of 1 in 10,000"
-    assert sorted(seeds([Tree({"a": torch.ones(2)})] * 3, 3, 1)) == [0, 1, 2]
+    assert sorted(seeds([Tree({"a": torch.ones(2)})] * 3, 3, numpy_stream(1, "test"))) == [0, 1, 2]
 
 
 def test_more_centres_than_clients_are_refused() -> None:
@@ -336,6 +337,19 @@ def test_a_run_reports_its_clusters(name: str, tmp_path: Any) -> None:
     assert len(run.summary["per_client"]) == 4
     loaded = api.load(run.path)
     assert ("models" in loaded.rows.iloc[-1]) == (name != "cfl")
+
+
+def test_a_model_that_several_clients_use_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one whose tensors are equal, but others, is not taken for it."""
+    evaluator = Evaluator(set_up(config.read(None, ["partition={name='iid', clients=4}"]), 1))
+    passes, forward = [], evaluator._forward
+    monkeypatch.setattr(evaluator, "_forward", lambda model, rows: passes.append(model) or forward(model, rows))
+    first = Trained(evaluator.setup.params, {})
+    other = Trained(evaluator.setup.params.clone(), {})
+    row = evaluator.personal_row(lambda k: other if k == 2 else first)
+    evaluator.plain_row(other)
+    assert len(passes) == 2
+    assert row["accuracy"] == pytest.approx(evaluator.figures(first)["accuracy"])
 
 
 def test_one_initial_model_is_not_several(tmp_path: Any) -> None:

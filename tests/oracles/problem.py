@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,9 @@ class Problem(NamedTuple):
     momentum: float
     groups: tuple[tuple[int, ...], ...] = ()  # clients that are drawn as one, where the algorithm groups them
     chain: Callable[[int, int, tuple[int, ...], int], list[int]] | None = None  # (round, group, members, pass) -> order
+
+    further: tuple[Tensor, ...] = ()  # more initial models, where the algorithm begins with several
+    stream: Callable[..., np.random.Generator] = np.random.default_rng  # (purpose, ...) -> the run's draws
 
     @property
     def w0(self) -> Tensor:

@@ -20,7 +20,7 @@ trains the model that was split, and takes the side whose updates are more like 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,16 @@ Linkage = Literal["single", "complete"]
 TWO = 2
 
 
+class Rule(NamedTuple):
+    """When a cluster is split, and how."""
+
+    eps1: float
+    eps2: float
+    gamma: float
+    linkage: Linkage
+    weights: Weighting
+
+
 def cfl(
     *,
     eps1: Rate = 0.4,
@@ -46,6 +56,7 @@ def cfl(
     weights: Weighting = "samples",
 ) -> Algorithm:
     """theta_c <- mean of the cluster's local models; clusters that disagree at rest are split in two."""
+    how = Rule(eps1, eps2, gamma, linkage, weights)
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         names = yield from places(algorithm, server, round)
@@ -56,34 +67,9 @@ def cfl(
             return server
         for name, held in shared.members({int(k): c for k, c in server["cluster"].items()}).items():
             if round.number > after_round and len(held) > TWO and set(held) <= set(replies.clients):
-                server = divided(server, name, held, replies, round)
+                server = divided(server, name, held, replies, round, how)
         names = {k: server["cluster"][str(k)] for k in replies.clients}
         return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
-
-    def divided(server: State, name: str, held: list[int], replies: Replies, round: Round) -> State:
-        """The server with cluster ``name`` split, or as it was where the test fails."""
-        old = server["clusters"][name]
-        updates = [replies.each[k]["model"] - old["model"] for k in held]
-        inner = shared.products(updates, updates)
-        rows = torch.tensor([float(round.sizes[k]) if weights == "samples" else 1.0 for k in held], dtype=torch.float64)
-        p, norms = rows / rows.sum(), inner.diagonal().clamp(min=0).sqrt()
-        if not (float((p @ inner @ p).clamp(min=0).sqrt()) < eps1 and float(norms.max()) > eps2):
-            return server
-        alpha = inner / (norms[:, None] * norms[None, :]).clamp(min=1e-12)
-        left, right = bipartition(alpha, linkage)
-        across = float(alpha[left][:, right].max())
-        if gamma and max((1 - across) / 2, 0.0) ** 0.5 <= gamma:
-            return server
-        fresh = str(len(server["clusters"]))
-        moved = {str(held[i]): fresh for i in right}
-        sides = [direction([updates[i] for i in side], norms[side]) for side in (left, right)]
-        split = {"from": name, "to": fresh, "old": {**shared.of_all(server), **old}, "stay": sides[0], "go": sides[1]}
-        return {
-            **server,
-            "clusters": {**server["clusters"], fresh: old},
-            "cluster": {**server["cluster"], **moved},
-            "splits": [*server["splits"], split],
-        }
 
     return Algorithm(
         "cfl",
@@ -98,6 +84,32 @@ def cfl(
         family="clustering: multitask",
         leaves="the local model, which the server sees client by client",
     )
+
+
+def divided(server: State, name: str, held: list[int], replies: Replies, round: Round, how: Rule) -> State:
+    """The server with cluster ``name`` split, or as it was where the test fails."""
+    old = server["clusters"][name]
+    updates = [replies.each[k]["model"] - old["model"] for k in held]
+    inner = shared.products(updates, updates)
+    rows = torch.tensor([float(round.sizes[k]) if how.weights == "samples" else 1.0 for k in held], dtype=torch.float64)
+    p, norms = rows / rows.sum(), inner.diagonal().clamp(min=0).sqrt()
+    if not (float((p @ inner @ p).clamp(min=0).sqrt()) < how.eps1 and float(norms.max()) > how.eps2):
+        return server
+    alpha = inner / (norms[:, None] * norms[None, :]).clamp(min=1e-12)
+    left, right = bipartition(alpha, how.linkage)
+    across = float(alpha[left][:, right].max())
+    if how.gamma and max((1 - across) / 2, 0.0) ** 0.5 <= how.gamma:
+        return server
+    fresh = str(len(server["clusters"]))
+    moved = {str(held[i]): fresh for i in right}
+    sides = [direction([updates[i] for i in side], norms[side]) for side in (left, right)]
+    split = {"from": name, "to": fresh, "old": {**shared.of_all(server), **old}, "stay": sides[0], "go": sides[1]}
+    return {
+        **server,
+        "clusters": {**server["clusters"], fresh: old},
+        "cluster": {**server["cluster"], **moved},
+        "splits": [*server["splits"], split],
+    }
 
 
 def places(algorithm: Algorithm, server: State, round: Round) -> Generator[Ask, Replies, dict[int, str]]:

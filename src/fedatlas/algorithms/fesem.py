@@ -9,7 +9,8 @@ C_i   centre i, the model of cluster i         K        clients that returned
     E:      r_k <- argmin_i |W_k - C_i|^2, equals: the smallest i
     M:      C_i <- mean of the W_k with r_k = i          both lower (1/K) sum_k |W_k - C_{r_k}|^2
 
-Once, before round 1 (not with one cluster): every client trains w_0, and k-means++ draws the centres among what comes back.
+Once, before round 1 (not with one cluster): every client trains w_0 for ``pretrain_epochs``; among what comes back k-means++ draws first
+centres, and E and M are repeated to the end; the best of five such draws is kept.
 Source: Long, Xie, Shen, Zhou, Wang, Jiang, WWW Journal 2023 (Xie et al. 2020). ALGORITHMS.md G11. Distances are over all trainable tensors;
 the authors cluster on one chosen tensor. A centre without members among those who returned keeps its value; one without any member at all
 takes the model of the returned client that is farthest from its own centre. ``weights = "samples"`` counts clients by their examples.
@@ -20,18 +21,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
-from fedatlas.algorithm import Algorithm, Ask, Replies, Round, RoundGenerator, State
+from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, RoundGenerator, State, Task
 from fedatlas.algorithms import clusters as shared
+from fedatlas.algorithms.clusters import squared_distances
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Whole
 from fedatlas.rng import numpy_stream
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting
 
+DRAWS, STEPS = 5, 100  # of first centres; of E and M until they rest
 
-def fesem(*, clusters: Whole = 2, weights: Weighting = "uniform") -> Algorithm:
+
+def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting = "uniform") -> Algorithm:
     """r_k = argmin_i |W_k - C_i|; C_i <- mean of the W_k with r_k = i."""
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
@@ -53,15 +58,23 @@ def fesem(*, clusters: Whole = 2, weights: Weighting = "uniform") -> Algorithm:
                 f"algorithm.clusters = {clusters}: only {round.m} clients hold rows; take at most as many clusters."
             )
         sent = {k: algorithm.broadcast(server, k) for k in round.cohort}
-        replies = yield Ask(round.cohort, "train", sent, "each")
-        drawn = seeds([replies.each[k]["model"] for k in replies.clients], clusters, round.seed)
-        centres = {str(i): dict(replies.each[replies.clients[j]]) for i, j in enumerate(drawn)}
-        return em({**server, "clusters": centres}, replies, round)
+        replies = yield Ask(round.cohort, "pretrain", sent, "each")
+        stream, found = numpy_stream(round.seed, "grouping", "centres"), list[tuple[float, State]]()
+        for _ in range(DRAWS):
+            drawn = seeds([replies.each[k]["model"] for k in replies.clients], clusters, stream)
+            now = {**server, "clusters": {str(i): replies.each[replies.clients[j]] for i, j in enumerate(drawn)}}
+            for _ in range(STEPS):
+                before, now = now, em(now, replies, round)
+                if now["cluster"] == before["cluster"]:
+                    break
+            found.append((objective(now, replies), now))
+        return min(found, key=lambda pair: pair[0])[1]
 
     return Algorithm(
         "fesem",
         rounds=rounds,
         prepare=prepare if clusters > 1 else None,
+        tasks={"train": Task(), "pretrain": Task(options=Local(epochs=pretrain_epochs))},
         server_init=server_init,
         broadcast=shared.of_client,
         models=shared.models,
@@ -77,7 +90,7 @@ def nearest(server: State, replies: Replies) -> dict[int, str]:
     """The E step, then a member for every centre that has none."""
     clients, names = replies.clients, list(server["clusters"])
     centres = [server["clusters"][name]["model"] for name in names]
-    far = shared.squared_distances([replies.each[k]["model"] for k in clients], centres)
+    far = squared_distances([replies.each[k]["model"] for k in clients], centres)
     own = {k: names[int(i)] for k, i in zip(clients, far.numpy().argmin(1), strict=True)}
     away = dict(zip(clients, far.min(1).values.tolist(), strict=True))
     for name in names:
@@ -90,12 +103,20 @@ def nearest(server: State, replies: Replies) -> dict[int, str]:
     return own
 
 
-def seeds(models: list[Tree], count: int, seed: int) -> list[int]:
+def objective(server: State, replies: Replies) -> float:
+    """(1/K) sum_k |W_k - C_{r_k}|^2."""
+    away = [
+        squared_distances([replies.each[k]["model"]], [server["clusters"][server["cluster"][str(k)]]["model"]])
+        for k in replies.clients
+    ]
+    return float(sum(away)) / len(away)
+
+
+def seeds(models: list[Tree], count: int, stream: np.random.Generator) -> list[int]:
     """k-means++: the first at random, each further one with probability ~ its squared distance to the nearest drawn before."""
-    stream = numpy_stream(seed, "grouping", "centres")
     drawn = [int(stream.integers(len(models)))]
     while len(drawn) < count:
-        away = shared.squared_distances(models, [models[i] for i in drawn]).min(1).values
+        away = squared_distances(models, [models[i] for i in drawn]).min(1).values
         away[drawn] = 0.0
         rest = torch.ones_like(away)
         rest[drawn] = 0.0

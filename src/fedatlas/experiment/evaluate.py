@@ -93,6 +93,7 @@ class Evaluator:
 
     def row(self, model: Trained) -> dict[str, Any]:
         """The quality fields of a row, for one global model."""
+        self._seen.clear()
         return {**self.plain_row(model), "client_accuracy": self._own_summary(lambda k: model)}
 
     def plain_row(self, model: Trained) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class Evaluator:
         return {key: found[key] for key in self.keys}
 
     def shared(self, model: Trained) -> dict[str, Any]:
-        """The figures on the common rows; a model that several clients use is evaluated once.
+        """The figures on the common rows; in a row, a model that several clients use is evaluated once.
 
         A few models are held, so that none of their tensors can be freed and its identity given to another's.
         """
@@ -114,6 +115,7 @@ class Evaluator:
 
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
         """The quality fields where every client uses its own model: means over the clients, weighted by test size (C14)."""
+        self._seen.clear()
         each = [self.shared(model_of(k)) for k in self.setup.sizes]
         mean = {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
         own = self._own_summary(model_of)

@@ -294,11 +294,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     if config.engine.device == "cuda":
         raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
     algorithm = make_algorithm(config)
-    if algorithm.inits > 1 and (config.model.init or module is not None):
-        raise ConfigError(
-            f"algorithm '{algorithm.name}' begins with {algorithm.inits} different models: it cannot take one initial model "
-            "from model.init or a network of your own; name a model in [model]."
-        )
+    check_model(config, algorithm, module)
     config, notices = apply_fixes(config, algorithm)
     check_rate(config, algorithm)
     notices += profile_notices(config, algorithm)
@@ -402,6 +398,15 @@ def make_network(
     tokens, dtype = dataset.x_train.dtype == torch.int64, DTYPES[config.engine.precision]
     wanted = config.model if module is None else module
     return Network(make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens), loss.mean), loss
+
+
+def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None) -> None:
+    """ConfigError where the algorithm needs several initial models and the experiment brings one."""
+    if algorithm.inits > 1 and (config.model.init or module is not None):
+        raise ConfigError(
+            f"algorithm '{algorithm.name}' begins with {algorithm.inits} different models: it cannot take one initial model "
+            "from model.init or a network of your own; name a model in [model]."
+        )
 
 
 def with_batch_norm(algorithm: Algorithm, bn: str) -> Algorithm:
