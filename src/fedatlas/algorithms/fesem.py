@@ -62,7 +62,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         stream, found = numpy_stream(round.seed, "grouping", "centres"), list[tuple[float, State]]()
         for _ in range(DRAWS):
             drawn = seeds([replies.each[k]["model"] for k in replies.clients], clusters, stream)
-            now = {**server, "clusters": {str(i): replies.each[replies.clients[j]] for i, j in enumerate(drawn)}}
+            now: State = {**server, "clusters": {str(i): replies.each[replies.clients[j]] for i, j in enumerate(drawn)}}
             for _ in range(STEPS):
                 before, now = now, em(now, replies, round)
                 if now["cluster"] == before["cluster"]:
