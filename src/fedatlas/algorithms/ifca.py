@@ -54,7 +54,7 @@ def ifca(
 ) -> Algorithm:
     """j_k = argmin_j F_k(theta_j); theta_j <- mean of the w_k with j_k = j."""
     starts = 1 if clusters == 1 else starts
-    choose: dict[str, Any] = {"survey": best_fit, "survey_passes": float(clusters)}
+    choose: dict[str, Any] = {"survey": best_fit, "survey_passes": float(clusters), "base": picked_model}
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         drawn = [models["global"], *(models[str(i)] for i in range(1, clusters * starts))]
@@ -141,6 +141,11 @@ def best_fit(model: Model, data: Data, message: Message, client: State) -> Mappi
 def from_picked(message: Message, client: State, facts: Facts) -> Tree:
     """Local work begins at the model that was picked."""
     return shared.whole(message["models"][str(facts.survey["cluster"])])
+
+
+def picked_model(message: Message, update: Update) -> Mapping[str, Tree]:
+    """What an update is a change of: the model that was picked."""
+    return {"model": message["models"][str(update["cluster"])]["model"]} if "model" in update else {}
 
 
 def say_which(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
