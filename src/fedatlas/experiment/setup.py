@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import SERVER, UNION, Algorithm, Round, Transform
+from fedatlas.algorithm import SERVER, UNION, Algorithm, Round
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedbn import local_norms, recalibrated
 from fedatlas.data.batches import Rows
@@ -28,11 +28,11 @@ from fedatlas.engine.model import NO_FEATURES, Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.cohort import local_budget
+from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, has_batch_norm, make_loss, make_model
 from fedatlas.registry import arguments, find
 from fedatlas.rng import derive, numpy_stream, torch_stream
-from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
@@ -99,34 +99,6 @@ def make_algorithm(config: ExperimentConfig) -> Algorithm:
             f"algorithm '{config.algorithm.name}': its builder returned {type(made).__name__}, not an Algorithm."
         )
     return made
-
-
-def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform | None:
-    """What ``[compression]`` names, or None; ConfigError where the algorithm has no use for it."""
-    if config.compression is None:
-        return None
-    builder = find("transforms", TRANSFORMS, config.compression.name)
-    given = arguments("compression", builder, config.compression.parameters())
-    why = algorithm.refuses.get("compression")
-    if why is None and str(algorithm.needs) == "neighbours":
-        why = "its clients send to each other, and only what goes to the server is compressed"
-    if why is not None:
-        raise ConfigError(f"[compression]: not with '{algorithm.name}': {why}; remove the table.")
-    made = builder(**given)
-    if not isinstance(made, Transform):
-        raise ConfigError(
-            f"compression '{config.compression.name}': its builder returned {type(made).__name__}, not a Transform."
-        )
-    return made
-
-
-def transform_notices(config: ExperimentConfig, transform: Transform | None) -> list[str]:
-    """What the profile warns of in a transform that keeps something on its clients."""
-    if config.profile != "device" or transform is None or transform.memory_init is None:
-        return []
-    return [
-        f"profile 'device': '{transform.name}' keeps what was not sent on its clients, but devices rarely come back; take qsgd."
-    ]
 
 
 def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
@@ -297,9 +269,8 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     check_model(config, algorithm, module)
     config, notices = apply_fixes(config, algorithm)
     check_rate(config, algorithm)
-    notices += profile_notices(config, algorithm)
     transform = make_transform(config, algorithm)
-    notices += transform_notices(config, transform)
+    notices += profile_notices(config, algorithm) + transform_notices(config, transform)
     dataset = load_dataset(config.data, seed)
     config, told = public_default(config, algorithm)
     notices += told
@@ -307,10 +278,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     if config.public is not None:
         dataset, x, y = take_public(dataset, config.public, seed)
         dataset, count = with_public(dataset, x, y), len(y)
-    if algorithm.needs_classes and dataset.task != "classes":
-        raise ConfigError(
-            f"algorithm '{algorithm.name}' weighs clients by their class labels, '{dataset.name}' has none."
-        )
+    check_classes(algorithm, dataset)
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
@@ -332,10 +300,8 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     masks = partial(draw_masks, network.module, shapes, dtype=dtype) if shapes else None
     rows = PartyRows(dataset, partition, seed, dtype, public)
     sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
-    bench = Bench(
-        algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift, sent, transform
-    )
-    cost = flops(network.module, sample)
+    bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
+    bench = bench._replace(raw_bytes=sent, transform=transform)
     return Setup(
         config=config,
         seed=seed,
@@ -350,11 +316,19 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         buffers=buffers,
         loss=loss,
         bench=bench,
-        flops=cost,
+        flops=flops(network.module, sample),
         notices=tuple(notices),
         own_module=module is not None,
         algorithm_facts=facts,
     )
+
+
+def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
+    """ConfigError where an algorithm works on class labels and there are none."""
+    if algorithm.needs_classes and dataset.task != "classes":
+        raise ConfigError(
+            f"algorithm '{algorithm.name}' weighs clients by their class labels, '{dataset.name}' has none."
+        )
 
 
 def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:

@@ -1,0 +1,37 @@
+"""``[compression]``: which transform stands between the clients' updates and the server, and where it makes no sense."""
+
+from __future__ import annotations
+
+from fedatlas.algorithm import Algorithm, Transform
+from fedatlas.errors import ConfigError
+from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.registry import arguments, find
+from fedatlas.transforms import TRANSFORMS
+
+
+def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform | None:
+    """What ``[compression]`` names, or None; ConfigError where the algorithm has no use for it."""
+    if config.compression is None:
+        return None
+    builder = find("transforms", TRANSFORMS, config.compression.name)
+    given = arguments("compression", builder, config.compression.parameters())
+    why = algorithm.refuses.get("compression")
+    if why is None and str(algorithm.needs) == "neighbours":
+        why = "its clients send to each other, and only what goes to the server is compressed"
+    if why is not None:
+        raise ConfigError(f"[compression]: not with '{algorithm.name}': {why}; remove the table.")
+    made = builder(**given)
+    if not isinstance(made, Transform):
+        raise ConfigError(
+            f"compression '{config.compression.name}': its builder returned {type(made).__name__}, not a Transform."
+        )
+    return made
+
+
+def transform_notices(config: ExperimentConfig, transform: Transform | None) -> list[str]:
+    """What the profile warns of in a transform that keeps something on its clients."""
+    if config.profile != "device" or transform is None or transform.memory_init is None:
+        return []
+    return [
+        f"profile 'device': '{transform.name}' keeps what was not sent on its clients, but devices rarely come back; take qsgd."
+    ]
