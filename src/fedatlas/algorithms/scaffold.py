@@ -81,16 +81,14 @@ def scaffold(
         return {"c_k": client["c_k"] + seen["c"]}  # by what the server adds, so that c stays the mean of the c_k
 
     def weigh(round: Round) -> dict[str, Coefficients]:
-        K, n = round.K, round.n
-        share = {k: round.sizes[k] / n if weights == "samples" else 1 / K for k in round.cohort}
+        share = {k: round.sizes[k] / round.n if weights == "samples" else 1 / round.K for k in round.cohort}
         return {"model": weighting(weights if paper else "samples")(round), "c": share}
 
     def server_update(server: State, mean: Update, round: Round) -> State:
         w = server["model"]
         return {**server, "model": w + server_lr * (mean["model"] - w), "c": server["c"] + mean["c"]}
 
-    train = Task(direction=direction, finish=finish, settle=settle, tracked=("c",))
-    exact = paper and option == "II"
+    train, exact = Task(direction=direction, finish=finish, settle=settle, tracked=("c",)), paper and option == "II"
     return Algorithm(
         "scaffold",
         tasks={"train": train if exact else train._replace(survey=gradient_at_anchor, survey_passes=3.0)},
