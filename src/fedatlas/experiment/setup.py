@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fedatlas.algorithm import SERVER, UNION, Algorithm, Round
+from fedatlas.algorithm import Algorithm, Round
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedbn import local_norms, recalibrated
 from fedatlas.data.batches import Rows
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Dataset, Partition
-from fedatlas.data.loaded import strange_classes
-from fedatlas.data.partition import apply_feature_skew, make_partition
+from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess, settle_holes
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
 from fedatlas.engine.host import Host
 from fedatlas.engine.job import Bench, LocalOptions
-from fedatlas.engine.model import NO_FEATURES, Network
+from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import ConfigError
+from fedatlas.experiment.advice import (
+    check_asked,
+    check_rate,
+    network_notices,
+    profile_notices,
+)
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_public
 from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, has_batch_norm, make_loss, make_model
 from fedatlas.registry import arguments, find
-from fedatlas.rng import derive, numpy_stream, torch_stream
+from fedatlas.rng import derive
 from fedatlas.tree import Tree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
@@ -122,72 +127,6 @@ def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Experim
     return config, notices
 
 
-def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
-    """ConfigError where the explicit local step cannot converge whatever the data: lr times a penalty's weight is 2 or more."""
-    lr, limit = config.local.lr, algorithm.lr_below
-    if config.local.optimizer == "sgd" and lr >= limit:
-        raise ConfigError(
-            f"local.lr = {lr:g}: '{algorithm.name}' diverges from {limit:g} on with its parameters; lower local.lr or the penalty's weight."
-        )
-
-
-def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
-    """What the profile warns of; it never changes a value."""
-    out = []
-    if config.profile == "device" and (algorithm.client_init is not None or algorithm.needs == "neighbours"):
-        out.append(
-            f"profile 'device': '{algorithm.name}' keeps state on its clients, but devices rarely come back; take a stateless method."
-        )
-    if config.profile == "device" and config.cohort.size is None and config.cohort.fraction > 0.1:
-        out.append(
-            f"profile 'device': cohort.fraction = {config.cohort.fraction} is above 0.1, the usual limit for devices."
-        )
-    if config.profile == "silo" and config.partition.clients > 100:
-        out.append(f"profile 'silo': {config.partition.clients} clients are more than the usual 2 to 100.")
-    return out
-
-
-def check_asked(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> None:
-    """ConfigError for what these data and these clients cannot give."""
-    have = sum(n > 0 for n in partition.sizes)
-    if config.cohort.size is not None and config.cohort.size > have:
-        raise ConfigError(
-            f"cohort.size = {config.cohort.size}: there are {have} clients with rows; ask for {have} at most."
-        )
-    if config.stop is not None and config.stop.accuracy is not None and dataset.task == "numbers":
-        raise ConfigError(
-            f"stop.accuracy = {config.stop.accuracy:g}: the target of '{dataset.name}' is a number, which has no accuracy; "
-            "use stop.patience."
-        )
-
-
-def network_notices(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, network: Network) -> list[str]:
-    """What is to be said of these data and this network; ConfigError where the algorithm cannot work with it."""
-    if algorithm.needs_features and not network.has_features:
-        raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
-    return data_notices(dataset) + precision_notices(config, network.module)
-
-
-def data_notices(dataset: Dataset) -> list[str]:
-    """Classes that only the test rows have."""
-    if dataset.task != "classes":
-        return []
-    strange, n = strange_classes(dataset.class_names, dataset.y_train, dataset.y_test)
-    rows = f"{n} test rows have" if n > 1 else "One test row has"
-    return [f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else []
-
-
-def precision_notices(config: ExperimentConfig, module: nn.Module) -> list[str]:
-    """What bfloat16 means for this model."""
-    if config.engine.precision != "bfloat16":
-        return []
-    if any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in module.modules()):
-        return [
-            "engine.precision = 'bfloat16': only the convolutions are computed in it; weights and all else are float32."
-        ]
-    return ["engine.precision = 'bfloat16' acts on convolutions only, and this model has none: all is float32."]
-
-
 def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
     """Bytes of all clients' rows in stored form (x, y, weights), a message each, as the codec would write them."""
     parts = {"x": dataset.x_train, "y": dataset.y_train, "weight": dataset.weight_train}
@@ -197,68 +136,6 @@ def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
         return {name: torch.empty(s, dtype=parts[name].dtype, device="meta") for name, s in shaped.items()}  # type: ignore[union-attr]
 
     return sum(codec.size(message(n)) for n in sizes)
-
-
-def split_clients(
-    partition: Partition, seed: int, validation: float, own: float
-) -> tuple[Partition, dict[int, np.ndarray], dict[int, np.ndarray]]:
-    """Takes shares of each client's rows out of training: for validation (pooled by the server's metric) and for its own figures."""
-    train, judged, kept = [], {}, {}
-    for k, rows in enumerate(partition.clients):
-        order = numpy_stream(seed, "split", k).permutation(rows)
-        a = round(validation * len(rows))
-        b = a + round(own * len(rows))
-        if len(rows) and b >= len(rows):
-            raise ConfigError(
-                f"client {k} has {len(rows)} rows: too few to hold out the shares of [evaluation] and train."
-            )
-        judged[k] = np.sort(order[:a])
-        kept[k] = np.sort(order[a:b])
-        train.append(np.sort(order[b:]))
-    out = partition._replace(clients=tuple(train))
-    return out, judged if validation else {}, kept if own else {}
-
-
-def join(parts: Iterable[Rows]) -> Rows:
-    """The rows of several parties, one after another."""
-    return Rows(*(None if p[0] is None else torch.cat(p) for p in zip(*parts, strict=True)))  # type: ignore[arg-type]
-
-
-class PartyRows:
-    """A party's training rows as the model sees them; a client's rows are gathered when it works and dropped after."""
-
-    def __init__(
-        self, dataset: Dataset, partition: Partition, seed: int, dtype: torch.dtype, public: Rows | None = None
-    ) -> None:
-        self.dataset, self.partition, self.seed, self.dtype, self.public = dataset, partition, seed, dtype, public
-
-    def __call__(self, party: int) -> Rows:
-        """The rows of client ``party``, of all clients for UNION, or the public ones for SERVER, in ascending row order."""
-        if party == SERVER:
-            if self.public is None:
-                raise ConfigError("this algorithm works with public rows: add a [public] table.")
-            return self.public
-        if party == UNION:
-            if self.partition.feature_skew:
-                return join(self(k) for k in range(len(self.partition.clients)))
-            return self.rows(np.sort(np.concatenate(self.partition.clients)))
-        return self.of(party, self.partition.clients[party])
-
-    def of(self, party: int, index: np.ndarray) -> Rows:
-        """Rows of the training set as client ``party`` would see them."""
-        rows = self.rows(index)
-        if self.partition.feature_skew:
-            stream = torch_stream(self.seed, "partition", "feature", party)
-            rows = rows._replace(x=apply_feature_skew(rows.x, self.partition.feature_skew[party], stream))
-        return rows
-
-    def rows(self, index: np.ndarray) -> Rows:
-        """Training rows by index."""
-        at = torch.from_numpy(np.ascontiguousarray(index))
-        d = self.dataset
-        y = d.targets(d.y_train[at])
-        weight = None if d.weight_train is None else d.weight_train[at].to(self.dtype)
-        return Rows(d.inputs(d.x_train[at], self.dtype), y.to(self.dtype) if y.is_floating_point() else y, weight)
 
 
 def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
@@ -340,27 +217,6 @@ def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Expe
     return config.model_copy(update={"public": public}), [
         f"'{algorithm.name}' works with public rows: [public] {words}."
     ]
-
-
-def with_public(dataset: Dataset, x: Tensor, y: Tensor) -> Dataset:
-    """The public rows behind the test rows, so that all are preprocessed alike."""
-    weight = dataset.weight_test
-    weight = None if weight is None else torch.cat([weight, weight.new_ones(len(y))])
-    both = torch.cat([dataset.x_test, x]), torch.cat([dataset.y_test, y])
-    rows = None if dataset.rows_test is None else torch.cat([dataset.rows_test, torch.full((len(y),), -1)])
-    return replace(dataset, x_test=both[0], y_test=both[1], weight_test=weight, rows_test=rows)
-
-
-def without_public(dataset: Dataset, count: int, dtype: torch.dtype) -> tuple[Dataset, Rows | None]:
-    """Undoes `with_public`: the data set without its last ``count`` test rows, and these as the model sees them."""
-    if not count:
-        return dataset, None
-    n = len(dataset.y_test) - count
-    x, y = dataset.inputs(dataset.x_test[n:], dtype), dataset.targets(dataset.y_test[n:])
-    weight = None if dataset.weight_test is None else dataset.weight_test[:n]
-    rows = None if dataset.rows_test is None else dataset.rows_test[:n]
-    rest = replace(dataset, x_test=dataset.x_test[:n], y_test=dataset.y_test[:n], weight_test=weight, rows_test=rows)
-    return rest, Rows(x, y.to(dtype) if y.is_floating_point() else y)
 
 
 def make_network(

@@ -1,0 +1,78 @@
+"""What a configuration is refused for, or noticed of, once the algorithm, the data and the network are known."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.data.loaded import strange_classes
+from fedatlas.engine.model import NO_FEATURES, Network
+from fedatlas.errors import ConfigError
+from fedatlas.experiment.config import ExperimentConfig
+
+
+def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
+    """ConfigError where the explicit local step cannot converge whatever the data: lr times a penalty's weight is 2 or more."""
+    lr, limit = config.local.lr, algorithm.lr_below
+    if config.local.optimizer == "sgd" and lr >= limit:
+        raise ConfigError(
+            f"local.lr = {lr:g}: '{algorithm.name}' diverges from {limit:g} on with its parameters; lower local.lr or the penalty's weight."
+        )
+
+
+def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
+    """What the profile warns of; it never changes a value."""
+    out = []
+    if config.profile == "device" and (algorithm.client_init is not None or algorithm.needs == "neighbours"):
+        out.append(
+            f"profile 'device': '{algorithm.name}' keeps state on its clients, but devices rarely come back; take a stateless method."
+        )
+    if config.profile == "device" and config.cohort.size is None and config.cohort.fraction > 0.1:
+        out.append(
+            f"profile 'device': cohort.fraction = {config.cohort.fraction} is above 0.1, the usual limit for devices."
+        )
+    if config.profile == "silo" and config.partition.clients > 100:
+        out.append(f"profile 'silo': {config.partition.clients} clients are more than the usual 2 to 100.")
+    return out
+
+
+def check_asked(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> None:
+    """ConfigError for what these data and these clients cannot give."""
+    have = sum(n > 0 for n in partition.sizes)
+    if config.cohort.size is not None and config.cohort.size > have:
+        raise ConfigError(
+            f"cohort.size = {config.cohort.size}: there are {have} clients with rows; ask for {have} at most."
+        )
+    if config.stop is not None and config.stop.accuracy is not None and dataset.task == "numbers":
+        raise ConfigError(
+            f"stop.accuracy = {config.stop.accuracy:g}: the target of '{dataset.name}' is a number, which has no accuracy; "
+            "use stop.patience."
+        )
+
+
+def network_notices(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, network: Network) -> list[str]:
+    """What is to be said of these data and this network; ConfigError where the algorithm cannot work with it."""
+    if algorithm.needs_features and not network.has_features:
+        raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
+    return data_notices(dataset) + precision_notices(config, network.module)
+
+
+def data_notices(dataset: Dataset) -> list[str]:
+    """Classes that only the test rows have."""
+    if dataset.task != "classes":
+        return []
+    strange, n = strange_classes(dataset.class_names, dataset.y_train, dataset.y_test)
+    rows = f"{n} test rows have" if n > 1 else "One test row has"
+    return [f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else []
+
+
+def precision_notices(config: ExperimentConfig, module: nn.Module) -> list[str]:
+    """What bfloat16 means for this model."""
+    if config.engine.precision != "bfloat16":
+        return []
+    if any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in module.modules()):
+        return [
+            "engine.precision = 'bfloat16': only the convolutions are computed in it; weights and all else are float32."
+        ]
+    return ["engine.precision = 'bfloat16' acts on convolutions only, and this model has none: all is float32."]
