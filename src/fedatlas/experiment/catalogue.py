@@ -84,7 +84,8 @@ def transforms() -> Rows:
     """What ``[compression]`` can name, with parameters."""
     table = {**TRANSFORMS, **PLUGINS["transforms"]}
     return [
-        {"name": n, "summary": summary(b), "parameters": defaults(b), "source": source(b)} for n, b in table.items()
+        {"name": n, "summary": summary(b), "parameters": defaults(b), "accepts": accepts(b), "source": source(b)}
+        for n, b in table.items()
     ]
 
 
