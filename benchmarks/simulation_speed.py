@@ -196,7 +196,8 @@ class Race:
         contestants = [{**c, "seconds": timed.get(k, []), **judged.get(k, {})} for k, c in self.found.items()]
         rows = 600 * self.setting.cohort * self.setting.epochs
         facts = {"rows": rows, "operations": operations(self.model, batch) * rows, "others": others}
-        return {**self.workload(batch)._asdict(), **self.setting._asdict(), **facts, "contestants": contestants}
+        facts |= {"data": Path(self.workload(batch).data).name, "contestants": contestants}
+        return {**self.workload(batch)._asdict(), **self.setting._asdict(), **facts}
 
     def turn(self, label: str, number: int, seconds: list[float]) -> None:
         """One timed round of one contestant."""

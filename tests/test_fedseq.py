@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedatlas.algorithm import SERVER
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedseq import Grouping, fedseq, fedseq_inter, groups, picker
 from fedatlas.algorithms.grouping import (
@@ -29,6 +31,8 @@ from fedatlas.algorithms.grouping import (
     wasserstein_values,
 )
 from fedatlas.errors import ConfigError
+from fedatlas.experiment.config import parse
+from fedatlas.experiment.setup import set_up
 from fedatlas.rng import numpy_stream
 from federation import cohorts, everyone, federation, gap, play, rows, same, sgd
 
@@ -288,3 +292,28 @@ def test_every_way_to_group_runs() -> None:
         server, _ = play(fed, 2)
         assert sorted(k for g in groups(server) for k in g) == [0, 1, 2, 3, 4]
         assert gap(server["model"], fed.params) > 1e-3
+
+
+def test_a_rule_that_would_be_ignored_is_refused() -> None:
+    """A chain has no cohort whose loss mu could follow, and slots are averaged by the examples they saw."""
+    with pytest.raises(ConfigError, match="adaptive"):
+        fedseq(rule={"name": "fedprox", "adaptive": True})
+    with pytest.raises(ConfigError, match="weights"):
+        fedseq_inter(rule={"name": "fedavg", "weights": "uniform"})
+
+
+def test_public_rows_with_holes_are_dropped_and_no_test_row_takes_their_place(tmp_path: Path) -> None:
+    stream = np.random.default_rng(0)
+    x = stream.normal(size=(400, 3)).round(3).astype(str)
+    x[stream.random((400, 3)) < 0.1] = ""
+    lines = [",".join([*row, "ab"[i % 2]]) for i, row in enumerate(x)]
+    (tmp_path / "t.csv").write_text("\n".join(["p,q,r,label", *lines]) + "\n")
+    data = {"name": "file", "path": str(tmp_path / "t.csv"), "label": "label", "missing": "drop", "test": 0.5}
+    tables = {"data": data, "partition": {"name": "iid", "clients": 4}, "public": {"from": "test", "per_class": 20}}
+    without = set_up(parse({**tables, "public": None}), 1)
+    setup = set_up(parse(tables), 1)
+    public = setup.bench.rows(SERVER)
+    assert 20 < public.n < 40
+    assert len(setup.dataset.y_test) + public.n == len(without.dataset.y_test)
+    with pytest.raises(ConfigError, match="per_class"):
+        set_up(parse({"algorithm": {"name": "fedseq"}, "public": {"from": "test", "rows": 5}}), 1)

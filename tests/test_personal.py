@@ -18,6 +18,7 @@ from fedatlas.engine.host import Host
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import config
+from fedatlas.experiment.api import Experiment, run
 from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import set_up
 from fedatlas.tree import Tree
@@ -262,3 +263,35 @@ def test_a_run_with_batch_norm(name: str, bn: str, tmp_path: Path) -> None:
 def test_one_model_is_needed(name: str, bn: str) -> None:
     with pytest.raises(ConfigError, match="works with one global model"):
         set_up(config.read(None, [f"algorithm.name={name}", "model.norm=batch", f"model.bn={bn}"]), 1)
+
+
+@pytest.mark.parametrize("name", ["hwfedavg", "nwfedavg", "scaffold", "feddyn", "moon"])
+def test_layers_that_stay_go_with_any_global_method(name: str) -> None:
+    """Also with those that ask something before they train, or keep a state of their own."""
+    made = local_norms(ALGORITHMS[name]())
+    fed = federation(made, make=FeaturedNorm, **WHOLE)
+    server, _ = play(fed, 2)
+    assert all(bool(torch.isfinite(x).all()) for x in server["model"].values())
+
+
+class FeaturedNorm(Normed):
+    """The same with features, for MOON."""
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.norm(self.hidden(x)))
+
+
+def test_staying_alone_keeps_ones_own_statistics() -> None:
+    """Local-only is what `model.bn = "local"` would make of it: its running statistics go on from round to round."""
+    fed = federation(ALGORITHMS["local_only"](), make=Normed, **WHOLE)
+    server, host = play(fed, everyone(fed, 3))
+    held = personal(fed, server, host, 1)
+    assert held["norm.running_mean"].abs().max() > 0
+    assert held["norm.num_batches_tracked"] == 3 * 2
+
+
+@pytest.mark.parametrize("bn", ["local", "recalibrate"])
+def test_baselines_train_beside_any_policy(bn: str, tmp_path: Path) -> None:
+    tables = {"rounds": 1, "partition": {"name": "iid", "clients": 4}, "model": {"norm": "batch", "bn": bn}}
+    done = run(Experiment(config.parse(tables)), out=tmp_path / "run", baselines=True)
+    assert set(done.summary["gain"]["summary"]) == {"federated", "local_only", "centralised"}

@@ -34,6 +34,9 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Whole = Annotated[int, Field(ge=1)]
 """A parameter that counts: 1 or more."""
 
+Count = Annotated[int, Field(ge=0)]
+"""A parameter that counts, 0 included."""
+
 PLUGINS: dict[str, dict[str, Builder]] = {"algorithms": {}, "models": {}, "partitions": {}, "transforms": {}}
 """What ``--plugin`` brought, by kind: the only table that is filled at run time."""
 

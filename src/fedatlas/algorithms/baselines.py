@@ -54,11 +54,11 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
 def local_only() -> Algorithm:
     """w_k <- local SGD from client k's own last model; nothing is shared."""
 
-    def start(message: Message, client: State, facts: Facts) -> Tree:
-        return Tree(client["model"])
+    def own(message: Message, client: State) -> Tree:
+        return Tree({**client["model"], **client.get("buffers", {})})  # with the statistics of its batch norm
 
     def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
-        return {}, {"model": params}
+        return {}, {"model": params, **({"buffers": facts.buffers} if facts.buffers else {})}
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         yield Ask(round.cohort, "train", messages(algorithm, server, round.cohort), "each", budgets=round.budgets)
@@ -67,10 +67,10 @@ def local_only() -> Algorithm:
     return Algorithm(
         "local_only",
         rounds=rounds,
-        tasks={"train": Task(start=start, finish=finish)},
+        tasks={"train": Task(start=lambda message, client, facts: own(message, client), finish=finish)},
         client_init=lambda params, facts: {"model": params},
         broadcast=send_model,
-        personal=lambda message, client: Tree(client["model"]),
+        personal=own,
         needs="each",
         family="baseline",
         keeps="its own model",

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import Algorithm, Ask, Replies, Round, RoundGenerator, State
 from fedatlas.algorithms import clusters as shared
-from fedatlas.registry import Rate
+from fedatlas.registry import Count, Rate
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting
@@ -51,7 +51,7 @@ def cfl(
     eps1: Rate = 0.4,
     eps2: Rate = 1.6,
     gamma: Rate = 0.0,
-    after_round: int = 20,
+    after_round: Count = 20,
     linkage: Linkage = "single",
     weights: Weighting = "samples",
 ) -> Algorithm:

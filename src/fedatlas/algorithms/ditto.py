@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 
 from fedatlas.algorithm import Algorithm, Ask, Facts, Local, Message, Round, RoundGenerator, State, Task, Update, Work
-from fedatlas.registry import Rate
+from fedatlas.registry import Count, Rate
 from fedatlas.rounds import messages, returned, updated, weights_of
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 
-def ditto(*, lam: Rate = 0.1, personal_epochs: int = 0, weights: Weighting = "samples") -> Algorithm:
+def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "samples") -> Algorithm:
     """w <- sum p_k w_k; v_k <- v_k - eta (g + lam (v_k - w_t))."""
 
     def direction(g: Tree, v: Tree, message: Message, client: State, facts: Facts) -> Tree:

@@ -66,7 +66,7 @@ from fedatlas.algorithms.grouping import (
 )
 from fedatlas.algorithms.moon import moon
 from fedatlas.errors import ConfigError
-from fedatlas.registry import Whole, arguments, find
+from fedatlas.registry import Count, Whole, arguments, find
 from fedatlas.rounds import cast_like, chained, messages, relay
 from fedatlas.tree import Tree
 
@@ -112,7 +112,7 @@ def fedseq(
     phi: Phi = "greedy",
     metric: Metric = "auto",
     group_size: Whole = 2,
-    min_examples: int = 0,
+    min_examples: Count = 0,
     max_clients: Whole = 11,
     pretrain_epochs: Whole = 10,
     layers: Literal["all", "last", "last2"] = "all",
@@ -141,7 +141,7 @@ def fedseq_inter(
     phi: Phi = "greedy",
     metric: Metric = "auto",
     group_size: Whole = 2,
-    min_examples: int = 0,
+    min_examples: Count = 0,
     max_clients: Whole = 11,
     pretrain_epochs: Whole = 10,
     layers: Literal["all", "last", "last2"] = "all",
@@ -157,6 +157,10 @@ def fedseq_inter(
     how = Grouping(
         psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
     )
+    if (rule or {}).get("weights", "samples") != "samples":
+        raise ConfigError(
+            "algorithm.rule.weights: slots are averaged by the examples that they have seen; remove the key."
+        )
     local = in_chains(rule, how, anchor, {name: RULES[name] for name in ("fedavg", "fedprox")})
     begin = local.server_init
 
@@ -192,6 +196,10 @@ def in_chains(
     """The local rule as an algorithm whose clients are drawn in groups, with the set-up that forms them."""
     given = dict(rule or {})
     builder = find("rules", rules, str(given.pop("name", "fedavg")))
+    if given.get("adaptive"):
+        raise ConfigError(
+            "algorithm.rule.adaptive: mu follows the loss of a whole cohort, which a chain does not have; remove the key."
+        )
     local: Algorithm = builder(**arguments("algorithm.rule", builder, given))
     how = how._replace(metric=metric_of(how))
     confidences = how.phi != "random" and how.psi == "conf"
@@ -214,7 +222,10 @@ def in_chains(
         public={"from": "test", "per_class": 10} if confidences else None,
         family="clustering: sequential",
         leaves="the model, handed on to the next client of the chain and at its end to the server; at the start once "
-        + ("nothing" if how.phi == "random" else "a model trained alone, to the server"),
+        + {"random": "nothing"}.get(
+            how.phi, "a model trained alone" if confidences else "the weights of its linear layers"
+        )
+        + ", to the server",
     )
 
 

@@ -83,8 +83,12 @@ def label_spread(
         return {"omega": raw_weight(facts.survey["counts"] / n_k, message["P"], score), "n_k": n_k}, client
 
     tasks = {
-        "counts": Task(survey=count_labels, finish=send_counts, options=Local(steps=0, balanced=balanced)),
-        "score": Task(survey=count_labels, finish=send_score, options=Local(steps=0, balanced=balanced)),
+        "counts": Task(
+            survey=count_labels, finish=send_counts, options=Local(steps=0, balanced=balanced), stateful=False
+        ),
+        "score": Task(
+            survey=count_labels, finish=send_score, options=Local(steps=0, balanced=balanced), stateful=False
+        ),
         "train": Task(options=Local(balanced=balanced)),
     }
 

@@ -100,7 +100,9 @@ def ifca(
         clusters=shared.assignment,
         personal=personal,
         needs="each",
-        fixes={"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd"} if average == "gradient" else {},
+        fixes={"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd", "local.momentum": 0.0}
+        if average == "gradient"
+        else {},
         family="clustering: multitask",
         leaves="the local model and the number of the cluster that fits it best",
     )

@@ -55,7 +55,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     up, down = (round(b * returning) if messages else 0 for b in (cost.bytes_up, cost.bytes_down))
     seconds = one if setup.algorithm.sends == "rows" else one * returning / max(plan.workers, 1)
     peer = between_clients(setup, round(returning))
-    notices = list(setup.notices)
+    notices = [*setup.notices, *left_out(setup)]
     if not returning:
         notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
     return {
@@ -74,6 +74,17 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
         "algorithm_facts": dict(setup.algorithm_facts),
         "notices": notices,
     }
+
+
+def left_out(setup: Setup) -> list[str]:
+    """What the estimate does not know."""
+    algorithm = setup.algorithm
+    chains = "; how its chains share the bytes between server and clients is known after it" if algorithm.groups else ""
+    return (
+        [f"The set-up of '{algorithm.name}' before round 1 is not in these figures{chains}."]
+        if algorithm.prepare
+        else []
+    )
 
 
 def between_clients(setup: Setup, m: int) -> int:

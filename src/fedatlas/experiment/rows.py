@@ -88,13 +88,18 @@ def with_public(dataset: Dataset, x: Tensor, y: Tensor) -> Dataset:
     return replace(dataset, x_test=both[0], y_test=both[1], weight_test=weight, rows_test=rows)
 
 
+def own_test(dataset: Dataset, count: int) -> Dataset:
+    """The data set without its last ``count`` test rows."""
+    n = len(dataset.y_test) - count
+    weight = None if dataset.weight_test is None else dataset.weight_test[:n]
+    rows = None if dataset.rows_test is None else dataset.rows_test[:n]
+    return replace(dataset, x_test=dataset.x_test[:n], y_test=dataset.y_test[:n], weight_test=weight, rows_test=rows)
+
+
 def without_public(dataset: Dataset, count: int, dtype: torch.dtype) -> tuple[Dataset, Rows | None]:
     """Undoes `with_public`: the data set without its last ``count`` test rows, and these as the model sees them."""
     if not count:
         return dataset, None
     n = len(dataset.y_test) - count
     x, y = dataset.inputs(dataset.x_test[n:], dtype), dataset.targets(dataset.y_test[n:])
-    weight = None if dataset.weight_test is None else dataset.weight_test[:n]
-    rows = None if dataset.rows_test is None else dataset.rows_test[:n]
-    rest = replace(dataset, x_test=dataset.x_test[:n], y_test=dataset.y_test[:n], weight_test=weight, rows_test=rows)
-    return rest, Rows(x, y.to(dtype) if y.is_floating_point() else y)
+    return own_test(dataset, count), Rows(x, y.to(dtype) if y.is_floating_point() else y)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm, Round
 from fedatlas.algorithms import ALGORITHMS
@@ -34,7 +34,7 @@ from fedatlas.experiment.advice import (
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_public
+from fedatlas.experiment.rows import PartyRows, join, own_test, split_clients, with_public, without_public
 from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, has_batch_norm, make_loss, make_model
 from fedatlas.registry import arguments, find
 from fedatlas.rng import derive
@@ -147,7 +147,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     config, notices = apply_fixes(config, algorithm)
     check_rate(config, algorithm)
     transform = make_transform(config, algorithm)
-    notices += profile_notices(config, algorithm) + transform_notices(config, transform)
+    notices += transform_notices(config, transform)
     dataset = load_dataset(config.data, seed)
     config, told = public_default(config, algorithm)
     notices += told
@@ -155,11 +155,17 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     if config.public is not None:
         dataset, x, y = take_public(dataset, config.public, seed)
         dataset, count = with_public(dataset, x, y), len(y)
+        check_public(algorithm, config.public, y, dataset)
     check_classes(algorithm, dataset)
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
-    dataset, partition = settle_holes(dataset, partition, config.data.missing)
+    if count:  # a public row with a hole is dropped like any other: those behind the last test row are counted again
+        kept = settle_holes(own_test(dataset, count), partition, config.data.missing)[0]
+        dataset, partition = settle_holes(dataset, partition, config.data.missing)
+        count = len(dataset.y_test) - len(kept.y_test)
+    else:
+        dataset, partition = settle_holes(dataset, partition, config.data.missing)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     raw = dataset
     partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
@@ -170,6 +176,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     network, loss = make_network(config, dataset, seed, module)
     notices += network_notices(config, algorithm, dataset, network)
     algorithm = with_batch_norm(algorithm, config.model.bn)
+    notices += profile_notices(config, algorithm)
     check_batch_norm(network.module, partition, config.local.batch_size)
     params, buffers = network.initial()
     sample = dataset.inputs(dataset.x_train[:2], dtype)
@@ -208,6 +215,22 @@ def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
         )
 
 
+def check_public(algorithm: Algorithm, public: PublicConfig, y: Tensor, dataset: Dataset) -> None:
+    """ConfigError where an algorithm asks for public rows and a class has none among them, or a label is no class."""
+    if algorithm.public is None or dataset.task != "classes":
+        return
+    if int(y.max()) >= dataset.classes:
+        raise ConfigError(
+            f"public.from = '{public.source}' has classes that '{dataset.name}' has not: take other rows."
+        )
+    missing = sorted(set(range(dataset.classes)) - set(y.tolist()))
+    if missing:
+        name = dataset.class_names[missing[0]]
+        raise ConfigError(
+            f"[public]: no row of class '{name}', but '{algorithm.name}' asks about every class: use per_class."
+        )
+
+
 def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
     """The ``[public]`` table an algorithm works with, where the experiment has none: with a notice."""
     if config.public is not None or algorithm.public is None:
@@ -241,7 +264,7 @@ def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modul
 
 def with_batch_norm(algorithm: Algorithm, bn: str) -> Algorithm:
     """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
-    if bn == "average":
+    if bn == "average" or (bn == "local" and algorithm.name == "fedbn"):
         return algorithm
     several = algorithm.clusters is not None or algorithm.needs == "neighbours"
     if several or (bn == "recalibrate" and algorithm.personal is not None):

@@ -52,7 +52,7 @@ def topk(*, share: Share = 0.01) -> Transform:
                         "topk remembers an update of another size: models that change their shape cannot be compressed by it."
                     )
                 e = e + memory[path].double()
-            places = largest(e, math.ceil(share * len(e) - 1e-9))
+            places = largest(e, max(1, math.ceil(share * len(e) - 1e-9)))
             values = e[places].to(delta.dtype)
             if path in memory:
                 e[places] -= values.double()

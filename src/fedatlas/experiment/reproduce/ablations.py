@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -76,7 +77,8 @@ def evaluated(outcome: Outcome) -> list[float]:
 def noise(outcome: Outcome) -> float:
     """Standard deviation of the differences from one evaluated round to the next, over the second half."""
     curve = evaluated(outcome)
-    return statistics.stdev(b - a for a, b in itertools.pairwise(curve[len(curve) // 2 :]))
+    steps = [b - a for a, b in itertools.pairwise(curve[len(curve) // 2 :])]
+    return statistics.stdev(steps) if len(steps) > 1 else math.nan
 
 
 def listed(names: Sequence[str], values: Sequence[float], text: Callable[[float], str] = percent) -> str:
@@ -94,6 +96,8 @@ def rank_gate(name: str, said: str, names: Sequence[str], figure: Callable[[Outc
 
     def check(parts: Outcomes) -> Verdict:
         values = [figure(parts[part]) for part in names]
+        if any(math.isnan(value) for value in values):
+            return Verdict("too few rounds to tell", None)
         rho = float(spearmanr(range(len(values)), values).statistic)
         text = points if figure is noise else percent
         return Verdict(f"Spearman {rho:.2f}: {listed(names, values, text)}", sign * rho >= 0.9)
