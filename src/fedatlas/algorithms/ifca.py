@@ -43,6 +43,8 @@ from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
+ONE_GRADIENT = {"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd", "local.momentum": 0.0}
+
 
 def ifca(
     *,
@@ -100,9 +102,7 @@ def ifca(
         clusters=shared.assignment,
         personal=personal,
         needs="each",
-        fixes={"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd", "local.momentum": 0.0}
-        if average == "gradient"
-        else {},
+        fixes=ONE_GRADIENT if average == "gradient" else {},
         family="clustering: multitask",
         leaves="the local model and the number of the cluster that fits it best",
     )

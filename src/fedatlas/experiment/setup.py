@@ -17,7 +17,7 @@ from fedatlas.data.batches import Rows
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition import make_partition
-from fedatlas.data.preprocess import Preprocess, preprocess, settle_holes
+from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
 from fedatlas.engine.host import Host
@@ -34,7 +34,7 @@ from fedatlas.experiment.advice import (
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.experiment.rows import PartyRows, join, own_test, split_clients, with_public, without_public
+from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_holes, without_public
 from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, has_batch_norm, make_loss, make_model
 from fedatlas.registry import arguments, find
 from fedatlas.rng import derive
@@ -148,24 +148,13 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     check_rate(config, algorithm)
     transform = make_transform(config, algorithm)
     notices += transform_notices(config, transform)
-    dataset = load_dataset(config.data, seed)
     config, told = public_default(config, algorithm)
     notices += told
-    count = 0
-    if config.public is not None:
-        dataset, x, y = take_public(dataset, config.public, seed)
-        dataset, count = with_public(dataset, x, y), len(y)
-        check_public(algorithm, config.public, y, dataset)
-    check_classes(algorithm, dataset)
+    dataset, count = load(config, algorithm, seed)
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
-    if count:  # a public row with a hole is dropped like any other: those behind the last test row are counted again
-        kept = settle_holes(own_test(dataset, count), partition, config.data.missing)[0]
-        dataset, partition = settle_holes(dataset, partition, config.data.missing)
-        count = len(dataset.y_test) - len(kept.y_test)
-    else:
-        dataset, partition = settle_holes(dataset, partition, config.data.missing)
+    dataset, partition, count = without_holes(dataset, partition, config.data.missing, count)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     raw = dataset
     partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
@@ -205,6 +194,17 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         own_module=module is not None,
         algorithm_facts=facts,
     )
+
+
+def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dataset, int]:
+    """The data set, with so many public rows behind its test rows."""
+    dataset, count = load_dataset(config.data, seed), 0
+    if config.public is not None:
+        dataset, x, y = take_public(dataset, config.public, seed)
+        dataset, count = with_public(dataset, x, y), len(y)
+        check_public(algorithm, config.public, y, dataset)
+    check_classes(algorithm, dataset)
+    return dataset, count
 
 
 def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
