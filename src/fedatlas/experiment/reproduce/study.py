@@ -117,9 +117,16 @@ def finished_run(part: Part, seed: int, base: Path) -> dict[str, Any] | None:
         return None
     opened = RunFolder.open(folder)
     summary = opened.summary()
-    rows = [{key: row[key] for key in KEPT if key in row} for row in opened.rows()]
+    rows = [{key: shorter(row[key]) for key in KEPT if key in row} for row in opened.rows()]
     facts = {"seconds": summary["cost"]["seconds"], "plan": summary["plan"], "commit": summary["commit"]}
     return {"part": part.name, "seed": seed, **facts, "cpu": summary["cpu"], "rows": rows}
+
+
+def shorter(value: Any) -> Any:
+    """Six digits behind the point are enough for a record."""
+    if isinstance(value, list):
+        return [shorter(x) for x in value]
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def collect(
