@@ -51,6 +51,8 @@ KEYS: dict[str, dict[str, Any]] = {"topk": {"share": 0.2}, "qsgd": {"levels": 3}
 REFUSING = {"centralised", "local_only", "gossip", "push_sum"}  # nothing goes up that could be compressed; pinned below
 EVERY = [(name, kind) for name in sorted(ALGORITHMS.keys() - REFUSING) for kind in sorted(KEYS)]
 every = pytest.mark.parametrize(("name", "kind"), EVERY)
+# With workers and after a resume those that remember or draw can go wrong; the others are pure functions of one update.
+every_stateful = pytest.mark.parametrize(("name", "kind"), [pair for pair in EVERY if pair[1] in {"topk", "qsgd"}])
 
 
 def made(kind: str, **keys: Any) -> Transform:
@@ -192,7 +194,7 @@ def test_engines_agree(name: str, kind: str, make: Callable[[Bench], Executor]) 
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@every
+@every_stateful
 def test_workers(name: str, kind: str) -> None:
     """Any number of workers and any chunk size give the bits of one process; memories cross as states do."""
     fed = compressed(name, kind)
@@ -203,7 +205,7 @@ def test_workers(name: str, kind: str) -> None:
     assert same(states(host), states(pool_host))
 
 
-@every
+@every_stateful
 def test_resume(name: str, kind: str) -> None:
     """A run continued from its saved state, memories included, ends with the bits of one never stopped."""
     fed = compressed(name, kind)
