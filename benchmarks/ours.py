@@ -28,6 +28,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "fast": {},
     "program": {"plan": "program", "workers": 1},
     "stacked": {"plan": "stacked", "workers": 1},
+    "native": {"plan": "native"},
     "bfloat16": {"precision": "bfloat16"},
 }
 

@@ -44,6 +44,7 @@ ENTRIES: dict[str, tuple[str, str]] = {  # label -> script and name; "PEER/" nam
     "fedatlas, fast": ("ours.py", "fast"),
     "fedatlas, fast, one process": ("ours.py", "program"),
     "fedatlas, fast, stacked": ("ours.py", "stacked"),
+    "fedatlas, fast, in C": ("ours.py", "native"),
     "fedatlas, fast, bfloat16": ("ours.py", "bfloat16"),
     "by hand, one process": ("loops.py", "by-hand"),
     "Flower, plain client": ("flower/flower_sim.py", "plain"),
@@ -96,8 +97,8 @@ def entries(model: str, peers: Path) -> Iterator[tuple[str, Entry | str]]:
         peer, _, _ = script.rpartition("/")
         python = peers / peer / "bin" / "python" if peer else Path(sys.executable)
         if (
-            name == {"mlp1": "bfloat16", "cnn2": "stacked"}[model]
-        ):  # one is for convolutions, the other for dense networks
+            name in {"mlp1": ("bfloat16",), "cnn2": ("stacked", "native")}[model]
+        ):  # for convolutions; for dense networks
             continue
         if name == "bfloat16" and not low:
             yield label, "this processor has no bfloat16 products"

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedatlas.algorithm import Batch
+from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.program import derive
 from fedatlas.engine.step import StepSpec, local_copy
 from fedatlas.engine.tuned import TunedStep
@@ -96,6 +97,8 @@ def ways(
     }
     spec, example = StepSpec(module, loss, DIRECTIONS[direction]), Batch(*batches[0])
     steps = {"tuned step": TunedStep(spec, example), "derived": derive(spec, example, inputs)}
+    if model == "mlp1" and find_compiler() and not precisions:
+        steps["derived, in C"] = derive(spec, example, inputs, native=True)
     steps |= {f"derived, {p}": derive(spec._replace(precision=p), example, inputs) for p in precisions}
     for name, made in steps.items():
         with made.mode():

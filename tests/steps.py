@@ -152,7 +152,7 @@ def stepped(
     for batch in batches:
         size = len(batch.x) if len(batch.x) in steps else 0
         with steps[size].mode():
-            losses.append(bound[size](*batch_arguments(batch)).item())
+            losses.append(float(bound[size](*batch_arguments(batch))))
     return own, buffers, losses
 
 

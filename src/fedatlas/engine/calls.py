@@ -43,6 +43,7 @@ CALLS: dict[Any, Call] = {
     aten.threshold_backward.default: Call("torch.ops.aten.threshold_backward.grad_input", "", "grad_input", over=True),
     aten.tanh_backward.default: Call("torch.ops.aten.tanh_backward.grad_input", "", "grad_input", over=True),
     aten.sigmoid_backward.default: Call("torch.ops.aten.sigmoid_backward.grad_input", "", "grad_input", over=True),
+    aten.mse_loss_backward.default: Call("torch.ops.aten.mse_loss_backward.grad_input", "", "grad_input"),
     aten._log_softmax.default: Call("torch._log_softmax"),
     aten._softmax.default: Call("torch._softmax"),
     aten.sum.dim_IntList: Call("torch.sum"),

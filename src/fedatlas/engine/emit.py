@@ -23,11 +23,12 @@ class Emitted(NamedTuple):
     reads: dict[str, tuple[torch.Size, tuple[int, ...]]]  # what bind takes from T, with shapes and strides
     fixed: dict[str, Any]  # leaves the program holds for these values only
     note: str
+    code: str = ""  # C of a step that `native` wrote; ``bind`` finds it as ``native``
 
 
 def emit(flat: Flat) -> Emitted:
     """The program of a fused graph."""
-    emitter = _Emitter(flat)
+    emitter = Emitter(flat)
     source = emitter.source()
     text = "\n".join(emitter.step)
     products, sums = (len(re.findall(rf"\.{name}\(", text)) for name in ("b?addb?mm_", "addmv_"))
@@ -36,7 +37,9 @@ def emit(flat: Flat) -> Emitted:
     return Emitted(source, emitter.reads, flat.fixed, note)
 
 
-class _Emitter:
+class Emitter:
+    """Writes a program node by node. Its heirs write the operators of a step in another language."""
+
     def __init__(self, flat: Flat) -> None:
         self.flat, self.places = flat, Placement(flat)
         self.reads: dict[str, tuple[torch.Size, tuple[int, ...]]] = {}
@@ -80,8 +83,12 @@ class _Emitter:
         elif node in self.places.over or (kind == "placed" and node.target is not operator.getitem):
             self.into_place(node)
         elif kind == "passing":
-            text = self.expression(node)
-            self.step.append(f"{self.call_it(node)} = {text}")
+            self.passing(node)
+
+    def passing(self, node: Op) -> None:
+        """A value that each step makes anew."""
+        text = self.expression(node)
+        self.step.append(f"{self.call_it(node)} = {text}")
 
     def argument(self, node: Op) -> None:
         path = self.places.paths[node]

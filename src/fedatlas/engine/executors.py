@@ -19,7 +19,7 @@ class Plan(NamedTuple):
     """Bits are equal within a plan, whatever ``workers``; across plans results agree within tolerance."""
 
     engine: str  # "loop" | "fast"
-    step: str  # "loop" | "program" | "stacked" | "tuned"
+    step: str  # "loop" | "program" | "stacked" | "tuned" | "native"
     workers: int  # processes that train, one thread each; 1 = this one
     chunk: int  # clients whose updates are held at once
     threads: int  # of the evaluation

@@ -46,7 +46,7 @@ class FastRunner:
         self.examples[job.what] = batch
         self.steps[job.what, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else "a rare batch size")
         for size in sorted(self.derived):
-            self.steps[job.what, size] = step_for(spec, resized(batch, size), inputs)
+            self.steps[job.what, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
         return True
 
     def step_of(self, what: str, size: int) -> StepProgram | TunedStep:

@@ -5,7 +5,9 @@ spec -> trace (one flat graph: gradient, direction, update) -> rewrite -> fuse -
 
 from __future__ import annotations
 
+import ctypes
 import math
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -14,8 +16,11 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Batch
+from fedatlas.engine.compiler import compiled, library
 from fedatlas.engine.emit import Emitted, emit
 from fedatlas.engine.fuse import fuse
+from fedatlas.engine.graph import Flat
+from fedatlas.engine.native import NotNative, emit_native
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.rewrite import rewrite
 from fedatlas.engine.step import (
@@ -85,36 +90,52 @@ class StepProgram:
     def compiled(self) -> Callable[[Mapping[str, Any]], Step]:
         """The program's ``bind``."""
         if self._bind is None:
-            self._bind = loaded(self.source)
+            self._bind = loaded(self.source, self.emitted.code)
         return self._bind
 
 
-def loaded(source: str) -> Callable[[Mapping[str, Any]], Step]:
-    """The function ``bind`` of a program's text, which emit.py alone writes."""
+def loaded(source: str, code: str = "") -> Callable[[Mapping[str, Any]], Step]:
+    """The function ``bind`` of a program's text, which emit.py and native.py alone write."""
     space: dict[str, Any] = {"torch": torch}
+    if code:
+        space |= {"ctypes": ctypes, "native": compiled(code, "step")}
     exec(compile(source, "<step program>", "exec"), space)
     bind: Callable[[Mapping[str, Any]], Step] = space["bind"]
     return bind
 
 
-def derive(spec: StepSpec, batch: Batch, inputs: Inputs) -> StepProgram:
+def derive(spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False) -> StepProgram:
     """The program of ``spec`` for batches shaped like ``batch``; NotTraceable, with the reason, where there is none.
 
-    It is run beside autograd once before it is handed out: a program that disagrees is refused.
+    It is run beside autograd once before it is handed out: a program that disagrees is refused. ``native``: its step in C
+    where every operator has one.
     """
     example = example_of(spec, batch, inputs)
     flat = trace(spec, example)
     with whatever_fails("the derived step"), training(spec.module):
-        program = StepProgram(emit(fuse(rewrite(flat))), spec, flat.constants)
+        program = StepProgram(written(fuse(rewrite(flat)), native), spec, flat.constants)
         at = disturbed(example)
         compare(spec, at, outcome(TunedStep(spec, batch), at), outcome(program, at))
     return program
 
 
-def step_for(spec: StepSpec, batch: Batch, inputs: Inputs) -> StepProgram | TunedStep:
+def written(flat: Flat, native: bool) -> Emitted:
+    """A fused graph as text: in C where that is asked for and possible, else as calls of torch."""
+    if not native:
+        return emit(flat)
+    try:
+        found = emit_native(flat)
+        library(found.code)
+        return found
+    except (NotNative, OSError, subprocess.SubprocessError) as reason:
+        plain = emit(flat)
+        return plain._replace(note=f"{plain.note}; not native: {first_line(reason)}")
+
+
+def step_for(spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False) -> StepProgram | TunedStep:
     """The derived program, or the tuned step where none can be derived; ``note`` says which, and why."""
     try:
-        return derive(spec, batch, inputs)
+        return derive(spec, batch, inputs, native)
     except NotTraceable as reason:
         return TunedStep(spec, batch, str(reason))
 
@@ -159,7 +180,9 @@ def outcome(made: StepProgram | TunedStep, at: Example) -> dict[str, Tensor]:
     with made.mode():
         params, buffers = made.local_copy(at.params), at.buffers.clone()
         step = made.bind(params, None, at.inputs, buffers)
-        losses = [step(*batch_arguments(at.batch)).reshape(1).clone() for _ in range(2)]
+        losses = [
+            torch.as_tensor(step(*batch_arguments(at.batch)), dtype=torch.float64).reshape(1).clone() for _ in range(2)
+        ]
         return {"loss": torch.cat(losses), **dict(leaves({"params": params, "buffers": buffers}))}
 
 

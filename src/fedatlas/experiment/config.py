@@ -188,7 +188,7 @@ class EngineConfig(Table):
     """``[engine]``: how fast, never what."""
 
     name: Literal["fast", "loop"] = "fast"
-    plan: Literal["auto", "program", "stacked", "tuned", "calibrate"] = "auto"
+    plan: Literal["auto", "program", "stacked", "tuned", "native", "calibrate"] = "auto"
     workers: Count = 0
     chunk: Count = 0
     precision: Literal["float32", "float64", "bfloat16"] = "float32"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.pool import can_fork
 from fedatlas.engine.stacked import worth_stacking
@@ -34,7 +35,7 @@ def calibrated(setup: Setup) -> Plan:
     """The fastest of the plans on a round with the first clients of the first cohort, timed here and now."""
     cohort = draw_round(setup.config, setup.sizes, setup.seed, 1).round.cohort[: 2 * machine.cores()]
     seconds = {}
-    for step in ("program", "stacked", "tuned"):
+    for step in ("program", "stacked", "tuned", *(("native",) if find_compiler() else ())):
         engine = setup.config.engine.model_copy(update={"plan": step})
         plan = resolve_plan(setup._replace(config=setup.config.model_copy(update={"engine": engine})))
         seconds[plan] = trial(setup, plan, cohort)[1]

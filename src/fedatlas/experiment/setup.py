@@ -20,6 +20,7 @@ from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
+from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.host import Host
 from fedatlas.engine.job import Bench, LocalOptions
 from fedatlas.engine.model import Network
@@ -142,6 +143,8 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
     if config.engine.device == "cuda":
         raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
+    if config.engine.plan == "native" and find_compiler() is None:
+        raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
     algorithm = make_algorithm(config)
     check_model(config, algorithm, module)
     config, notices = apply_fixes(config, algorithm)

@@ -1,0 +1,363 @@
+"""A fused graph as one C function: what `emit` writes as Python calls, compiled whole. An optional accelerator of dense networks.
+
+    emit_native(flat) -> text of ``bind`` (Python: what stays, memory, pointers) and of ``step`` (C: every operator of a step)
+
+Operators it does not know, and anything but float32 or float64, are refused with `NotNative`: there is always `emit`. Sums run in another
+order than torch's, so results agree with it within tolerance; between workers, and between runs on one machine, bits are equal.
+"""
+
+from __future__ import annotations
+
+import operator
+from importlib import resources
+from typing import Any, NamedTuple
+
+import torch
+
+from fedatlas.engine.emit import Emitted, Emitter, only_loss
+from fedatlas.engine.graph import Flat, Op, is_op, is_view, value
+
+aten = torch.ops.aten
+
+KERNELS = resources.files("fedatlas.engine").joinpath("kernels.h").read_text(encoding="utf-8")
+
+# Element by element; {0}, {1} ... are the operands, {alpha} the factor of a sum. Comparisons let a NaN through, as torch's do.
+ELEMENTS = {
+    "abs": "fabs({0})",
+    "add": "{0} + {alpha} * {1}",
+    "clone": "{0}",
+    "copy": "{1}",
+    "div": "{0} / {1}",
+    "exp": "exp({0})",
+    "log": "log({0})",
+    "mul": "{0} * {1}",
+    "neg": "-{0}",
+    "reciprocal": "1 / {0}",
+    "relu": "({0} < 0 ? 0 : {0})",
+    "sigmoid": "1 / (1 + exp(-{0}))",
+    "sigmoid_backward": "{0} * (1 - {1}) * {1}",
+    "sqrt": "sqrt({0})",
+    "sub": "{0} - {alpha} * {1}",
+    "tanh": "tanh({0})",
+    "tanh_backward": "{0} * (1 - {1} * {1})",
+    "threshold_backward": "({1} <= {2} ? 0 : {0})",
+}
+PRODUCTS = {"mm", "addmm"}
+REALS = {torch.float32: "float", torch.float64: "double"}
+
+
+class NotNative(Exception):
+    """There is no C for this graph; the message says why."""
+
+
+class Addend(NamedTuple):
+    """A sum put off, so that the product that follows reads its tensor once: t <- own * t + other * tensor."""
+
+    node: Op
+    own: str
+    other: str
+    tensor: Op
+
+
+def emit_native(flat: Flat) -> Emitted:
+    """The program of a fused graph, its step in C. NotNative with the reason where an operator has none."""
+    emitter = _Native(flat)
+    source = emitter.source()
+    note = f"native: {len(emitter.lines)} operations in C"
+    return Emitted(source, emitter.reads, flat.fixed, note, emitter.code())
+
+
+class _Native(Emitter):
+    def __init__(self, flat: Flat) -> None:
+        super().__init__(flat)
+        self.lines: list[str] = []  # the body of the C function
+        self.pointers: dict[str, str] = {}  # name in bind -> C variable
+        self.numbers: dict[str, str] = {}  # the same of plain numbers
+        self.given: dict[Op, str] = {}  # batch arguments and views of them -> C variable
+        self.locals: dict[Op, str] = {}  # numbers a step makes -> C variable
+        self.put_off: dict[Op, Addend] = {}  # by root
+        self.dtype = next(value(node).dtype for node, path in self.places.paths.items() if path.startswith("params/"))
+        if self.dtype not in REALS:
+            raise NotNative(f"{self.dtype} has no C")
+
+    def source(self) -> str:
+        """``bind``: what stays is made by torch; the step hands the places of everything to the C function."""
+        for place, node in enumerate(self.places.nodes):
+            self.write(node)
+            self.release(place, node)
+        output: Op = self.flat.graph.output_node()
+        loss = output.args[0][0]
+        if loss not in self.locals:
+            raise NotNative(f"the loss is made by {loss.target}")
+        self.lines.append(f"return {self.locals[loss]};")
+        batch = self.batch()
+        names = ", ".join(batch)
+        held = ", ".join(self.pointers)
+        outer = [*(f"{name} = {path}" for path, name in self.functions.items()), *self.bind]
+        outer += [
+            f"held = [{held}]",
+            f"pointers = (ctypes.c_void_p * {len(self.pointers)})(*[x.data_ptr() for x in held])",
+        ]
+        outer += [f"numbers = (ctypes.c_double * {len(self.numbers)})({', '.join(self.numbers)})"]
+        inner = [f"{name} = {name}.contiguous()" for name in batch]
+        outer += [f"native.argtypes, native.restype = [ctypes.c_void_p] * {len(batch) + 2}, ctypes.c_double"]
+        places = ", ".join(f"{name}.data_ptr()" for name in batch)
+        inner += [f"return native(pointers, numbers, {places})"]
+        text = [f"    {line}" for line in outer] + [
+            "",
+            f"    def step({names}):",
+            *(f"        {line}" for line in inner),
+        ]
+        return "\n".join(["def bind(T):", *text, "", "    step.held = held", "    return step", ""])
+
+    def code(self) -> str:
+        """The C text: kernels and the step."""
+        given = "".join(f", const {self.c_type(node)} *{name}" for name, node in self.batch().items())
+        taken = [f"real *{c} = p[{i}];" for i, c in enumerate(self.pointers.values())]
+        taken += [f"const real {c} = n[{i}];" for i, c in enumerate(self.numbers.values())]
+        body = "\n".join(f"  {line}" for line in [*taken, *self.lines])
+        real = REALS[self.dtype]
+        return f"#define REAL {real}\n{KERNELS}\ndouble step(real **p, const double *n{given}) {{\n{body}\n}}\n"
+
+    def batch(self) -> dict[str, Op]:
+        """The arguments of a step in their order."""
+        paths = self.places.paths
+        return {self.name[node]: node for node, path in paths.items() if path.startswith("batch/")}
+
+    # ------------------------------------------------------------------ nodes
+
+    def write(self, node: Op) -> None:
+        kind = self.places.kind[node]
+        if kind == "passing" and node.op == "placeholder":
+            self.given[node] = self.call_it(node, self.places.paths[node].partition("/")[2])
+            if not value(node).is_contiguous():
+                raise NotNative("rows are not laid out one after another")
+        elif kind == "passing" and is_view(node) and node.args[0] in self.given:
+            if not is_op(node.args[0]) or value(node).storage_offset():
+                raise NotNative(f"{node.target} of the rows begins in their middle")
+            self.given[node] = self.given[node.args[0]]
+        else:
+            super().write(node)
+
+    def passing(self, node: Op) -> None:
+        """Numbers that a step makes: the loss."""
+        if node.target is operator.getitem and only_loss(node.args[0]):
+            self.loss(node, *node.args[0].args)
+        elif node.target is aten.mse_loss.default and len(node.args) == 2:  # 2 = the mean is wanted
+            a, b = (self.element(x, node.args[0]) for x in node.args)
+            total = self.local(node)
+            self.loop([f"{total} += ({a} - {b}) * ({a} - {b}) / {value(node.args[0]).numel()};"], node.args[0])
+        else:
+            raise NotNative(f"{node.target} has no C")
+
+    def loss(self, node: Op, scores: Op, y: Op, weight: Any, reduction: int, ignore: int) -> None:
+        if weight is not None or reduction != 1 or y not in self.given or value(scores).dim() != 2:
+            raise NotNative("this form of the loss has no C")
+        (i, j), (yi, *_) = value(scores).stride(), value(y).stride()
+        found = f"nll({value(scores).shape[0]}, {self.pointer(scores)}, {i}, {j}, {self.given[y]}, {yi}, {ignore})"
+        self.lines.append(f"{self.local(node)} = {found};")
+
+    def local(self, node: Op) -> str:
+        self.locals[node] = f"made_{len(self.locals)}"
+        self.lines.append(f"real {self.locals[node]} = 0;")
+        return self.locals[node]
+
+    def overwrite(self, node: Op) -> None:
+        """An operator that writes into an argument."""
+        owner = node.kwargs.get("out", node.args[0])
+        self.name[node] = self.name[owner]
+        method = str(node.target).split(".")[1].removesuffix("_")
+        if method == "add" and self.is_put_off(node, owner):
+            return
+        if method == "addmv":
+            self.vector(node, owner)
+        elif method in PRODUCTS:
+            _, a, b = node.args
+            self.product(node, owner, a, b, owner, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1))
+        else:
+            self.elements(node, owner, method)
+
+    def into_place(self, node: Op) -> None:
+        """An operator whose result has a place: its first operand's memory, or some laid out for it."""
+        over = node in self.places.over
+        if over:
+            self.name[node] = self.name[node.args[0]]
+        else:
+            self.allocate(node)
+        method = str(node.target).split(".")[1]
+        if method in PRODUCTS:
+            *z, a, b = node.args
+            beta = node.kwargs.get("beta", 1) if z else 0
+            self.product(node, node, a, b, z[0] if z else None, beta, node.kwargs.get("alpha", 1))
+        elif method == "_log_softmax":
+            self.log_softmax(node)
+        elif method == "scatter_add" and over:
+            self.scatter_add(node)
+        elif method == "sum":
+            self.sum(node)
+        elif method == "mse_loss_backward":
+            g, a, b = (self.element(x, node) for x in node.args[:3])
+            self.loop([f"{self.element(node)} = 2 * {g} * ({a} - {b}) / {value(node).numel()};"], node)
+        else:
+            self.elements(node, node, "clone" if method == "_to_copy" else method)
+
+    # ------------------------------------------------------------------ operators
+
+    def elements(self, node: Op, out: Op, method: str) -> None:
+        """A loop over the result's elements."""
+        if method not in ELEMENTS:
+            raise NotNative(f"{node.target} has no C")
+        flat = value(out).is_contiguous() and all(alike(a, out) for a in node.args if is_op(a) and value(a).dim())
+        texts = [self.element(a, out, flat) for a in node.args]
+        line = ELEMENTS[method].format(*texts, alpha=self.factor(node.kwargs.get("alpha", 1)))
+        self.loop([f"{self.element(out, out, flat)} = {line};"], out, flat)
+
+    def loop(self, body: list[str], over: Op, flat: bool = False) -> None:
+        """Nested loops over the elements of ``over``, or a single one over its memory."""
+        sizes = [value(over).numel()] if flat else list(value(over).shape)
+        heads = [f"for (long i{d} = 0; i{d} < {size}; i{d}++)" for d, size in enumerate(sizes)]
+        self.lines.append(" ".join([*heads, "{", *body, "}"]))
+
+    def element(self, a: Any, like: Op | None = None, flat: bool = False) -> str:
+        """An operand at the loops' place in ``like`` (itself where there is none); a number as it is."""
+        if not is_op(a) or value(a).dim() == 0:
+            return self.factor(a)
+        if flat:
+            return f"{self.pointer(a)}[i0]"
+        shape, stride = value(a).shape, value(a).stride()
+        ahead = (value(like).dim() if like is not None else len(shape)) - len(shape)
+        steps = [f"i{d + ahead} * {s}" for d, s in enumerate(stride) if shape[d] > 1]
+        return f"{self.pointer(a)}[{' + '.join(steps) or 0}]"
+
+    def product(self, node: Op, out: Op, a: Op, b: Op, z: Op | None, beta: Any, alpha: Any) -> None:
+        """out <- beta Z + alpha A B; which loop comes inside is decided by what lies next to what in memory."""
+        addend = self.put_off.pop(self.places.root[out], None)
+        (rows, inner), columns = value(a).shape, value(b).shape[1]
+        (ai, ak), (bk, bj), (oi, oj) = value(a).stride(), value(b).stride(), value(out).stride()
+        x, y, to = self.pointer(a), self.pointer(b), self.pointer(out)
+        factor = self.factor(alpha)
+        if z is not out and z is not None and addend is None:
+            zi, zj = value(z).expand(value(out).shape).stride()
+            if ak == bk == 1:
+                shift = f"{self.pointer(z)}, {zi}, {zj}, {self.factor(beta)}, {factor}"
+                self.lines.append(
+                    f"product_dots({rows}, {columns}, {inner}, {to}, {oi}, {oj}, {x}, {ai}, {y}, {bj}, {shift});"
+                )
+                return
+            self.loop([f"{self.element(out)} = {self.factor(beta)} * {self.element(z, out)};"], out)
+            beta, z = 1, out
+        if z is None and ak == bk == 1:
+            none = f"0, 0, 0, 0, {factor}"
+            self.lines.append(
+                f"product_dots({rows}, {columns}, {inner}, {to}, {oi}, {oj}, {x}, {ai}, {y}, {bj}, {none});"
+            )
+            return
+        if oj != 1 or bj != 1:  # transposed: the columns of B A are the rows of A B
+            (rows, columns), (x, y) = (columns, rows), (y, x)
+            (oi, oj), (ai, ak), (bk, bj) = (oj, oi), (bj, bk), (ak, ai)
+        if oj != 1 or bj != 1:
+            raise NotNative(f"{node.target}: neither rows nor columns lie one after another")
+        own, other, more = "0" if z is None else self.factor(beta), "0", "0, 0"
+        if addend is not None:
+            own, other = addend.own, addend.other
+            strides = value(addend.tensor).stride()
+            more = f"{self.pointer(addend.tensor)}, {strides[0] if strides[1] == 1 else strides[1]}"
+        self.lines.append(
+            f"product_outer({rows}, {columns}, {inner}, {to}, {oi}, {x}, {ai}, {ak}, {y}, {bk}, {more}, {own}, {other}, {factor});"
+        )
+
+    def is_put_off(self, node: Op, owner: Op) -> bool:
+        """Whether a sum of a weight and something fixed can wait for the product that is added next."""
+        root = self.places.root[owner]
+        first, second = node.args
+        factor = self.factor(node.kwargs.get("alpha", 1))
+        mine = [is_op(a) and self.places.root[a] is root for a in (first, second)]
+        if mine.count(True) != 1:
+            return False
+        tensor = second if mine[0] else first
+        own, other = ("1", factor) if mine[0] else (factor, "1")
+        later = self.places.nodes[self.places.nodes.index(node) + 1 :]
+        heirs = [n for n in later if any(self.places.root[a] is root for a in n.all_input_nodes)]
+        if not heirs or heirs[0].target is not aten.addmm_.default or heirs[0].kwargs.get("beta", 1) != 1:
+            return False
+        if any(is_op(a) and self.places.root[a] is root for a in heirs[0].args[1:]):
+            return False
+        if not is_op(tensor) or self.places.kind[tensor] != "fixed" or not alike(tensor, owner):
+            return False
+        self.put_off[root] = Addend(node, own, other, tensor)
+        return True
+
+    def vector(self, node: Op, out: Op) -> None:
+        """v <- beta v + alpha M u."""
+        _, matrix, vector = node.args
+        (rows, inner), (mi, mk) = value(matrix).shape, value(matrix).stride()
+        (vi,), (ui,) = value(out).stride(), value(vector).stride()
+        beta, alpha = self.factor(node.kwargs.get("beta", 1)), self.factor(node.kwargs.get("alpha", 1))
+        v, m, u = self.pointer(out), self.pointer(matrix), self.pointer(vector)
+        self.lines.append(f"for (long i = 0; i < {rows}; i++) {v}[i * {vi}] *= {beta};")
+        self.lines.append(
+            f"for (long k = 0; k < {inner}; k++) for (long i = 0; i < {rows}; i++) "
+            f"{v}[i * {vi}] += {alpha} * {u}[k * {ui}] * {m}[i * {mi} + k * {mk}];"
+        )
+
+    def log_softmax(self, node: Op) -> None:
+        a, dim, _ = node.args
+        x, out = value(a), value(node)
+        if x.dim() != 2 or dim not in (1, -1) or x.stride()[1] != 1 or out.stride()[1] != 1:
+            raise NotNative("a log-softmax that does not run along rows has no C")
+        rows, columns = x.shape
+        places = f"{self.pointer(node)}, {out.stride()[0]}, {self.pointer(a)}, {x.stride()[0]}"
+        self.lines.append(f"log_softmax({rows}, {columns}, {places});")
+
+    def scatter_add(self, node: Op) -> None:
+        out, dim, index, source = node.args
+        if dim != 1 or value(index).dim() != 2 or value(index).shape[1] != 1 or index not in self.given:
+            raise NotNative(f"{node.target}: this form has no C")
+        (i, j), at = value(out).stride(), value(index).stride()[0]
+        place = f"i * {i} + {self.given[index]}[i * {at}] * {j}"
+        more = f"{self.pointer(source)}[i * {value(source).stride()[0]}]"
+        self.lines.append(f"for (long i = 0; i < {value(index).shape[0]}; i++) {self.pointer(out)}[{place}] += {more};")
+
+    def sum(self, node: Op) -> None:
+        """Sums over some dimensions."""
+        a, dims, *keep = node.args
+        x = value(a)
+        dims = {d % x.dim() for d in dims}
+        kept = [d for d in range(x.dim()) if d not in dims]
+        stride = value(node).stride()
+        steps = {d: stride[d if keep and keep[0] else n] for n, d in enumerate(kept)}
+        place = " + ".join(f"i{d} * {s}" for d, s in steps.items()) or "0"
+        self.loop([f"{self.element(node)} = 0;"], node)
+        self.loop([f"{self.pointer(node)}[{place}] += {self.element(a)};"], a)
+
+    # ------------------------------------------------------------------ operands
+
+    def pointer(self, node: Op) -> str:
+        """The C variable of a tensor: of the batch, or one that ``bind`` hands over."""
+        if value(node).dtype != self.dtype or (node not in self.given and node not in self.name):
+            raise NotNative(f"{node.target}: {value(node).dtype} beside {self.dtype} has no C")
+        if node in self.given:
+            return self.given[node]
+        return self.pointers.setdefault(self.name[node], f"t{len(self.pointers)}")
+
+    def c_type(self, node: Op) -> str:
+        """The C name of a batch argument's type."""
+        names = {self.dtype: "real", torch.int64: "int64_t"}
+        if value(node).dtype not in names:
+            raise NotNative(f"rows of {value(node).dtype} have no C")
+        return names[value(node).dtype]
+
+    def factor(self, a: Any) -> str:
+        """A number: written out, or one that ``bind`` hands over."""
+        if not is_op(a):
+            return f"(real){float(a)!r}"
+        if a in self.locals:
+            return self.locals[a]
+        if self.places.kind[a] != "fixed" or value(a).dim():
+            raise NotNative(f"{a.target}: a number that every step makes anew has no C")
+        return self.numbers.setdefault(self.number(a), f"n{len(self.numbers)}")
+
+
+def alike(a: Op, b: Op) -> bool:
+    """Whether two tensors agree in shape and strides."""
+    return value(a).shape == value(b).shape and value(a).stride() == value(b).stride()
