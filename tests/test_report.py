@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from typer.testing import CliRunner
@@ -366,6 +366,7 @@ def test_ticks_by_hand() -> None:
 
 
 @given(st.lists(st.floats(-1e9, 1e9, width=32), min_size=1, max_size=20), st.booleans(), st.booleans())
+@example([1.1754943508222875e-38], False, False)
 def test_a_scale_holds_its_values_between_its_ends(values: list[float], zero: bool, tight: bool) -> None:
     scale = linear(values, 0.0, 300.0, zero=zero, tight=tight)
     assert all(-1e-3 <= scale(v) <= 300 + 1e-3 for v in values)

@@ -67,7 +67,7 @@ def linear(
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if high - low < 1e-9 * max(abs(high), 1e-3):
-        spread = abs(high) * 0.1 or 1.0
+        spread = abs(high) * 0.1 if abs(high) > 1e-9 else 1.0  # ticks have twelve decimals
         low, high = (0.0 if zero else low - spread), high + spread
     step = nice_step(high - low, parts, whole=whole)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
