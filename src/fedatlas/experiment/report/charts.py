@@ -40,12 +40,16 @@ class Point(NamedTuple):
 
 
 class Series(NamedTuple):
-    """Points that belong together. ``thin``: in the background, without marks and without a name in the legend."""
+    """Points that belong together.
+
+    ``thin``: in the background, without marks and without a name in the legend; ``hollow``: single marks, not joined and not named.
+    """
 
     label: str
     style: int
     points: Sequence[Point]
     thin: bool = False
+    hollow: bool = False
 
 
 class Bars(NamedTuple):
@@ -59,7 +63,7 @@ class Bars(NamedTuple):
 
 def lines(width: int, x: Axis, y: Axis, series: Sequence[Series], label: str) -> str:
     """Values along a measured axis, a line a series."""
-    named = [(s.label, s.style) for s in series if not s.thin]
+    named = [(s.label, s.style) for s in series if not s.thin and not s.hollow]
     key, top = svg.legend(named if len(named) > 1 else [], width, 32)
     points = [p for s in series for p in s.points]
     bottom = top + PLOT
@@ -71,6 +75,9 @@ def lines(width: int, x: Axis, y: Axis, series: Sequence[Series], label: str) ->
     drawn = []
     for s in sorted(series, key=lambda s: not s.thin):
         places = [(x_scale(p.x), y_scale(p.y)) for p in s.points]
+        if s.hollow:
+            drawn += [svg.ring(*at, s.style) for at in places]
+            continue
         drawn.append(svg.line(places, s.style, thin=s.thin))
         apart = math.ceil(len(places) / MARKED)
         marked = [] if s.thin else [i for i in range(len(places)) if (len(places) - 1 - i) % apart == 0]

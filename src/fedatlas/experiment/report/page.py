@@ -122,15 +122,17 @@ def drawn(figure: Figure, width: int) -> str:
 
 
 def svg_link(figure: Figure) -> str:
-    """The picture as a file of its own: light colours, its style inside, a white ground."""
-    found = figure.draw(figure.widths[-1])
+    """The picture as a file of its own."""
+    return data_link("image/svg+xml", standalone(figure.draw(figure.widths[-1])))
+
+
+def standalone(found: str) -> str:
+    """A picture that needs no page: light colours, its style inside, a white ground."""
     colours = dict(LIGHT.findall(read("page.css").split("}")[0]))
     style = re.sub(r"var\(--([\w-]+)\)", lambda m: colours[m[1]], read("chart.css"))
     found = re.sub(r' data-tip="[^"]*"', "", found)
     head, rest = found.split(">", 1)
-    return data_link(
-        "image/svg+xml", f'{head}><style>{style}</style><rect width="100%" height="100%" fill="#fff"/>{rest}'
-    )
+    return f'{head}><style>{style}</style><rect width="100%" height="100%" fill="#fff"/>{rest}'
 
 
 def csv_link(text: str) -> str:

@@ -128,6 +128,12 @@ def mark(x: float, y: float, style: int, said: str = "", size: float = 1.0) -> s
     return f'<path class="mark s{style % COLOURS}" transform="translate({place(x)} {place(y)}){scale}" d="{shape}"{tip(said)}/>'
 
 
+def ring(x: float, y: float, style: int) -> str:
+    """A hollow mark, larger than the marks of a line in the same colour."""
+    shape = MARKS[style % len(MARKS)]
+    return f'<path class="whisker s{style % COLOURS}" transform="translate({place(x)} {place(y)}) scale(1.8)" d="{shape}"/>'
+
+
 def line(points: Sequence[tuple[float, float]], style: int, *, thin: bool = False) -> str:
     """A line through points."""
     if len(points) < 2:

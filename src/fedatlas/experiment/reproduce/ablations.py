@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
 
-from fedatlas.experiment.reproduce.gates import Gate, Outcome, Outcomes, Part, Study, Verdict, percent
+from fedatlas.experiment.reproduce.gates import Gate, Outcome, Outcomes, Part, Picture, Study, Verdict, listed, percent
 
 ROUNDS = 10_000
 SPREAD = 0.02  # C changes the final accuracy by no more
@@ -42,7 +42,9 @@ def ablation(factor: str) -> Callable[[bool, int | None], Study]:
         )
         gates = chosen.gates(factor, names, rounds)
         source = "Rizzardi's thesis, section 5.3, table 5.5 (seed S3)"
-        return Study(f"ablation-{factor}", chosen.title, source, parts, gates, notes)
+        labels = {name: f"{factor} = {level:g}" for name, level in zip(names, chosen.levels, strict=True)}
+        curves = (Picture("", chosen.title, labels),)
+        return Study(f"ablation-{factor}", chosen.title, source, parts, gates, notes, curves=curves)
 
     study.__doc__ = f"FedAvg on CIFAR-10 over {factor}: {', '.join(f'{level:g}' for level in FACTORS[factor].levels)}."
     return study
@@ -79,11 +81,6 @@ def noise(outcome: Outcome) -> float:
     curve = evaluated(outcome)
     steps = [b - a for a, b in itertools.pairwise(curve[len(curve) // 2 :])]
     return statistics.stdev(steps) if len(steps) > 1 else math.nan
-
-
-def listed(names: Sequence[str], values: Sequence[float], text: Callable[[float], str] = percent) -> str:
-    """'K-1 81.0%, K-10 79.2%'."""
-    return ", ".join(f"{name} {text(value)}" for name, value in zip(names, values, strict=True))
 
 
 def points(value: float) -> str:

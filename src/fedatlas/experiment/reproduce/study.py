@@ -19,6 +19,7 @@ from fedatlas.experiment.files import write_json, write_text
 from fedatlas.experiment.record import CONFIG, RunFolder
 from fedatlas.experiment.reproduce.ablations import FACTORS, ablation
 from fedatlas.experiment.reproduce.blog import blog
+from fedatlas.experiment.reproduce.drawing import draw, plain
 from fedatlas.experiment.reproduce.fedseq import fedseq_cifar10
 from fedatlas.experiment.reproduce.gates import Outcome, Part, Study, Verdict
 from fedatlas.experiment.reproduce.istat import istat_strategies
@@ -30,6 +31,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Study]] = {
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
 }
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
+DRAWN = ("round", "accuracy", "loss")  # of a study with curves
 
 
 def reproduce(
@@ -68,13 +70,20 @@ def reproduce(
                 if (part.name, seed) not in published:
                     run_part(part, seed, base, console)
     record = collect(study, base, smaller, published)
-    write_json(out / f"{label}.json", record)
+    write_record(out, label, record)
     write_text(out / f"{label}.md", page(record))
     if publish is not None:
-        write_json(publish / "results" / f"{label}.json", record)
+        write_record(publish / "results", label, record)
         write_text(publish / "results.md", results_page(read_records(publish / "results")))
     show(record)
     return not any(gate["passed"] is False for gate in record["gates"])
+
+
+def write_record(folder: Path, label: str, record: Mapping[str, Any]) -> None:
+    """The record, and its pictures as far as there is something to draw."""
+    write_json(folder / f"{label}.json", record)
+    for picture in record["curves"]:
+        write_text(folder / picture["file"], draw(picture, record["runs"]))
 
 
 def folder_of(part: Part, seed: int, base: Path) -> Path:
@@ -122,6 +131,14 @@ def finished_run(part: Part, seed: int, base: Path) -> dict[str, Any] | None:
     return {"part": part.name, "seed": seed, **facts, "cpu": summary["cpu"], "rows": rows}
 
 
+def kept(study: Study, run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as the record keeps it: where curves are drawn, their points."""
+    if not study.curves:
+        return dict(run)
+    rows = [row for row in run["rows"] if row["accuracy"] is not None]
+    return {**run, "rows": [{key: row[key] for key in DRAWN} for row in rows]}
+
+
 def shorter(value: Any) -> Any:
     """Six digits behind the point are enough for a record."""
     if isinstance(value, list):
@@ -136,20 +153,22 @@ def collect(
     outcomes, runs = {}, []
     for part in study.parts:
         found = [finished_run(part, seed, base) or published.get((part.name, seed)) for seed in part.seeds]
-        there = [one for one in found if one is not None]
+        there = [kept(study, one) for one in found if one is not None]
         runs += there
         if there:
             outcomes[part.name] = Outcome({one["seed"]: one["rows"] for one in there})
     gates = []
     for gate in study.gates:
         ready = all(name in outcomes for name in gate.parts)
-        verdict = gate.check(outcomes) if ready else Verdict("not run", None)
+        verdict = gate.judged(outcomes) if ready else Verdict("not run", None)
         if smaller:
             verdict = verdict._replace(passed=None)
         seeds = min((len(outcomes[name].rows) for name in gate.parts), default=0) if ready else 0
         gates.append(
             {"name": gate.name, "published": gate.published, "rule": gate.rule, "seeds": seeds, **verdict._asdict()}
         )
+    label = "-".join(filter(None, (study.record or study.name, smaller)))
+    curves = [plain(picture, label) for picture in study.curves if picture.lines.keys() & outcomes.keys()]
     parts = [{"name": part.name, "config": dict(part.tables), "seeds": list(part.seeds)} for part in study.parts]
     return {
         "study": study.name,
@@ -160,6 +179,7 @@ def collect(
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         **machine.describe(),
         "gates": gates,
+        "curves": curves,
         "parts": parts,
         "runs": runs,
     }
@@ -187,8 +207,8 @@ def show(record: Mapping[str, Any]) -> None:
     console.print(table)
 
 
-def page(record: Mapping[str, Any]) -> str:
-    """The outcome as Markdown."""
+def page(record: Mapping[str, Any], folder: str = "") -> str:
+    """The outcome as Markdown; its pictures lie in ``folder``."""
     lines = [f"## {record['title']}", "", f"Source: {record['source']}.", ""]
     if record["smaller"]:
         lines += [f"**{record['smaller']}: smaller than the published experiment; it passes no gate.**", ""]
@@ -204,6 +224,8 @@ def page(record: Mapping[str, Any]) -> str:
             word(gate["passed"], gate["obtained"]),
         )
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    for picture in record.get("curves", ()):
+        lines += ["", f"![{picture['title']}]({folder}{picture['file']})"]
     seconds = sum(one["seconds"] for one in record["runs"])
     commits = sorted({one["commit"][:10] for one in record["runs"] if one["commit"]})
     cpus = sorted({one["cpu"]["model"] for one in record["runs"]})
@@ -217,7 +239,11 @@ def page(record: Mapping[str, Any]) -> str:
 def results_page(records: Sequence[Mapping[str, Any]]) -> str:
     """docs/results.md from the records of all studies."""
     head = "# Results\n\nPublished figures beside obtained ones, gate by gate, generated from `docs/results/*.json`.\n"
-    return head + "A gate that fails is a finding, not an error.\n\n" + "\n".join(page(record) for record in records)
+    return (
+        head
+        + "A gate that fails is a finding, not an error.\n\n"
+        + "\n".join(page(record, "results/") for record in records)
+    )
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
