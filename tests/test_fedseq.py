@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedatlas.algorithm import SERVER
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedseq import Grouping, fedseq, fedseq_inter, groups, picker
+from fedatlas.algorithms.fedseq import Grouping, confidences, fedseq, fedseq_inter, groups, picker
 from fedatlas.algorithms.grouping import (
     TAU,
     Limits,
@@ -30,10 +30,12 @@ from fedatlas.algorithms.grouping import (
     wasserstein_support,
     wasserstein_values,
 )
+from fedatlas.engine.job import ClientData
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.setup import set_up
 from fedatlas.rng import numpy_stream
+from fedatlas.tree import Tree
 from federation import cohorts, everyone, federation, gap, play, rows, same, sgd
 
 TOY = {1: np.array([0.1, 0.9]), 2: np.array([0.2, 0.8]), 3: np.array([0.9, 0.1]), 4: np.array([0.7, 0.3])}
@@ -317,3 +319,25 @@ def test_public_rows_with_holes_are_dropped_and_no_test_row_takes_their_place(tm
     assert len(setup.dataset.y_test) + public.n == len(without.dataset.y_test)
     with pytest.raises(ConfigError, match="per_class"):
         set_up(parse({"algorithm": {"name": "fedseq"}, "public": {"from": "test", "rows": 5}}), 1)
+
+
+def test_a_class_without_exemplars_counts_nothing(tmp_path: Path) -> None:
+    """Rare classes give the rows they have, where that is allowed; a class without any has confidence 0."""
+    labels = ["a"] * 60 + ["b"] * 60 + ["c"] * 6
+    lines = [f"{i % 7},{i % 5},{label}" for i, label in enumerate(labels)]
+    (tmp_path / "t.csv").write_text("\n".join(["p,q,label", *lines]) + "\n")
+    head = ["p,q,label", *(f"{i % 7},{i % 5},{'ab'[i % 2]}" for i in range(40)), "1,1,c", "2,1,c"]
+    (tmp_path / "test.csv").write_text("\n".join(head) + "\n")
+    data = {"name": "file", "path": str(tmp_path / "t.csv"), "label": "label", "test": str(tmp_path / "test.csv")}
+    tables = {"data": data, "partition": {"name": "iid", "clients": 4}, "algorithm": {"name": "fedseq"}, "rounds": 1}
+    with pytest.raises(ConfigError, match=r"public.fewer = true"):
+        set_up(parse({**tables, "public": {"from": "test", "per_class": 5}}), 1)
+    setup = set_up(parse({**tables, "public": {"from": "test", "per_class": 5, "fewer": True}}), 1)
+    public = setup.bench.rows(SERVER)
+    assert np.bincount(public.y.numpy()).tolist() == [5, 5, 2]
+    there = public.take(torch.nonzero(public.y != 2).flatten())
+    data_of = ClientData(there, 3, Tree(), tuple)
+    p = confidences(setup.network, data_of, {"model": setup.params}, {})["p"]
+    assert p[2] == 0 < p[:2].min()
+    with pytest.raises(ConfigError, match="remove it beside rows"):
+        parse({"public": {"from": "test", "rows": 5, "fewer": True}})

@@ -10,7 +10,8 @@ import pytest
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.reproduce import study as room
-from fedatlas.experiment.reproduce.gates import Gate, Outcomes, Part, Study, Verdict
+from fedatlas.experiment.reproduce.drawing import draw, plain
+from fedatlas.experiment.reproduce.gates import Gate, Outcome, Outcomes, Part, Picture, Study, Verdict
 
 
 def small(rounds: int, floor: float) -> Study:
@@ -84,3 +85,78 @@ def test_a_shortened_study_passes_no_gate(
     assert "smaller version" in capsys.readouterr().out
     record = json.loads((tmp_path / "small-1-rounds.json").read_text())
     assert [gate["passed"] for gate in record["gates"]] == [None]
+
+
+def test_curves_are_drawn_from_the_record_and_beside_what_was_published(
+    studies: dict[str, Study], tmp_path: Path
+) -> None:
+    """The record keeps the evaluated rounds alone; the picture lies beside it and is linked."""
+    picture = Picture("", "A curve", {"one": "first", "two": "never run"}, {"one": [(4, 0.5), (999, 0.9)]})
+    study = small(4, 0.05)
+    (part,) = study.parts
+    part = part._replace(tables={**part.tables, "evaluation": {"every": 2}})
+    studies["small"] = study._replace(curves=(picture,), parts=(part,))
+    docs = tmp_path / "docs"
+    assert room.reproduce("small", out=tmp_path / "a", publish=docs)
+    record = json.loads((docs / "results" / "small.json").read_text())
+    assert [[row["round"] for row in run["rows"]] for run in record["runs"]] == [[0, 2, 4], [0, 2, 4]]
+    assert {key for run in record["runs"] for row in run["rows"] for key in row} == {"round", "accuracy", "loss"}
+    drawn = (docs / "results" / "small.svg").read_text()
+    assert drawn == draw(plain(picture, "small"), record["runs"])
+    assert drawn.count('class="line') == 1  # the mean over both seeds
+    assert drawn.count("scale(1.8)") == 1  # what was published behind the last round is not shown
+    assert "![A curve](results/small.svg)" in (docs / "results.md").read_text()
+    assert "![A curve](small.svg)" in (tmp_path / "a" / "small.md").read_text()
+    before = (docs / "results" / "small.json").read_text()
+    assert room.reproduce("small", out=tmp_path / "b", publish=docs)
+    assert (docs / "results" / "small.json").read_text() == before
+
+
+def test_a_stand_in_passes_nothing_and_says_whether_the_rule_holds() -> None:
+    outcomes: Outcomes = {}
+    for passed, word in ((True, "holds"), (False, "does not hold")):
+        gate = Gate("g", "p", "r", (), lambda parts, passed=passed: Verdict("x", passed), stand_in=True)  # type: ignore[misc]
+        assert gate.judged(outcomes) == Verdict(f"x; the rule {word}", None)
+    assert Gate("g", "p", "r", (), lambda parts: Verdict("x", True)).judged(outcomes) == Verdict("x", True)
+
+
+def curve(*values: float) -> Outcome:
+    """Evaluated every fifth round."""
+    return Outcome({1: [{"round": 5 * i, "accuracy": value} for i, value in enumerate(values)]})
+
+
+def shakespeare(**curves: Outcome) -> dict[str, Verdict]:
+    """The verdicts on one setting, and on all of them being alike."""
+    study = room.EXPERIMENTS["fedseq-shakespeare"](False, None)
+    parts = {part.name: curves[part.name.split("-", 2)[2].replace("-", "_")] for part in study.parts}
+    return {gate.name.removeprefix("niid-0.2, "): gate.check(parts) for gate in study.gates}
+
+
+def test_the_gates_of_the_shakespeare_study() -> None:
+    slow, fast = curve(0.02, 0.2, 0.3, 0.4, 0.46), curve(0.02, 0.47, 0.48, 0.49, 0.495)
+    dyn, paper = curve(0.02, 0.2, 0.3, 0.47, 0.49), curve(0.02, 0.1, 0.1, 0.1, 0.3)
+    methods = {"fedavg": slow, "scaffold": slow, "fedprox": slow, "feddyn": dyn, "fedseq": fast}
+    found = shakespeare(**methods, scaffold_paper=paper, feddyn_paper=paper)
+    assert [found[key].passed for key in ("fastest", "order", "lead", "correct forms")] == [True, True, True, None]
+    assert "fedseq 5" in found["fastest"].obtained
+    assert found["rounds, FedAvg / FedSeq"] == Verdict("iid-0.1 4.0, niid-0.1 4.0, iid-0.2 4.0, niid-0.2 4.0", False)
+    assert found["correct forms"].obtained == "scaffold-paper 30.0%, feddyn-paper 30.0%"
+    level = {**methods, "fedprox": dyn, "fedavg": fast}
+    found = shakespeare(**level, scaffold_paper=paper, feddyn_paper=paper)
+    assert [found[key].passed for key in ("fastest", "order", "lead")] == [False, False, False]
+
+
+def test_the_gates_of_the_grouping_study() -> None:
+    study = room.EXPERIMENTS["fedseq-grouping"](False, None)
+    alike = {part.name: curve(0.8, 0.82 if part.name.startswith("cifar10-") else 0.47) for part in study.parts}
+    found = {gate.name: gate.judged(alike) for gate in study.gates}
+    assert len(found) == 36 + 6 + 1 + 2
+    assert found["cifar10-0-conf-kl"].passed
+    assert found["cifar10-0-clf-cosine"].passed is False  # 79.95%
+    assert found["cifar10, alpha 0.2, spread"].passed
+    assert found["cifar10, alpha 0.5, informed rules"].passed
+    assert found["cifar100, alpha 0, random"].passed is None
+    worse = {**alike, "cifar10-0.5-conf-kl": curve(0.8, 0.78)}
+    found = {gate.name: gate.judged(worse) for gate in study.gates}
+    assert found["cifar10, alpha 0.5, informed rules"] == Verdict("below random: conf-kl", False)
+    assert found["cifar10, alpha 0.5, spread"].passed is False

@@ -58,11 +58,14 @@ class PublicConfig(BaseModel):
     source: str = Field(default="test", alias="from")
     per_class: int | None = Field(default=None, ge=1)
     rows: int | None = Field(default=None, ge=1)
+    fewer: bool | None = None  # a class with fewer than per_class rows gives those it has; None, so that hashes stay
 
     @model_validator(mode="after")
     def _one_number(self) -> PublicConfig:
         if self.per_class is not None and self.rows is not None:
             raise ValueError("give per_class or rows, not both")
+        if self.fewer is not None and self.rows is not None:
+            raise ValueError("fewer goes with per_class; remove it beside rows")
         if self.source not in {"test", "train"}:
             find_source(self.source)
         return self

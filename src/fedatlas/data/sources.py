@@ -367,9 +367,10 @@ def _public_rows(rows: Part, dataset: Dataset, config: PublicConfig, seed: int) 
     chosen = []
     for c, name in enumerate(dataset.class_names):
         mine = np.flatnonzero(labels == c)
-        if len(mine) < per_class:
+        if len(mine) < per_class and not config.fewer:
             raise ConfigError(
-                f"public.per_class = {per_class}: class '{name}' has {len(mine)} rows in '{config.source}'."
+                f"public.per_class = {per_class}: class '{name}' has {len(mine)} rows in '{config.source}'; ask for fewer, "
+                "or let rare classes give what they have: public.fewer = true."
             )
         chosen.append(stream.permutation(mine)[:per_class])
     return np.sort(np.concatenate(chosen))

@@ -227,7 +227,7 @@ def check_public(algorithm: Algorithm, public: PublicConfig, y: Tensor, dataset:
             f"public.from = '{public.source}' has classes that '{dataset.name}' has not: take other rows."
         )
     missing = sorted(set(range(dataset.classes)) - set(y.tolist()))
-    if missing:
+    if missing and not public.fewer:
         name = dataset.class_names[missing[0]]
         raise ConfigError(
             f"[public]: no row of class '{name}', but '{algorithm.name}' asks about every class: use per_class."

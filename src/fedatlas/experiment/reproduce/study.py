@@ -21,6 +21,8 @@ from fedatlas.experiment.reproduce.ablations import FACTORS, ablation
 from fedatlas.experiment.reproduce.blog import blog
 from fedatlas.experiment.reproduce.drawing import draw, plain
 from fedatlas.experiment.reproduce.fedseq import fedseq_cifar10
+from fedatlas.experiment.reproduce.fedseq_grouping import fedseq_grouping
+from fedatlas.experiment.reproduce.fedseq_shakespeare import fedseq_shakespeare
 from fedatlas.experiment.reproduce.gates import Outcome, Part, Study, Verdict
 from fedatlas.experiment.reproduce.istat import istat_strategies
 
@@ -28,6 +30,8 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Study]] = {
     "blog": blog,
     "istat-strategies": istat_strategies,
     "fedseq-cifar10": fedseq_cifar10,
+    "fedseq-shakespeare": fedseq_shakespeare,
+    "fedseq-grouping": fedseq_grouping,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
 }
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
