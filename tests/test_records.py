@@ -17,8 +17,8 @@ from torch import nn
 import fedatlas
 from fedatlas import Experiment
 from fedatlas.deploy import codec
-from fedatlas.errors import DataError, DivergedError
-from fedatlas.experiment import config
+from fedatlas.errors import ConfigError, DataError, DivergedError
+from fedatlas.experiment import api, config
 from fedatlas.experiment.api import run
 from fedatlas.experiment.dry import dry_run
 from fedatlas.experiment.setup import raw_bytes, set_up
@@ -199,6 +199,31 @@ def test_a_report_of_a_run_that_diverged(tmp_path: Path) -> None:
     assert all(bool(torch.isfinite(x).all()) for x in loaded.model.state_dict().values())
     with pytest.raises(DivergedError):
         fedatlas.resume(path)
+
+
+def test_a_report_of_seeds_of_which_one_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one, in which round, and the others as they are; the seeds behind it were not run."""
+    run_one = api.run_one
+
+    def diverging(given: config.ExperimentConfig, *where: Any, **how: Any) -> Any:
+        rule = {"algorithm": {"name": "fedavgm", "server_lr": 1e38}} if given.seed == 3 else {}
+        return run_one(config.parse({**given.plain(), **rule}), *where, **how)
+
+    monkeypatch.setattr(api, "run_one", diverging)
+    path = tmp_path / "run"
+    with pytest.raises(DivergedError, match=r"in round \d"):
+        run(Experiment.of(rounds=2, seeds=[1, 2, 3, 4]), out=path, baselines=False)
+    page = fedatlas.report(path).read_text()
+    assert "<b>run, seed 3 diverged</b>" in page
+    assert "the run diverged in round" in page
+    assert "run: seed 4 was not run" in page
+    ends = [json.loads((path / f"seed-{s}" / "summary.json").read_text())["final"]["accuracy"] for s in (1, 2)]
+    assert f"{sum(ends) / 2:.3f}" in page
+    assert "Means are over the other seeds." in page
+    assert "mean of 2 seeds" in page
+    (path / "seed-3" / "summary.json").unlink()
+    with pytest.raises(ConfigError, match="not finished"):
+        fedatlas.report(path)
 
 
 def test_looking_and_reporting_in_python(tmp_path: Path) -> None:

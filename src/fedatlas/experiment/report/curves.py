@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.experiment.report.blocks import NARROW, Choice, Figure, Option
 from fedatlas.experiment.report.charts import Axis, Point, Series, lines
-from fedatlas.experiment.report.source import Entry, Subject
+from fedatlas.experiment.report.source import Entry, Subject, whole
 from fedatlas.experiment.report.words import (
     LOWER_IS_BETTER,
     MEANING,
@@ -80,7 +80,8 @@ def _overlaid(entries: Sequence[Entry], key: str) -> list[Curve]:
             out.append(Curve(entry.label, style, each[0]))
             continue
         out += [Curve(s.label, style, found, thin=True) for s, found in zip(entry.subjects, each, strict=True)]
-        out.append(Curve(f"{entry.label}, mean of {len(each)} seeds", style, mean_curve(each)))
+        ended = [points(subject, key) for subject in whole(entry.subjects)]
+        out.append(Curve(f"{entry.label}, mean of {len(ended)} seeds", style, mean_curve(ended)))
     return out
 
 

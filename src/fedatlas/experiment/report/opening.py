@@ -82,18 +82,26 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
 
 
 def _diverged(entries: Sequence[Entry]) -> list[Block]:
-    """A warning for each run that did not come to its end."""
-    ended = [s for entry in entries for s in entry.subjects if "diverged" in s.summary]
-    before = Markup("<b>This run diverged</b>, what is shown is what it had reached before: {}")
-    named = Markup("<b>{} diverged</b>, what is shown is what it had reached before: {}")
-    alone = len(ended) == 1 and len(entries) == 1
-    return [
-        Text(
-            before.format(s.summary["diverged"]) if alone else named.format(s.label, s.summary["diverged"]),
-            tone="notice",
-        )
-        for s in ended
-    ]
+    """A warning for each run that did not come to its end, and for the seeds that were not run after it."""
+    before = Markup("<b>{} diverged</b>, what is shown is what it had reached before: {}{}")
+    absent = Markup("<b>{}: seed {} was not run</b>, because an earlier one diverged.")
+    out: list[Block] = []
+    for entry in entries:
+        ended = [s for s in entry.subjects if "diverged" in s.summary]
+        alone = len(entries) == 1 and entry.config.seeds is None
+        means = " Means are over the other seeds." if 0 < len(ended) < len(entry.subjects) else ""
+        for s in ended:
+            who = "This run" if alone else s.label
+            out.append(Text(before.format(who, s.summary["diverged"], means), tone="notice"))
+        if left := not_run(entry):
+            out.append(Text(absent.format(entry.label, ", ".join(map(str, left))), tone="notice"))
+    return out
+
+
+def not_run(entry: Entry) -> list[int]:
+    """Seeds of the configuration that there is nothing of."""
+    there = {s.summary["seed"] for s in entry.subjects}
+    return [seed for seed in entry.config.seeds or () if seed not in there]
 
 
 def _incomparable(entries: Sequence[Entry]) -> list[Block]:

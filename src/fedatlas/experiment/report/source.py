@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.experiment.record import CONFIG, RunFolder
+from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
+from fedatlas.experiment.summary import over
 
 Plain = Mapping[str, Any]
 
@@ -99,9 +100,18 @@ def labels(paths: Sequence[Path]) -> list[str]:
 
 def _entry(path: Path, label: str, key: str) -> Entry:
     folder = RunFolder.open(path)
-    config, text, summary = folder.config(), (path / CONFIG).read_text(encoding="utf-8"), folder.summary()
-    subjects = [_subject(path / f"seed-{s}", f"{label}, seed {s}", f"{key}-seed{s}") for s in config.seeds or ()]
-    return Entry(key, label, config, text, summary, tuple(subjects) or (_subject(path, label, key),))
+    config, text = folder.config(), (path / CONFIG).read_text(encoding="utf-8")
+    ended = [s for s in config.seeds or () if (path / f"seed-{s}" / SUMMARY).exists()]
+    subjects = [_subject(path / f"seed-{s}", f"{label}, seed {s}", f"{key}-seed{s}") for s in ended]
+    if not any("diverged" in subject.summary for subject in subjects):
+        return Entry(key, label, config, text, folder.summary(), tuple(subjects) or (_subject(path, label, key),))
+    summary = over([subject.summary for subject in whole(subjects)], config.hash())  # the folder itself has none
+    return Entry(key, label, config, text, summary, tuple(subjects))
+
+
+def whole(subjects: Sequence[Subject]) -> list[Subject]:
+    """Those that came to their end; where all diverged, all."""
+    return [subject for subject in subjects if "diverged" not in subject.summary] or list(subjects)
 
 
 def _subject(path: Path, label: str, key: str) -> Subject:
