@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedatlas.algorithm import Algorithm, Budget, State
+from fedatlas.algorithm import Algorithm, Batch, Budget, State, mean_gradient
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedbn import local_norms, recalibrated
 from fedatlas.engine.fast import FastRunner
@@ -265,20 +265,37 @@ def test_one_model_is_needed(name: str, bn: str) -> None:
         set_up(config.read(None, [f"algorithm.name={name}", "model.norm=batch", f"model.bn={bn}"]), 1)
 
 
-@pytest.mark.parametrize("name", ["hwfedavg", "nwfedavg", "scaffold", "feddyn", "moon"])
+@pytest.mark.parametrize("name", ["hwfedavg", "nwfedavg", "scaffold", "feddyn"])
 def test_layers_that_stay_go_with_any_global_method(name: str) -> None:
     """Also with those that ask something before they train, or keep a state of their own."""
     made = local_norms(ALGORITHMS[name]())
-    fed = federation(made, make=FeaturedNorm, **WHOLE)
+    fed = federation(made, make=Normed, **WHOLE)
     server, _ = play(fed, 2)
     assert all(bool(torch.isfinite(x).all()) for x in server["model"].values())
 
 
-class FeaturedNorm(Normed):
-    """The same with features, for MOON."""
+def test_a_method_that_looks_at_the_model_it_was_sent_is_refused() -> None:
+    """MOON's features of the average's layers with one client's statistics would be nobody's; also inside a chain."""
+    for made in (ALGORITHMS["moon"](), ALGORITHMS["fedseq"](rule={"name": "moon"})):
+        with pytest.raises(ConfigError, match="use 'average' or 'recalibrate'"):
+            local_norms(made)
+    assert local_norms(ALGORITHMS["moon"](mu=0.0)).name == "moon"  # no term, nothing to look at
 
-    def features(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.norm(self.hidden(x)))
+
+@pytest.mark.parametrize("rule", [{"option": "I"}, {"variant": "fedseq_code"}])
+def test_a_survey_sees_the_layers_that_stay_with_their_own_statistics(rule: dict[str, Any]) -> None:
+    """SCAFFOLD's gradient at w_t: of the model that local work begins with, layers and running statistics the client's own."""
+    fed = federation(local_norms(ALGORITHMS["scaffold"](**rule)), make=Normed, **{**WHOLE, "budget": Budget(epochs=1)})
+    server, host = play(fed, everyone(fed, 1))
+    own = dict(state(host, 2)["own"])
+    begun = {name: own.get(name, x) for name, x in server["model"].items()}
+    held = fed.held[2]
+    statistics = {name: own[name] for name in STATISTICS}
+    assert gap(statistics, {name: server["buffers"][name] for name in STATISTICS}) > 1e-3
+    fed.bench.network.module.eval()
+    expected = mean_gradient(fed.bench.network, [Batch(held.x, held.y, None, statistics)], begun)
+    play(fed, [tuple(sorted(fed.held))], server=server, host=host, first=2)
+    assert gap(state(host, 2)["c_k"], expected) < 1e-14
 
 
 def test_staying_alone_keeps_ones_own_statistics() -> None:

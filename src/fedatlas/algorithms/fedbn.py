@@ -15,7 +15,7 @@ adds to the gradient (proximal terms, control variates) spares these layers: the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 from fedatlas.algorithm import (
     Algorithm,
     Ask,
+    Batch,
     Data,
     Facts,
     Local,
@@ -35,8 +36,10 @@ from fedatlas.algorithm import (
     Task,
     Update,
     Work,
+    plain_loss,
 )
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.errors import ConfigError
 from fedatlas.rounds import cast_like, federated
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting
@@ -50,7 +53,12 @@ def fedbn(*, weights: Weighting = "samples") -> Algorithm:
 
 
 def local_norms(algorithm: Algorithm) -> Algorithm:
-    """The algorithm with batch-norm layers that stay with the client (``model.bn = "local"``)."""
+    """The algorithm with batch-norm layers that stay with the client (``model.bn = "local"``); ConfigError where they cannot."""
+    if any(task.stateful and task.objective is not plain_loss for task in algorithm.tasks.values()):
+        raise ConfigError(
+            f"model.bn = 'local': '{algorithm.name}' compares its outputs with those of the model it was sent, whose batch-norm "
+            "layers would be the average's with one client's statistics: use 'average' or 'recalibrate'."
+        )
     begin, told, mine = algorithm.client_init, algorithm.broadcast, algorithm.personal
 
     def broadcast(server: State, client_id: int) -> Message:
@@ -86,6 +94,24 @@ def with_own(message: Message, client: State) -> Message:
     return {**message, "model": Tree({name: own.get(name, x) for name, x in message["model"].items()})}
 
 
+class OwnStatistics:
+    """A client's rows, seen with the running statistics that it keeps, where it has any."""
+
+    def __init__(self, data: Data, own: Mapping[str, Tensor]) -> None:
+        self.data, self.own, self.n, self.classes = data, own, data.n, data.classes
+
+    def pieces(self) -> Sequence[Batch]:
+        """As the survey's data, with its own buffers."""
+        return [self._seen(batch) for batch in self.data.pieces()]
+
+    def batches(self) -> Sequence[Batch]:
+        """As the survey's data, with its own buffers."""
+        return [self._seen(batch) for batch in self.data.batches()]
+
+    def _seen(self, batch: Batch) -> Batch:
+        return batch._replace(extra={name: self.own.get(name, x) for name, x in batch.extra.items()})
+
+
 def kept(task: Task) -> Task:
     """A task whose model has the client's batch-norm layers, before and after."""
     survey, inner, settle = task.survey, task.direction, task.settle
@@ -95,7 +121,7 @@ def kept(task: Task) -> Task:
 
     def look(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
         assert survey is not None
-        return survey(model, data, with_own(message, client), client)
+        return survey(model, OwnStatistics(data, client["own"]), with_own(message, client), client)
 
     def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:
         assert inner is not None
