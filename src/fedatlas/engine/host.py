@@ -45,7 +45,7 @@ class Host:
         self.sizes = sizes
         self.n, self.K = sum(sizes.values()), len(sizes)
         self.cost = Cost()
-        self.work: dict[int, Work] = {}  # of this round's training, by client
+        self.work: dict[int, Work] = {}  # all of this round's, by client
 
     def drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
         """Runs one round to its end: sends the generator the replies to each ask."""
@@ -167,7 +167,7 @@ class Host:
         up = 0 if ask.via == "peer" or clients == (SERVER,) else up
         down = 0 if clients == (SERVER,) else told["server"]
         examples = sum(w.examples for w in work.values())
-        self.work |= {k: w for k, w in work.items() if k not in self.work or w.steps}
+        self.work |= {k: joined(self.work[k], w) if k in self.work else w for k, w in work.items()}
         surveyed = sum(w.n_k for w in work.values())
         self.cost = c._replace(
             bytes_up=c.bytes_up + up,
@@ -177,6 +177,16 @@ class Host:
             examples=c.examples + examples,
             passes=c.passes + task.step_passes * examples + task.survey_passes * surveyed,
         )
+
+
+def joined(first: Work, then: Work) -> Work:
+    """Two pieces of a client's work as one."""
+    done = [work for work in (first, then) if work.steps]
+    if len(done) < 2:
+        return done[0] if done else then
+    examples = first.examples + then.examples
+    loss = (first.loss * first.examples + then.loss * then.examples) / examples
+    return Work(then.n_k, first.steps + then.steps, examples, first.lr_sum + then.lr_sum, loss)
 
 
 def by_client(weights: Weights, clients: tuple[int, ...]) -> dict[int, Any]:
