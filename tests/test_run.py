@@ -18,6 +18,8 @@ from torch import nn
 
 import fedatlas
 from fedatlas import Experiment
+from fedatlas.algorithm import Work
+from fedatlas.engine.host import Host, joined
 from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
 from fedatlas.experiment import config
 from fedatlas.experiment.api import resume, run
@@ -203,6 +205,50 @@ def test_a_diverged_run_says_where_and_keeps_what_was_done(tmp_path: Path) -> No
     with pytest.raises(DivergedError, match=r"diverged in round \d+: the training loss of client \d+ is"):
         run(small(rounds=5, local={"lr": 1e30, "epochs": 5}), out=tmp_path / "run", baselines=False)
     assert rows(tmp_path / "run")[0]["round"] == 0
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_after_a_divergence_clients_have_the_models_of_the_last_good_round(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its checkpoint; without one it is said that they are gone."""
+    table = {"algorithm": {"name": "ditto"}, "checkpoint": {"every": every}}
+    good = run(small(rounds=1, **table), out=tmp_path / "good", baselines=False).summary
+    drive = Host.drive
+
+    def diverging(self: Host, generator: Any, number: int, lr: float) -> Any:
+        server = drive(self, generator, number, lr)
+        if number == 2:
+            raise DivergedError("the training loss of client 11 is nan")
+        return server
+
+    monkeypatch.setattr(Host, "drive", diverging)
+    with pytest.raises(DivergedError, match="diverged in round 2"):
+        run(small(rounds=3, **table), out=tmp_path / "run", baselines=False)
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())
+    if every == 1:
+        assert found["per_client"] == good["per_client"]
+        assert "are gone" not in found["diverged"]
+    else:
+        assert {client["value"] for client in found["per_client"]} == {None}
+        assert [c["train_rows"] for c in found["per_client"]] == [c["train_rows"] for c in good["per_client"]]
+        assert "own models of that round are gone" in found["diverged"]
+
+
+def test_a_row_tells_all_work_of_its_round(tmp_path: Path) -> None:
+    """Two passes over a chain are twice the steps, and the loss is of both; Ditto trains two models."""
+    one = {"algorithm": {"name": "fedseq", "phi": "random"}}
+    two = {"algorithm": {"name": "fedseq", "phi": "random", "passes": 2}}
+    once, twice = (
+        rows(run(small(rounds=1, **table), out=tmp_path / str(i), baselines=False).path)[-1]
+        for i, table in enumerate((one, two))
+    )
+    assert twice["steps"] == [2 * steps for steps in once["steps"]]
+    work = joined(Work(10, 2, 10, 0.2, 1.0), Work(10, 3, 30, 0.3, 2.0))
+    assert work == Work(10, 5, 40, pytest.approx(0.5), 1.75)
+    both = rows(run(small(rounds=1, algorithm={"name": "ditto"}), out=tmp_path / "d", baselines=False).path)[-1]
+    plain = rows(run(small(rounds=1), out=tmp_path / "a", baselines=False).path)[-1]
+    assert both["steps"] == [2 * steps for steps in plain["steps"]]
 
 
 def test_a_server_step_that_diverges_is_caught_where_it_happens(tmp_path: Path) -> None:

@@ -43,6 +43,14 @@ class ClientStates:
         """Puts back a state from a checkpoint; it does not count as changed."""
         self._keep(client, state)
 
+    def clear(self) -> None:
+        """As if no client had been used yet."""
+        self._memory.clear()
+        self._sizes.clear()
+        self._spilled.clear()
+        self.changed.clear()
+        self._held = 0
+
     def clients(self) -> list[int]:
         """Clients that have a state, ascending."""
         return sorted(self._memory.keys() | self._spilled)

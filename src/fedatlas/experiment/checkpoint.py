@@ -72,12 +72,13 @@ class Checkpoints:
             try:
                 body = _open(path, self.config_hash)
                 server = self._read(body["server"])
-                held = {int(k): self._read(entry) for k, entry in body["clients"].items()}
+                for entry in body["clients"].values():
+                    self._read(entry)  # whole? All of them at once may be more than memory holds
             except CheckpointError as error:
                 refused.append(str(error))
                 continue
-            for k, state in held.items():
-                states.restore(k, state)
+            for k, entry in body["clients"].items():
+                states.restore(int(k), self._read(entry))
             self.clients = dict(body["clients"])
             return Restored(body["round"], server, body["metrics_bytes"], body["extra"], tuple(refused))
         why = (

@@ -33,6 +33,9 @@ from fedatlas.rounds import federated
 from fedatlas.tree import Tree
 
 Row = dict[str, Any]
+LOST = (
+    "The clients' own models of that round are gone (checkpoint.every = 1 keeps them): there are no figures of theirs."
+)
 MODULE = "module.json"  # there for runs with a network of one's own
 
 
@@ -210,6 +213,16 @@ class Simulation:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
 
+    def go_back(self) -> bool:
+        """After a divergence: the clients' states of the last good round from its checkpoint; False where there is none."""
+        if self.setup.algorithm.personal is None or self.setup.algorithm.client_init is None:
+            return True  # nothing that is told of the run depends on them
+        if self.saved != self.number:
+            return False
+        self.states.clear()
+        self.checkpoints.load(self.states)
+        return True
+
     def close(self) -> None:
         """Ends the workers and removes their scratch files."""
         self.executor.close()
@@ -318,13 +331,27 @@ def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row], diverg
     summary = summarise(simulation.setup, simulation.plan, rows)
     if simulation.setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
-    summary["per_client"] = simulation.evaluator.per_client(simulation.client_model)
+    lost = bool(diverged) and not simulation.go_back()
+    summary["per_client"] = (
+        without_models(simulation) if lost else simulation.evaluator.per_client(simulation.client_model)
+    )
     if simulation.setup.algorithm.clusters is not None:
         found = simulation.setup.algorithm.clusters(simulation.server)
         summary["clusters"] = cluster_figures(found, planted_groups(simulation.setup.partition))
     if simulation.setup.algorithm.personal is None:
         summary["final"] |= simulation.evaluator.detail(models["global"])
     if diverged:
-        summary["diverged"] = diverged
+        summary["diverged"] = diverged + (f" {LOST}" if lost else "")
     folder.write_json(SUMMARY, summary)
     return summary
+
+
+def without_models(simulation: Simulation) -> list[dict[str, Any]]:
+    """`per_client` where it is not known what the clients would use."""
+    setup, common = simulation.setup, simulation.evaluator.rows.n
+    held = {k: len(setup.held_out.get(k, ())) for k in sorted(setup.sizes)}
+    return [
+        {"client": k, "train_rows": setup.sizes[k], "test_rows": n or common, "own_rows": n > 0}
+        | dict.fromkeys(("value", "low", "high"))
+        for k, n in held.items()
+    ]
