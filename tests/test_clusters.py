@@ -16,6 +16,7 @@ from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.cfl import bipartition
 from fedatlas.algorithms.fesem import nearest, seeds
 from fedatlas.data.batches import Rows
+from fedatlas.engine.seal import MEMORY
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import api, config
 from fedatlas.experiment.evaluate import Evaluator, Trained
@@ -23,6 +24,7 @@ from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import set_up
 from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
 from fedatlas.rng import numpy_stream
+from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
 from federation import Federation, cohorts, everyone, federation, gap, play, same
 
@@ -153,6 +155,22 @@ def test_a_new_client_goes_to_the_leaf_whose_updates_are_like_its_own() -> None:
     after, host = play(fed, everyone(fed, 1), server=server, first=13, lr=0.3)
     assert adjusted_rand(found(fed, after), [k % 2 for k in range(K)]) == 1
     assert host.cost.bytes_down > 8 * fed.params.size() * (K + 2)  # the two newcomers trained the split model first
+
+
+def test_finding_its_place_leaves_a_new_clients_memory_alone() -> None:
+    """Under top-k the question is answered with a sealed update, but what it left out is no part of a later one."""
+    fed = federation(ALGORITHMS["cfl"](**SPLIT), populations(), **WHOLE)
+    server, _ = play(fed, [tuple(range(4))] * 12, lr=0.3)
+    fed = fed._replace(bench=fed.bench._replace(transform=TRANSFORMS["topk"](share=0.3)))
+    host = fed.host()
+    after, _ = play(fed, everyone(fed, 1), server=server, first=13, lr=0.3, host=host)
+    memory = {k: (host.states.get(k) or {})[MEMORY] for k in host.states.clients()}
+    assert sorted(memory) == list(range(K))
+    assert all(found.keys() == {"train"} for found in memory.values())
+    again = fed.host()  # the same round with the two at their places: nothing else differs
+    known = {**server, "cluster": {**server["cluster"], **{str(k): after["cluster"][str(k)] for k in (4, 5)}}}
+    play(fed, everyone(fed, 1), server=known, first=13, lr=0.3, host=again)
+    assert all(same(memory[k], (again.states.get(k) or {})[MEMORY]) for k in memory)
 
 
 def test_halves_have_the_smallest_largest_similarity_across() -> None:

@@ -247,6 +247,26 @@ def test_inter_with_one_slot_trains_through_the_superclients_drawn() -> None:
     assert same(inter["model"], two["model"])
 
 
+def test_inter_averages_when_all_superclients_could_have_been_drawn() -> None:
+    """period = "fraction": every ceil(N_S / M) rounds; where the number drawn varies, when as many were drawn as there are."""
+    alone = [(k,) for k in (0, 3, 1, 4, 2, 0, 1)]
+    pairs = [(0, 1), (2, 3), (1, 4), (0, 2), (3, 4), (1, 2), (0, 4)]
+    for rounds, every in ((alone, 5), (pairs, 3)):
+        by_number, _ = play(federation(fedseq_inter(phi="random", min_examples=1, period=every)), rounds)
+        by_share, _ = play(federation(fedseq_inter(phi="random", min_examples=1, period="fraction")), rounds)
+        assert same(by_number["model"], by_share["model"])
+        assert by_number["omega"] == by_share["omega"]
+    fed = federation(fedseq_inter(phi="random", min_examples=1, period="fraction"))
+    host, server, seen = fed.host(), None, []
+    for number, cohort in enumerate([(0, 1), (2,), (), (3, 4)], start=1):
+        server, _ = play(fed, [cohort], server=server, host=host, first=number)
+        seen.append((server["drawn"], dict(server["omega"])))
+    sizes = {k: r.n for k, r in fed.held.items()}
+    assert [drawn for drawn, _ in seen] == [2, 3, 3, 0]
+    assert seen[1][1] == {"0": sizes[0] + sizes[2], "1": sizes[1]}
+    assert seen[3][1] == {"0": sizes[3], "1": sizes[4]}  # what was there before was averaged
+
+
 def test_confidence_finds_the_class_a_client_holds() -> None:
     """A client with a single class: its model is surest of that class (G2)."""
     held = rows((30, 30, 30))

@@ -142,6 +142,7 @@ class Task(NamedTuple):
     tracked: tuple[str, ...] = ()  # parts that are changes of a state that `settle` moves: what is left out comes again
     options: Local = Local()
     stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
+    remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
     step_passes: float = 3.0  # cost of a step's example in forward passes: forward 1, backward 2
     survey_passes: float = 0.0  # the same of the survey
 

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Ask, Replies, Round, RoundGenerator, State
+from fedatlas.algorithm import Algorithm, Ask, Replies, Round, RoundGenerator, State, Task
 from fedatlas.algorithms import clusters as shared
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import cast_like
@@ -74,6 +74,7 @@ def cfl(
     return Algorithm(
         "cfl",
         rounds=rounds,
+        tasks={"train": Task(), "place": Task(remembered=False)},  # as training, but nothing comes of it
         server_init=lambda models, facts: {**shared.first_state([models["global"]]), "splits": []},
         broadcast=shared.of_client,
         models=shared.models,
@@ -119,7 +120,7 @@ def places(algorithm: Algorithm, server: State, round: Round) -> Generator[Ask, 
         asked = tuple(k for k, name in names.items() if name == split["from"])
         if not asked:
             continue
-        replies = yield Ask(asked, "train", dict.fromkeys(asked, split["old"]), "each", budgets=round.budgets)
+        replies = yield Ask(asked, "place", dict.fromkeys(asked, split["old"]), "each", budgets=round.budgets)
         for k in replies.clients:
             update = replies.each[k]["model"] - split["old"]["model"]
             if update.dot(split["go"]) > update.dot(split["stay"]):

@@ -163,15 +163,19 @@ def fedseq_inter(
         )
     local = in_chains(rule, how, anchor, {name: RULES[name] for name in ("fedavg", "fedprox")})
     begin = local.server_init
+    waiting = {"drawn": 0} if period == "fraction" else {}  # superclients since the last average
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
-        return {**begin(models, facts), "base": models["global"], "bank": {}, "omega": {}, "held": {}}
+        return {**begin(models, facts), "base": models["global"], "bank": {}, "omega": {}, "held": {}, **waiting}
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-        N_S, M = round.groups, len(round.units)
-        every = {"num_superclients": N_S, "fraction": -(-N_S // max(M, 1)), "never": 0}.get(str(period), period)
-        if every and round.number % int(every) == 0 and round.cohort:
-            server = {**server, "base": server["model"], "bank": {}, "omega": {}, "held": {}}
+        every = {"num_superclients": round.groups, "fraction": 0, "never": 0}.get(str(period), period)
+        due = bool(every) and round.number % int(every) == 0
+        if waiting:  # as many may be drawn as there are; with a cohort of one size, every ceil(N_S / M) rounds
+            server = {**server, "drawn": server["drawn"] + len(round.units)}
+            due = server["drawn"] >= round.groups
+        if due and round.cohort:
+            server = {**server, "base": server["model"], "bank": {}, "omega": {}, "held": {}, **waiting}
         bank, omega, held = dict(server["bank"]), dict(server["omega"]), dict(server["held"])
         slots = {unit.number: str(i) for i, unit in enumerate(round.units)}
         starts = {number: bank.get(slot, {"model": server["base"]}) for number, slot in slots.items()}

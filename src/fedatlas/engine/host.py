@@ -98,10 +98,14 @@ class Host:
 
     def _keep(self, what: str, result: Result) -> None:
         """Puts away the client's state, and beside it the memory of the transform that sealed its update."""
-        stateful = self.bench.algorithm.client_init is not None and self.bench.algorithm.tasks[what].stateful
-        if stateful or result.memory:
+        task = self.bench.algorithm.tasks[what]
+        stateful, kept = (
+            self.bench.algorithm.client_init is not None and task.stateful,
+            task.remembered and result.memory,
+        )
+        if stateful or kept:
             held = self.states.get(result.client) or {}
-            memory = {**held.get(MEMORY, {}), **({what: result.memory} if result.memory else {})}
+            memory = {**held.get(MEMORY, {}), **({what: kept} if kept else {})}
             state = result.state if stateful else {name: x for name, x in held.items() if name != MEMORY}
             self.states.put(result.client, {**state, MEMORY: memory} if memory else state)
 
