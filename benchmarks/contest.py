@@ -177,12 +177,12 @@ class Peak:
 
 
 @contextmanager
-def watched(pid: int) -> Iterator[Peak]:
-    """Looks at the memory every 50 ms as long as the block runs."""
+def watched(pid: int, every: float = SAMPLING) -> Iterator[Peak]:
+    """Looks at the memory every so many seconds as long as the block runs."""
     peak, over = Peak(), threading.Event()
 
     def watch() -> None:
-        while not over.wait(SAMPLING):
+        while not over.wait(every):
             peak.bytes = max(peak.bytes, memory(pid))
 
     thread = threading.Thread(target=watch)

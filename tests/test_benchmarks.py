@@ -159,3 +159,16 @@ def test_memory_counts_a_process_with_its_children(load):
     assert child.pid in contest.family(os.getpid())
     assert contest.memory(os.getpid()) > contest.memory(child.pid)
     child.communicate("")
+
+
+def test_many_stateful_clients_are_watched(load, tmp_path, shared_data):
+    """Small: every client keeps a control as large as the model, on the disk at the end."""
+    shared_data("mnist.npz")
+    found = load("state_memory").measure(6, 1, "scaffold", tmp_path)
+    assert found["took_part"] == 6
+    assert found["parameters"] == 1_663_370
+    assert 6 * 4 * found["parameters"] < found["states"] < found["disk"]
+    assert found["met"]
+    assert not list(tmp_path.iterdir())
+    row = load("state_memory").said({**found, "memory": 3 << 30})
+    assert "| 3.00 |" in row
