@@ -46,10 +46,11 @@ class Host:
         self.n, self.K = sum(sizes.values()), len(sizes)
         self.cost = Cost()
         self.work: dict[int, Work] = {}  # all of this round's, by client
+        self.last: dict[int, str] = {}  # the task of a client's last steps in this round
 
     def drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
         """Runs one round to its end: sends the generator the replies to each ask."""
-        self.cost, self.work = Cost(), {}
+        self.cost, self.work, self.last = Cost(), {}, {}
         replies: Replies | None = None
         while True:
             try:
@@ -99,10 +100,8 @@ class Host:
     def _keep(self, what: str, result: Result) -> None:
         """Puts away the client's state, and beside it the memory of the transform that sealed its update."""
         task = self.bench.algorithm.tasks[what]
-        stateful, kept = (
-            self.bench.algorithm.client_init is not None and task.stateful,
-            task.remembered and result.memory,
-        )
+        stateful = self.bench.algorithm.client_init is not None and task.stateful
+        kept = result.memory if task.remembered else None
         if stateful or kept:
             held = self.states.get(result.client) or {}
             memory = {**held.get(MEMORY, {}), **({what: kept} if kept else {})}
@@ -171,7 +170,9 @@ class Host:
         up = 0 if ask.via == "peer" or clients == (SERVER,) else up
         down = 0 if clients == (SERVER,) else told["server"]
         examples = sum(w.examples for w in work.values())
-        self.work |= {k: joined(self.work[k], w) if k in self.work else w for k, w in work.items()}
+        for k, w in work.items():
+            self.work[k] = joined(self.work[k], w, self.last.get(k) == ask.what) if k in self.work else w
+            self.last[k] = ask.what if w.steps else self.last.get(k, "")
         surveyed = sum(w.n_k for w in work.values())
         self.cost = c._replace(
             bytes_up=c.bytes_up + up,
@@ -183,13 +184,12 @@ class Host:
         )
 
 
-def joined(first: Work, then: Work) -> Work:
-    """Two pieces of a client's work as one."""
-    done = [work for work in (first, then) if work.steps]
-    if len(done) < 2:
-        return done[0] if done else then
+def joined(first: Work, then: Work, alike: bool) -> Work:
+    """Two pieces of a client's work as one; the loss is the mean of both where the task is the same, else the later one's."""
+    if not (first.steps and then.steps):
+        return then if then.steps else first
     examples = first.examples + then.examples
-    loss = (first.loss * first.examples + then.loss * then.examples) / examples
+    loss = (first.loss * first.examples + then.loss * then.examples) / examples if alike else then.loss
     return Work(then.n_k, first.steps + then.steps, examples, first.lr_sum + then.lr_sum, loss)
 
 
