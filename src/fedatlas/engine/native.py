@@ -25,11 +25,17 @@ KERNELS = resources.files("fedatlas.engine").joinpath("kernels.h").read_text(enc
 ELEMENTS = {
     "abs": "fabs({0})",
     "add": "{0} + {alpha} * {1}",
+    "clamp_min": "({0} < {1} ? {1} : {0})",
     "clone": "{0}",
     "copy": "{1}",
     "div": "{0} / {1}",
+    "eq": "({0} == {1})",
     "exp": "exp({0})",
+    "ge": "({0} >= {1})",
     "log": "log({0})",
+    "log_sigmoid_backward": "{0} / (1 + exp({1}))",
+    "log_sigmoid_forward": "(({0} < 0 ? {0} : 0) - log1p(exp(-fabs({0}))))",
+    "masked_fill": "({1} ? {2} : {0})",
     "mul": "{0} * {1}",
     "neg": "-{0}",
     "reciprocal": "1 / {0}",
@@ -41,7 +47,9 @@ ELEMENTS = {
     "tanh": "tanh({0})",
     "tanh_backward": "{0} * (1 - {1} * {1})",
     "threshold_backward": "({1} <= {2} ? 0 : {0})",
+    "where": "({0} ? {1} : {2})",
 }
+TOTALS = {"mean": "{0} / {count}", "mse_loss": "({0} - {1}) * ({0} - {1}) / {count}", "dot": "{0} * {1}"}
 PRODUCTS = {"mm", "addmm"}
 REALS = {torch.float32: "float", torch.float64: "double"}
 
@@ -75,6 +83,7 @@ class _Native(Emitter):
         self.numbers: dict[str, str] = {}  # the same of plain numbers
         self.given: dict[Op, str] = {}  # batch arguments and views of them -> C variable
         self.locals: dict[Op, str] = {}  # numbers a step makes -> C variable
+        self.tests: set[Op] = set()  # comparisons, written out where their answer is used
         self.put_off: dict[Op, Addend] = {}  # by root
         self.dtype = next(value(node).dtype for node, path in self.places.paths.items() if path.startswith("params/"))
         if self.dtype not in REALS:
@@ -140,15 +149,35 @@ class _Native(Emitter):
             super().write(node)
 
     def passing(self, node: Op) -> None:
-        """Numbers that a step makes: the loss."""
-        if node.target is operator.getitem and only_loss(node.args[0]):
-            self.loss(node, *node.args[0].args)
-        elif node.target is aten.mse_loss.default and len(node.args) == 2:  # 2 = the mean is wanted
-            a, b = (self.element(x, node.args[0]) for x in node.args)
-            total = self.local(node)
-            self.loop([f"{total} += ({a} - {b}) * ({a} - {b}) / {value(node.args[0]).numel()};"], node.args[0])
+        """Values that torch's calls would make anew: numbers become variables, tensors get a place."""
+        pair = node.args[0] if node.target is operator.getitem else node
+        if pair.target is aten.log_sigmoid_forward.default:
+            if node is not pair and node.args[1] == 0:  # the other of the two is not needed here
+                self.allocate(node)
+                self.elements(node, node, "log_sigmoid_forward", pair.args)
+        elif node.target is operator.getitem and only_loss(pair):
+            self.loss(node, *pair.args)
+        elif value(node).dim() == 0:
+            self.number_of(node)
+        elif is_view(node):
+            self.prepare(node)
+        elif value(node).dtype == torch.bool:
+            self.tests.add(node)
         else:
-            raise NotNative(f"{node.target} has no C")
+            self.into_place(node)
+
+    def number_of(self, node: Op) -> None:
+        """A number that a step makes: a sum over elements, or of other numbers."""
+        method, first = method_of(node), node.args[0]
+        if method in TOTALS:
+            terms = [self.element(x, first) for x in node.args if is_op(x)]
+            total = self.local(node)
+            line = TOTALS[method].format(*terms, count=value(first).numel())
+            self.loop([f"{total} += {line};"], first)
+        else:
+            texts = [self.element(a) for a in node.args]
+            line = self.expression_of(node, method, texts)
+            self.lines.append(f"{self.local(node)} = {line};")
 
     def loss(self, node: Op, scores: Op, y: Op, weight: Any, reduction: int, ignore: int) -> None:
         if weight is not None or reduction != 1 or y not in self.given or value(scores).dim() != 2:
@@ -166,7 +195,7 @@ class _Native(Emitter):
         """An operator that writes into an argument."""
         owner = node.kwargs.get("out", node.args[0])
         self.name[node] = self.name[owner]
-        method = str(node.target).split(".")[1].removesuffix("_")
+        method = method_of(node).removesuffix("_")
         if method == "add" and self.is_put_off(node, owner):
             return
         if method == "addmv":
@@ -179,12 +208,13 @@ class _Native(Emitter):
 
     def into_place(self, node: Op) -> None:
         """An operator whose result has a place: its first operand's memory, or some laid out for it."""
-        over = node in self.places.over
+        if value(node).dim() == 0:
+            return self.number_of(node)
+        over, method = node in self.places.over, method_of(node)
         if over:
             self.name[node] = self.name[node.args[0]]
         else:
             self.allocate(node)
-        method = str(node.target).split(".")[1]
         if method in PRODUCTS:
             *z, a, b = node.args
             beta = node.kwargs.get("beta", 1) if z else 0
@@ -193,24 +223,41 @@ class _Native(Emitter):
             self.log_softmax(node)
         elif method == "scatter_add" and over:
             self.scatter_add(node)
-        elif method == "sum":
-            self.sum(node)
+        elif method in ("sum", "linalg_vector_norm"):
+            self.sum(node, method)
         elif method == "mse_loss_backward":
             g, a, b = (self.element(x, node) for x in node.args[:3])
             self.loop([f"{self.element(node)} = 2 * {g} * ({a} - {b}) / {value(node).numel()};"], node)
+        elif method == "log_sigmoid_backward":
+            self.elements(node, node, method, node.args[:2])  # the third is what `passing` left out
         else:
             self.elements(node, node, "clone" if method == "_to_copy" else method)
+        return None
 
     # ------------------------------------------------------------------ operators
 
-    def elements(self, node: Op, out: Op, method: str) -> None:
+    def elements(self, node: Op, out: Op, method: str, operands: Any = None) -> None:
         """A loop over the result's elements."""
         if method not in ELEMENTS:
             raise NotNative(f"{node.target} has no C")
-        flat = value(out).is_contiguous() and all(alike(a, out) for a in node.args if is_op(a) and value(a).dim())
-        texts = [self.element(a, out, flat) for a in node.args]
-        line = ELEMENTS[method].format(*texts, alpha=self.factor(node.kwargs.get("alpha", 1)))
-        self.loop([f"{self.element(out, out, flat)} = {line};"], out, flat)
+        operands = node.args if operands is None else operands
+        read = [a for a in operands if is_op(a)]
+        read += [b for a in read if a in self.tests for b in a.args if is_op(b)]
+        flat = value(out).is_contiguous() and all(alike(a, out) for a in read if value(a).dim())
+        texts = [self.element(a, out, flat) for a in operands]
+        self.loop([f"{self.element(out, out, flat)} = {self.expression_of(node, method, texts)};"], out, flat)
+
+    def expression_of(self, node: Op, method: str, texts: list[str]) -> str:
+        """An operator on the texts of its operands."""
+        if method == "clamp":  # one bound, or both
+            low, high = (*node.args[1:], None)[:2]
+            text = texts[0]
+            if low is not None:
+                text = ELEMENTS["clamp_min"].format(text, texts[1])
+            return text if high is None else f"({text} > {texts[2]} ? {texts[2]} : {text})"
+        if method not in ELEMENTS:
+            raise NotNative(f"{node.target} has no C")
+        return ELEMENTS[method].format(*texts, alpha=self.factor(node.kwargs.get("alpha", 1)))
 
     def loop(self, body: list[str], over: Op, flat: bool = False) -> None:
         """Nested loops over the elements of ``over``, or a single one over its memory."""
@@ -220,8 +267,12 @@ class _Native(Emitter):
 
     def element(self, a: Any, like: Op | None = None, flat: bool = False) -> str:
         """An operand at the loops' place in ``like`` (itself where there is none); a number as it is."""
+        if a is None:
+            return ""
         if not is_op(a) or value(a).dim() == 0:
             return self.factor(a)
+        if a in self.tests:
+            return ELEMENTS[method_of(a)].format(*(self.element(b, like, flat) for b in a.args))
         if flat:
             return f"{self.pointer(a)}[i0]"
         shape, stride = value(a).shape, value(a).stride()
@@ -318,17 +369,22 @@ class _Native(Emitter):
         more = f"{self.pointer(source)}[i * {value(source).stride()[0]}]"
         self.lines.append(f"for (long i = 0; i < {value(index).shape[0]}; i++) {self.pointer(out)}[{place}] += {more};")
 
-    def sum(self, node: Op) -> None:
-        """Sums over some dimensions."""
-        a, dims, *keep = node.args
-        x = value(a)
+    def sum(self, node: Op, method: str) -> None:
+        """Sums over some dimensions, or the Euclidean norms along them."""
+        a, *given = node.args
+        order, dims, *keep = given if method != "sum" else (1, *given)
+        if order not in (1, 2) or (order == 1 and method != "sum"):
+            raise NotNative(f"{node.target}: this norm has no C")
+        x, stride = value(a), value(node).stride()
         dims = {d % x.dim() for d in dims}
         kept = [d for d in range(x.dim()) if d not in dims]
-        stride = value(node).stride()
         steps = {d: stride[d if keep and keep[0] else n] for n, d in enumerate(kept)}
-        place = " + ".join(f"i{d} * {s}" for d, s in steps.items()) or "0"
-        self.loop([f"{self.element(node)} = 0;"], node)
-        self.loop([f"{self.pointer(node)}[{place}] += {self.element(a)};"], a)
+        place = f"{self.pointer(node)}[{' + '.join(f'i{d} * {s}' for d, s in steps.items()) or 0}]"
+        own, one = self.element(node), self.element(a)
+        self.loop([f"{own} = 0;"], node)
+        self.loop([f"{place} += {one if order == 1 else f'{one} * {one}'};"], a)
+        if order == 2:
+            self.loop([f"{own} = sqrt({own});"], node)
 
     # ------------------------------------------------------------------ operands
 
@@ -350,12 +406,19 @@ class _Native(Emitter):
     def factor(self, a: Any) -> str:
         """A number: written out, or one that ``bind`` hands over."""
         if not is_op(a):
+            if not isinstance(a, int | float):
+                raise NotNative(f"an operand {a!r} has no C")
             return f"(real){float(a)!r}"
         if a in self.locals:
             return self.locals[a]
         if self.places.kind[a] != "fixed" or value(a).dim():
             raise NotNative(f"{a.target}: a number that every step makes anew has no C")
         return self.numbers.setdefault(self.number(a), f"n{len(self.numbers)}")
+
+
+def method_of(node: Op) -> str:
+    """The name of an operator."""
+    return str(node.target).split(".")[1]
 
 
 def alike(a: Op, b: Op) -> bool:
