@@ -56,3 +56,19 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=executable)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of every kind that a report differs in: kind -> folder."""
+    from reports import make_runs
+
+    return make_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
+def reports(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Their pages, and one of several runs side by side."""
+    from reports import make_reports
+
+    return make_reports(runs, tmp_path_factory.mktemp("reports"))

@@ -14,6 +14,8 @@ from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, Round, State, U
 from fedatlas.data.batches import Rows, examples_of
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.crowd import StackedExecutor
+from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.host import Executor, Host
 from fedatlas.engine.job import Bench, LocalOptions
 from fedatlas.engine.loop import SerialExecutor
@@ -166,6 +168,21 @@ def play(
         drawn = fed.round(number, cohort, limited, server)
         server = host.drive(generate(fed.bench.algorithm, server, drawn), number, lr)
     return server, host
+
+
+def states(host: Host) -> dict[str, object]:
+    """What the clients keep, by name."""
+    return {str(k): host.states.get(k) for k in host.states.clients()}
+
+
+def fast(bench: Bench) -> SerialExecutor:
+    """Step programs in this process."""
+    return SerialExecutor(bench, FastRunner(bench, SIZES, "program", "float64"))
+
+
+def stacked(bench: Bench) -> StackedExecutor:
+    """All clients of a round in one stack."""
+    return StackedExecutor(bench, FastRunner(bench, SIZES, "stacked", "float64"), 8)
 
 
 def everyone(fed: Federation, rounds: int) -> list[tuple[int, ...]]:

@@ -7,24 +7,24 @@ the first one's docstring is what docs/conformance.md says of it (``python tests
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 
-from fedatlas.algorithm import UNION, Algorithm, Ask, Budget, Replies
+from fedatlas.algorithm import UNION, Algorithm, Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
-from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.host import Executor, Host
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import SerialExecutor, run_job
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.pool import PoolExecutor, can_fork
-from federation import SIZES, cohorts, federation, gap, play, same, sgd
+from federation import SIZES, cohorts, fast, federation, gap, play, same, sgd, stacked, states
+from wire import Wire, spied
 
 NAMES = sorted(ALGORITHMS)
 LAWS = (
@@ -48,31 +48,6 @@ def algorithm(name: str, law: str) -> Algorithm:
     if law in made.excluded_laws:
         pytest.skip(f"{name}: {made.excluded_laws[law]}")
     return made
-
-
-class ThroughBytes:
-    """A loop executor in which everything that a party is told or keeps is turned into bytes and back."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.sent = 0
-        self.received = 0
-
-    def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        for job in jobs:
-            message, state = codec.encode(dict(job.message)), codec.encode(dict(job.state))
-            self.sent += len(message)
-            result = run_job(self.bench, job._replace(message=codec.decode(message), state=codec.decode(state)))
-            update = codec.encode(dict(result.update))
-            self.received += len(update)
-            yield result._replace(update=codec.decode(update), state=codec.decode(codec.encode(dict(result.state))))
-
-    def close(self) -> None:
-        pass
-
-
-def states(host: Host) -> dict[str, object]:
-    return {str(k): host.states.get(k) for k in host.states.clients()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,56 +92,27 @@ def test_codec(name: str) -> None:
     """Every message, update and client state sent as bytes changes no bit, and the bytes are those that are counted."""
     fed = federation(algorithm(name, "codec"))
     plain, host = play(fed)
-    wire: list[ThroughBytes] = []
-
-    def make(bench: Bench) -> ThroughBytes:
-        wire.append(ThroughBytes(bench))
-        return wire[-1]
-
-    sent, sent_host = play(fed, make=make)
+    sent, sent_host = play(fed, make=Wire)
     assert same(plain, sent)
     assert same(states(host), states(sent_host))
-    host = fed.host(make)
-    server = fed.begin(host)
-    spy, answer, up, at_hand = wire[-1], host.answer, 0, 0
-    spy.sent = 0
-
-    def watched(ask: Ask, number: int, lr: float) -> Replies:
-        nonlocal up, at_hand
-        before = spy.received
-        replies = answer(ask, number, lr)
-        up += spy.received - before if ask.via == "server" else 0
-        at_hand += sum(len(codec.encode(dict(ask.messages[k]))) for k, by in ask.sender.items() if by == k)
-        return replies
-
-    host.answer = watched  # type: ignore[method-assign]
+    server, host, wire = spied(fed)
     server, host = play(fed, cohorts(1), server=server, host=host)
     # An update goes to some of the two others; a message is its own node's.
     if fed.bench.algorithm.needs == "neighbours":
-        assert host.cost.bytes_up == up
-        assert host.cost.bytes_down == 0 < host.cost.bytes_peer <= 2 * spy.received
+        assert host.cost.bytes_up == wire.up
+        assert host.cost.bytes_down == 0 < host.cost.bytes_peer <= 2 * wire.received
         return
     raw = sum(len(codec.encode({"x": rows.x, "y": rows.y})) for rows in fed.held.values())
-    crossed = {"messages": (up, spy.sent - at_hand), "rows": (raw, 0), "nothing": (0, 0)}[fed.bench.algorithm.sends]
+    crossed = {"messages": (wire.up, wire.down), "rows": (raw, 0), "nothing": (0, 0)}[fed.bench.algorithm.sends]
     assert (host.cost.bytes_up, host.cost.bytes_down + host.cost.bytes_peer) == crossed
     if fed.bench.algorithm.sends != "messages":
         _, host = play(fed, cohorts(1), server=server, host=host, first=2)
         assert (host.cost.bytes_up, host.cost.bytes_down) == (0, 0)  # rows travel once
 
 
-def fast(bench: Bench) -> SerialExecutor:
-    """Step programs in this process."""
-    return SerialExecutor(bench, FastRunner(bench, SIZES, "program", "float64"))
-
-
 def tuned(bench: Bench) -> SerialExecutor:
     """Tuned steps in this process."""
     return SerialExecutor(bench, FastRunner(bench, SIZES, "tuned", "float64"))
-
-
-def stacked(bench: Bench) -> StackedExecutor:
-    """All clients of a round in one stack."""
-    return StackedExecutor(bench, FastRunner(bench, SIZES, "stacked", "float64"), 8)
 
 
 @pytest.mark.parametrize("make", [fast, tuned, stacked])
