@@ -25,6 +25,7 @@ from fedatlas.experiment import config
 from fedatlas.experiment.api import resume, run
 from fedatlas.experiment.cohort import draw_round, learning_rate, select
 from fedatlas.experiment.config import CohortConfig, ScheduleConfig
+from fedatlas.experiment.resolve import chunk_for
 from fedatlas.experiment.setup import set_up
 
 ROW = {
@@ -236,7 +237,7 @@ def test_after_a_divergence_clients_have_the_models_of_the_last_good_round(
 
 
 def test_a_row_tells_all_work_of_its_round(tmp_path: Path) -> None:
-    """Two passes over a chain are twice the steps, and the loss is of both; Ditto trains two models."""
+    """Two passes over a chain are twice the steps, and the loss is of both; Ditto trains two models, each with a loss of its own."""
     one = {"algorithm": {"name": "fedseq", "phi": "random"}}
     two = {"algorithm": {"name": "fedseq", "phi": "random", "passes": 2}}
     once, twice = (
@@ -244,11 +245,29 @@ def test_a_row_tells_all_work_of_its_round(tmp_path: Path) -> None:
         for i, table in enumerate((one, two))
     )
     assert twice["steps"] == [2 * steps for steps in once["steps"]]
-    work = joined(Work(10, 2, 10, 0.2, 1.0), Work(10, 3, 30, 0.3, 2.0))
-    assert work == Work(10, 5, 40, pytest.approx(0.5), 1.75)
+    pieces = Work(10, 2, 10, 0.2, 1.0), Work(10, 3, 30, 0.3, 2.0)
+    assert joined(*pieces, True) == Work(10, 5, 40, pytest.approx(0.5), 1.75)
+    assert joined(*pieces, False) == Work(10, 5, 40, pytest.approx(0.5), 2.0)  # losses of two tasks have no common mean
     both = rows(run(small(rounds=1, algorithm={"name": "ditto"}), out=tmp_path / "d", baselines=False).path)[-1]
     plain = rows(run(small(rounds=1), out=tmp_path / "a", baselines=False).path)[-1]
     assert both["steps"] == [2 * steps for steps in plain["steps"]]
+
+
+def test_fewer_clients_are_held_at_once_where_they_keep_a_state() -> None:
+    """A chunk is what fits into half of engine.memory: message and answer, and what a client keeps, four times."""
+    model = 4 * 4810  # of the default network
+    table: dict[str, Any] = {"engine": {"memory": "1MiB"}}
+    chunks = {}
+    for name in ("fedavg", "feddyn", "scaffold"):
+        setup = set_up(config.parse({**table, "algorithm": {"name": name}}), 1)
+        assert sum(x.numel() for x in setup.params.values()) == 4810
+        chunks[name] = chunk_for(setup)
+    half = 2**19 // model
+    assert chunks["fedavg"] == half // 2
+    assert half // 5 - 1 <= chunks["feddyn"] <= half // 5  # a model, and four times its dual
+    assert half // 6 - 1 <= chunks["scaffold"] <= half // 6  # model and control, and four times its own control
+    thinned = {**table, "compression": {"name": "topk", "share": 0.1}}
+    assert chunk_for(set_up(config.parse(thinned), 1)) <= half // 5  # the memory of what was left out
 
 
 def test_a_server_step_that_diverges_is_caught_where_it_happens(tmp_path: Path) -> None:

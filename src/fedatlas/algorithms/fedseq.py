@@ -158,9 +158,7 @@ def fedseq_inter(
         psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
     )
     if (rule or {}).get("weights", "samples") != "samples":
-        raise ConfigError(
-            "algorithm.rule.weights: slots are averaged by the examples that they have seen; remove the key."
-        )
+        raise ConfigError("algorithm.rule.weights: slots are averaged by the examples they have seen; remove the key.")
     local = in_chains(rule, how, anchor, {name: RULES[name] for name in ("fedavg", "fedprox")})
     begin = local.server_init
     waiting = {"drawn": 0} if period == "fraction" else {}  # superclients since the last average
@@ -169,14 +167,14 @@ def fedseq_inter(
         return {**begin(models, facts), "base": models["global"], "bank": {}, "omega": {}, "held": {}, **waiting}
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-        every = {"num_superclients": round.groups, "fraction": 0, "never": 0}.get(str(period), period)
-        due = bool(every) and round.number % int(every) == 0
-        if waiting:  # as many may be drawn as there are; with a cohort of one size, every ceil(N_S / M) rounds
+        every = int({"num_superclients": round.groups, "fraction": 0, "never": 0}.get(str(period), period))
+        due = every > 0 and round.number % every == 0
+        if waiting:  # with cohorts of one size this is every ceil(N_S / M) rounds
             server = {**server, "drawn": server["drawn"] + len(round.units)}
             due = server["drawn"] >= round.groups
         if due and round.cohort:
             server = {**server, "base": server["model"], "bank": {}, "omega": {}, "held": {}, **waiting}
-        bank, omega, held = dict(server["bank"]), dict(server["omega"]), dict(server["held"])
+        bank, omega, held = (dict(server[name]) for name in ("bank", "omega", "held"))
         slots = {unit.number: str(i) for i, unit in enumerate(round.units)}
         starts = {number: bank.get(slot, {"model": server["base"]}) for number, slot in slots.items()}
         chains, last = yield from relay(algorithm, server, round, starts, passes, anchored=anchor == "server")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from fedatlas.deploy import codec
+from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.executors import Plan
+from fedatlas.engine.host import Host
+from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.pool import can_fork
 from fedatlas.engine.stacked import worth_stacking
 from fedatlas.experiment import machine
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import bytes_of
-from fedatlas.experiment.setup import Setup
+from fedatlas.experiment.setup import Setup, first_server
 from fedatlas.experiment.trial import trial
+from fedatlas.rounds import messages
 
 ALONE = 2e8  # floating-point operations of a round below which handing clients to workers costs more than it saves
 
@@ -73,9 +78,21 @@ def workers_for(setup: Setup) -> tuple[int, str]:
 
 
 def chunk_for(setup: Setup) -> int:
-    """Clients whose updates are held at once: as asked, else what fits into half of ``engine.memory``."""
+    """Clients whose work is held at once: as asked, else what fits into half of ``engine.memory``."""
     engine = setup.config.engine
     if engine.chunk:
         return engine.chunk
-    size = sum(x.numel() * x.element_size() for x in (*setup.params.values(), *setup.buffers.values()))
-    return max(1, min(256, bytes_of(engine.memory) // (4 * max(size, 1))))
+    return max(1, min(256, bytes_of(engine.memory) // (2 * max(held(setup), 1))))
+
+
+def held(setup: Setup) -> int:
+    """Bytes that one client's work holds until its update is added up: what it is told and keeps, and room for both in the answer."""
+    algorithm = setup.algorithm
+    model = sum(x.numel() * x.element_size() for x in (*setup.params.values(), *setup.buffers.values()))
+    host = Host(setup.bench, SerialExecutor(setup.bench), ClientStates(), setup.sizes, setup.seed)
+    client, server = min(setup.sizes), first_server(setup, host)
+    message = messages(algorithm, server, (client,))[client]
+    state = host.state_of(client, message, host.facts(client, 1, setup.config.local.lr))
+    memory = model if setup.bench.transform is not None and setup.bench.transform.memory_init is not None else 0
+    kept = codec.size(dict(state)) + memory
+    return max(2 * model, codec.size(dict(message)) + 4 * kept)  # kept: before, told, answered, and put away
