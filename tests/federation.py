@@ -21,6 +21,7 @@ from fedatlas.engine.job import Bench, LocalOptions
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
+from fedatlas.models.chain import elastic, find_chain
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import federated
 from fedatlas.tree import Tree
@@ -134,11 +135,14 @@ def federation(
         return Rows(torch.cat([held[k].x for k in sorted(held)]), torch.cat([held[k].y for k in sorted(held)]))
 
     public = rows((12,), dtype)[0]
-    network = Network(module(make, dtype), loss)
+    chain = algorithm.needs_chain
+    network = Network(elastic(module(make, dtype)) if chain else module(make, dtype), loss)
     params, buffers = network.initial()
     options = LocalOptions(**{"batch_size": 4, "budget": Budget(epochs=2), **local})
     raw = sum(codec.size({"x": r.x, "y": r.y}) for r in held.values()) if algorithm.sends == "rows" else 0
-    return Federation(Bench(algorithm, network, find, options, 3, raw_bytes=raw), held, params, buffers)
+    bench = Bench(algorithm, network, find, options, 3, raw_bytes=raw)
+    bench = bench._replace(chain=find_chain(network.module, held[0].x) if chain else ())
+    return Federation(bench, held, params, buffers)
 
 
 def cohorts(rounds: int, K: int = len(SIZES), m: int = 3, seed: int = 1) -> list[tuple[int, ...]]:

@@ -143,6 +143,7 @@ class Task(NamedTuple):
     options: Local = Local()
     stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
     remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
+    reshapes: bool = False  # its tensors differ in shape from job to job: no step program fits, the tuned step is taken
     step_passes: float = 3.0  # cost of a step's example in forward passes: forward 1, backward 2
     survey_passes: float = 0.0  # the same of the survey
 
@@ -295,7 +296,7 @@ class Algorithm(NamedTuple):
     # it leaves in server["notices"] is said to the user
     groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
     tasks: Mapping[str, Task] = {"train": Task()}
-    server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model  # facts: K, n, classes, roles
+    server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model  # facts: `Host.server_facts`
     client_init: Callable[[Tree, Facts], State] | None = None
     broadcast: Callable[[State, int], Message] = send_model
     weigh: Callable[[Round], Weights] = by_samples
@@ -303,10 +304,12 @@ class Algorithm(NamedTuple):
     models: Callable[[State], Mapping[str, Tree]] = global_model
     personal: Callable[[Message, State], Tree] | None = None  # may hold buffers, too, where they are the client's own
     clusters: Callable[[State], Mapping[int, int]] | None = None  # client -> its cluster
+    figures: Callable[[State], Mapping[str, float]] | None = None  # what a row says of the server's state
     inits: int = 1  # different initial models: ``models`` of server_init has "global", "1", "2", ...
     needs: Literal["mean", "each", "neighbours"] = "mean"
     needs_classes: bool = False  # works on class labels only
     needs_features: bool = False  # the network must be head(features(x))
+    needs_chain: bool = False  # the network must be layers of units in a row (`fedatlas.layers`): facts["chain"]
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
     lr_below: float = math.inf  # from this local learning rate on, plain SGD on the added terms diverges: refused

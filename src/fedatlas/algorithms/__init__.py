@@ -9,6 +9,7 @@ from fedatlas.algorithms.ditto import ditto
 from fedatlas.algorithms.fedavg import fedavg, fedavgm, fedsgd
 from fedatlas.algorithms.fedbn import fedbn
 from fedatlas.algorithms.feddyn import feddyn
+from fedatlas.algorithms.fedma import fedma
 from fedatlas.algorithms.fednova import fednova
 from fedatlas.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from fedatlas.algorithms.fedprox import fedprox
@@ -39,6 +40,7 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
     "push_sum": push_sum,
     "moon": moon,
     "fednova": fednova,
+    "fedma": fedma,
     "cfl": cfl,
     "fesem": fesem,
     "ifca": ifca,

@@ -64,7 +64,7 @@ class StackedExecutor:
 
     def derived(self, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
         batch = self.runner.examples.get(job.what)
-        if batch is None:
+        if batch is None or self.bench.algorithm.tasks[job.what].reshapes:
             return None
         spec, inputs = spec_of(self.bench, job, self.runner.precision), inputs_of(job, ready)
         try:

@@ -44,8 +44,10 @@ class FastRunner:
             return False
         spec, inputs = spec_of(bench, job, self.precision), inputs_of(job, ready)
         self.examples[job.what] = batch
-        self.steps[job.what, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else "a rare batch size")
-        for size in sorted(self.derived):
+        reshapes = bench.algorithm.tasks[job.what].reshapes
+        why = "tensors that change their shape" if reshapes else "a rare batch size"
+        self.steps[job.what, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else why)
+        for size in () if reshapes else sorted(self.derived):
             self.steps[job.what, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
         return True
 

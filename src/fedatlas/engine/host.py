@@ -141,7 +141,13 @@ class Host:
     def server_facts(self) -> dict[str, Any]:
         """What `Algorithm.server_init` is told of the federation and of the model's tensors."""
         bench = self.bench
-        return {"K": self.K, "n": self.n, "classes": bench.classes, "roles": bench.network.roles()}
+        return {
+            "K": self.K,
+            "n": self.n,
+            "classes": bench.classes,
+            "roles": bench.network.roles(),
+            "chain": bench.chain,
+        }
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
         """What a party knows before its work."""

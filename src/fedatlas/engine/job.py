@@ -13,6 +13,7 @@ from fedatlas.data.batches import Draw, Masks, Rows, balanced_rows, batches
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.seal import seal, unseal
+from fedatlas.layers import Layer
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -66,6 +67,7 @@ class Bench(NamedTuple):
     fill: tuple[float, ...] = ()
     raw_bytes: int = 0  # of all rows, where the algorithm sends them
     transform: Transform | None = None  # between a client's update and the server
+    chain: tuple[Layer, ...] = ()  # the network's layers of units, where the algorithm needs them
 
 
 class RowSource(Protocol):

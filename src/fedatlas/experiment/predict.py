@@ -20,6 +20,7 @@ from fedatlas.experiment.run import own_module
 from fedatlas.experiment.setup import DTYPES
 from fedatlas.metrics.quality import predictions
 from fedatlas.models import make_loss, make_model
+from fedatlas.models.chain import resized
 
 if TYPE_CHECKING:
     import pandas
@@ -71,7 +72,10 @@ def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
     wanted = config.model.model_copy(update={"init": ""}) if module is None else module
     dtype = DTYPES[config.engine.precision]
     model = make_model(wanted, done.shape, outputs, config.seed, dtype, tokens=done.kind == "tokens")
-    model.load_state_dict(load_file(folder.path / "model.safetensors"))
+    state = load_file(folder.path / "model.safetensors")
+    if any(state[name].shape != x.shape for name, x in model.state_dict().items() if name in state):
+        model = resized(model, state)  # an algorithm that adds units made it
+    model.load_state_dict(state)
     model.eval()
     return Loaded(folder.path, config, model, pandas.DataFrame(folder.rows()), summary, done)
 

@@ -148,6 +148,8 @@ class Simulation:
         row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
         row |= {"flops": int(cost.passes * self.setup.flops), "peak_memory_bytes": machine.peak_memory()}
+        if self.setup.algorithm.figures is not None:
+            row["figures"] = dict(self.setup.algorithm.figures(self.server))
         self.metrics_bytes = self.folder.append(row)
         self.number = number
         if last or number % config.checkpoint.every == 0:

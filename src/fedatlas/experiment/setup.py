@@ -36,7 +36,9 @@ from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_holes, without_public
+from fedatlas.layers import Layer
 from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, has_batch_norm, make_loss, make_model
+from fedatlas.models.chain import elastic, find_chain
 from fedatlas.registry import arguments, find
 from fedatlas.rng import derive
 from fedatlas.tree import Tree
@@ -166,6 +168,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     dataset, public = without_public(dataset, count, dtype)
     check_asked(config, dataset, partition)
     network, loss = make_network(config, dataset, seed, module)
+    chain = chain_of(algorithm, network, dataset.inputs(dataset.x_train[:2], dtype))
     notices += network_notices(config, algorithm, dataset, network)
     algorithm = with_batch_norm(algorithm, config.model.bn)
     notices += profile_notices(config, algorithm)
@@ -177,7 +180,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     rows = PartyRows(dataset, partition, seed, dtype, public)
     sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
     bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
-    bench = bench._replace(raw_bytes=sent, transform=transform)
+    bench = bench._replace(raw_bytes=sent, transform=transform, chain=chain)
     return Setup(
         config=config,
         seed=seed,
@@ -254,6 +257,14 @@ def make_network(
     tokens, dtype = dataset.x_train.dtype == torch.int64, DTYPES[config.engine.precision]
     wanted = config.model if module is None else module
     return Network(make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens), loss.mean), loss
+
+
+def chain_of(algorithm: Algorithm, network: Network, sample: Tensor) -> tuple[Layer, ...]:
+    """The network's layers of units where the algorithm works on them; its module then follows whatever widths it is given."""
+    if not algorithm.needs_chain:
+        return ()
+    network.module = elastic(network.module)
+    return find_chain(network.module, sample)
 
 
 def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None) -> None:

@@ -47,6 +47,7 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         "partition_facts": partition_facts(setup),
         "leaves": setup.algorithm.leaves,
         "algorithm_facts": dict(setup.algorithm_facts),
+        **({"figures": rows[-1]["figures"]} if "figures" in rows[-1] else {}),
         "notices": list(setup.notices),
         "plan": plan.plain(),
         "config_hash": setup.config.hash(),

@@ -16,7 +16,7 @@ Role = Literal["weight", "norm", "float buffer", "int buffer"]
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_NORMS = (*_BATCH_NORMS, *_INSTANCE_NORMS, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+NORMS = (*_BATCH_NORMS, *_INSTANCE_NORMS, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def roles(module: nn.Module) -> dict[str, Role]:
@@ -29,7 +29,7 @@ def roles(module: nn.Module) -> dict[str, Role]:
     normed = {
         f"{path}.{name}".lstrip(".")
         for path, layer in module.named_modules(remove_duplicate=False)
-        if isinstance(layer, _NORMS)
+        if isinstance(layer, NORMS)
         for name, _ in layer.named_parameters(recurse=False)
     }
     found: dict[str, Role] = {}

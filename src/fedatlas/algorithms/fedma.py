@@ -1,0 +1,290 @@
+"""FedMA: layer by layer, the clients' units are matched, and only what is the same unit is averaged.
+
+====  ===========================================  =======  =====================================================
+W_l   layer l of L, of the global model            pi_k     global unit of each of client k's units of a layer
+w_kl  layer l of client k's local model            n_kc     rows of class c that client k holds
+J     clients of the cohort                        E_re     ``retrain_epochs``, 0: as many as ``local.epochs``
+====  ===========================================  =======  =====================================================
+
+    every client: its sub-network of the global model -> local training -> w_k1
+    l = 1 .. L-1:  pi_k of all clients from their units in w_kl (`matching`);  W_l: mean of the members of each global unit
+                   client: W_l in place of its own; inputs of w_k,l+1 renamed by pi_k, zero for units it has not; layers up to l
+                   frozen, the others trained for E_re epochs -> w_k,l+1
+    l = L:         W_L: row of class c = sum_k n_kc / (sum_j n_jc) times client k's
+
+A unit's vector is its incoming weights and biases (convolution: its filter; LSTM: those of its four gates). Hidden-to-hidden weights are
+renamed on both sides and averaged after matching. In the next round a client takes its own units of the new model, so that local work
+keeps its size.
+
+Source: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, with communication. ALGORITHMS.md H13. Deviations: all clients begin at
+one initial model; a client that was not there in the round before takes the units with most members; a row of hidden-to-hidden weights is
+averaged over its unit's members, as its other weights are; counts are added once and not capped, nor is growth (the authors' code does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Batch,
+    Data,
+    Facts,
+    Local,
+    Message,
+    Model,
+    Round,
+    RoundGenerator,
+    State,
+    Task,
+    Update,
+    Work,
+)
+from fedatlas.algorithms.matching import Prior, matched
+from fedatlas.layers import Layer, from_rows, parsed, picked, plain, put, rows, vectors, widened, width
+from fedatlas.registry import Count, Positive, Rate
+from fedatlas.rng import numpy_stream
+from fedatlas.rounds import cast_like
+from fedatlas.tree import Tree
+
+Averaging = Literal["mean", "map"]
+Merge = Callable[[Layer, Mapping[int, Tree], np.random.Generator], tuple[Tree, dict[int, Tensor]]]
+"""(layer, client -> its tensors, draws) -> the global layer, client -> global unit of each of its units."""
+
+
+def fedma(
+    *,
+    sigma2: Positive = 1.0,
+    sigma0_2: Positive = 1.0,
+    gamma: Positive = 7.0,
+    mu0_bias: Rate = 0.1,
+    sweeps: Count = 5,
+    averaging: Averaging = "mean",
+    retrain_epochs: Count = 0,
+    retrain_lr: Positive = 1.0,
+) -> Algorithm:
+    """W_l: matched, averaged units, layer by layer. ``sigma2``, ``sigma0_2``: variance of a client's units, of the atoms.
+
+    Atoms are drawn around 0, biases around ``mu0_bias``; ``gamma``: how freely units are added; ``averaging = "map"``: the mean is
+    drawn towards the prior. Retraining takes ``retrain_lr`` times ``local.lr``.
+    """
+
+    def merge(layer: Layer, local: Mapping[int, Tree], rng: np.random.Generator) -> tuple[Tree, dict[int, Tensor]]:
+        one = next(iter(local.values()))
+        bias = {p.name: mu0_bias if one[p.name].dim() == 1 else 0.0 for p in layer.parts}
+        mu0 = vectors({name: torch.full_like(x, bias[name]) for name, x in one.items()}, layer)[0]
+        prior = Prior(sigma2, sigma0_2, gamma, mu0.double().numpy())
+        found = matched([vectors(w, layer).double().numpy() for w in local.values()], prior, sweeps, rng)
+        pi = {k: torch.from_numpy(names).to(torch.int32) for k, names in zip(local, found, strict=True)}
+        ratio = sigma2 / sigma0_2 if averaging == "map" else 0.0
+        return averaged(layer, local, pi, ratio, bias), pi
+
+    options = Local(epochs=retrain_epochs or None, lr_scale=retrain_lr)
+    return Algorithm(
+        "fedma",
+        rounds=layer_by_layer(merge),
+        tasks={
+            "train": Task(start=own_units, survey=count_rows, finish=send_first),
+            "counts": Task(survey=count_rows, finish=send_counts, options=Local(steps=0), stateful=False),
+            "retrain": Task(
+                start=later_layers,
+                survey=count_rows,
+                objective=loss_behind_frozen,
+                finish=send_next,
+                options=options,
+                reshapes=True,
+            ),
+        },
+        server_init=begin,
+        client_init=lambda params, facts: {"layers": [], "model": Tree(), "pi": {}},
+        broadcast=what_is_new,
+        figures=growth,
+        needs="each",
+        needs_chain=True,
+        family="matching",
+        keeps="the global model's hidden layers and which of their units are its own",
+        leaves="the local model's hidden layers, which the server sees client by client; class counts and the last layer in sums "
+        "(summed, not yet masked)",
+        refuses={"compression": "a layer is matched by its weights, which are no change of what the client was told"},
+        excluded_laws={
+            "fixed_point": "units of little weight are matched by the prior: clients that hold the same unit may add it twice, "
+            "after which every client keeps one half of what reads it; the function of the first round's model stays (tested)"
+        },
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the server
+
+
+def begin(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+    """The initial model; nobody holds units of it yet. ``members``: of each hidden unit, in the last round."""
+    layers, w = facts["chain"], models["global"]
+    by_class = layers[-1].units == facts["classes"]  # else: a number, or one output for two classes
+    return {
+        "model": w,
+        "layers": plain(layers),
+        "members": {layer.name: torch.zeros(layer.units, dtype=torch.int32) for layer in layers[:-1]},
+        "pi": {},
+        "classes": facts["classes"] if by_class else 0,
+        "size": w.size(),
+    }
+
+
+def what_is_new(server: State, client_id: int) -> Message:
+    """A client of the last round holds all but the last layer; any other gets the units with most members, in their order."""
+    layers = parsed(server["layers"])
+    if str(client_id) in server["pi"]:
+        return {"last": tensors(server["model"], layers[-1])}
+    most = {
+        layer.name: server["members"][layer.name].argsort(descending=True, stable=True)[: layer.units].sort().values
+        for layer in layers[:-1]
+    }
+    return {"model": picked(server["model"], layers, most), "layers": server["layers"]}
+
+
+def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGenerator]:
+    """A round: an exchange for each hidden layer, the sum of the class counts, and the sum of the last layers by their shares."""
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        layers, who, what = parsed(server["layers"]), round.cohort, "train"
+        told = {k: algorithm.broadcast(server, k) for k in who}
+        model, members, pi = Tree(), {}, dict[str, dict[str, Tensor]]()
+        for at, layer in enumerate(layers[:-1]):
+            visits = dict.fromkeys(who, at)
+            replies = yield Ask(who, what, told, "each", budgets=round.budgets, visits=visits)
+            if not replies.clients:
+                return server
+            local = {k: Tree(replies.each[k]["model"]) for k in replies.clients}
+            W, mine = merge(layer, local, numpy_stream(round.seed, "matching", round.number, at))
+            model, who, what = Tree({**model, **W}), replies.clients, "retrain"
+            members[layer.name] = held_by(mine)
+            pi = {str(k): {**pi.get(str(k), {}), layer.name: mine[k]} for k in who}
+            told = {k: {"at": at, "W": W, "pi": mine[k]} for k in who}
+        counts = yield Ask(who, "counts", {k: {"classes": server["classes"]} for k in who}, "sum")
+        if counts.value is None:
+            return server
+        who, total = counts.clients, {"total": counts.value["counts"], "J": len(counts.clients)}
+        visits = dict.fromkeys(who, len(layers) - 1)
+        told = {k: {**told[k], **total} for k in who}
+        replies = yield Ask(who, what, told, "sum", budgets=round.budgets, visits=visits)
+        if replies.value is None:
+            return server
+        model = cast_like(Tree({**model, **replies.value["model"]}), server["model"])
+        pi = {str(k): pi.get(str(k), {}) for k in replies.clients}
+        return {**server, "model": Tree({name: model[name] for name in server["model"]}), "members": members, "pi": pi}
+
+    return rounds
+
+
+def averaged(
+    layer: Layer, local: Mapping[int, Tree], pi: Mapping[int, Tensor], ratio: float, mu0: Mapping[str, float]
+) -> Tree:
+    """The global layer: (sum of a unit's members + ratio mu0) / (members + ratio), ratio = sigma2 / sigma0_2, or 0 for the mean.
+
+    Hidden-to-hidden weights, renamed on both sides, are never drawn to a prior.
+    """
+    n = held_by(pi)
+    G, out = len(n), Tree()
+    for part in layer.parts:
+        own = part.own
+        whole = {k: w[part.name] if own is None else put(w[part.name], own, pi[k], G) for k, w in local.items()}
+        members = {k: rows(x.double(), part.units) for k, x in whole.items()}
+        total = sum(torch.zeros(G, x.shape[1], dtype=x.dtype).index_add_(0, pi[k], x) for k, x in members.items())
+        drawn = ratio if own is None else 0.0
+        like = next(iter(whole.values()))
+        mean: Tensor = (total + drawn * mu0[part.name]) / (n + drawn)[:, None]
+        out[part.name] = from_rows(mean, part.units, like).to(like.dtype)
+    return out
+
+
+def held_by(pi: Mapping[int, Tensor]) -> Tensor:
+    """Members of each global unit."""
+    return torch.bincount(torch.cat(list(pi.values()))).to(torch.int32)
+
+
+def growth(server: State) -> Mapping[str, float]:
+    """Numbers of the global model over those of the initial one, and the units of each hidden layer."""
+    hidden = {f"units of {layer.name}": float(width(server["model"], layer)) for layer in parsed(server["layers"])[:-1]}
+    return {"growth": server["model"].size() / server["size"], **hidden}
+
+
+# ------------------------------------------------------------------------------------------------ a client
+
+
+def tensors(w: Mapping[str, Tensor], layer: Layer) -> Tree:
+    """A layer's own."""
+    return Tree({part.name: w[part.name] for part in layer.parts})
+
+
+def own_units(message: Message, client: State, facts: Facts) -> Tree:
+    """The sub-network that the server sent, or the client's own units of the model it helped to make."""
+    if "model" in message:
+        return Tree(message["model"])
+    return picked({**client["model"], **message["last"]}, parsed(client["layers"]), client["pi"])
+
+
+def send_first(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """Layer 1 goes up."""
+    layers = message.get("layers", client["layers"])
+    return sent(w, 0, parsed(layers), message, facts), {"layers": layers, "model": w, "pi": {}}
+
+
+def later_layers(message: Message, client: State, facts: Facts) -> Tree:
+    """What is still trained: the layers behind W_l, the first of them with its inputs renamed by pi_k."""
+    layers, at = parsed(client["layers"]), message["at"]
+    wide = width(message["W"], layers[at])
+    after = widened(client["model"], layers[at + 1], message["pi"], wide)
+    return Tree({**after, **{p.name: client["model"][p.name] for layer in layers[at + 2 :] for p in layer.parts}})
+
+
+def loss_behind_frozen(
+    model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+) -> Tensor:
+    """The loss of the whole network: layers up to l are as they are, no parameters of this work."""
+    return model.loss({**client["model"], **message["W"], **w}, batch)
+
+
+def send_next(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """Layer l + 1 goes up."""
+    layers, at = parsed(client["layers"]), message["at"]
+    state = {
+        "layers": client["layers"],
+        "model": Tree({**client["model"], **message["W"], **w}),
+        "pi": {**client["pi"], layers[at].name: message["pi"]},
+    }
+    return sent(w, at + 1, layers, message, facts), state
+
+
+def sent(w: Tree, at: int, layers: tuple[Layer, ...], message: Message, facts: Facts) -> Update:
+    """A layer as it goes up: as it is, or the last one times the client's share of each class, to be summed."""
+    mine = tensors(w, layers[at])
+    if "total" not in message:
+        return {"model": mine}
+    total = message["total"]  # a class that nobody holds: everybody the same
+    share = torch.where(total > 0, facts.survey["counts"] / total.clamp(min=1), 1 / message["J"])
+    return {"model": mine.map(lambda x: x * share.to(x.dtype).reshape(-1, *[1] * (x.dim() - 1)))}
+
+
+def count_rows(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+    """Rows of each class (of texts: symbols), or rows, float64; where the message asks for it."""
+    classes = message.get("classes", len(message.get("total", ())))
+    if "classes" not in message and "total" not in message:
+        return {}
+    if classes <= 1:
+        return {"counts": torch.tensor([float(data.n)], dtype=torch.float64)}
+    counts = torch.zeros(classes, dtype=torch.float64)
+    for piece in data.pieces():
+        y = piece.y.reshape(-1)
+        counts += torch.bincount(y[y >= 0], minlength=classes).double()
+    return {"counts": counts}
+
+
+def send_counts(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """The class counts go up, to be added to the others'."""
+    return {"counts": facts.survey["counts"]}, client

@@ -1,0 +1,224 @@
+"""A module read as a chain of layers of units, for algorithms that rename or add units; and modules whose widths may change.
+
+Whether a module is such a chain is tried out: its units are shuffled and one of each hidden layer is split in two, and the
+outputs must stay. Skip connections, normalisation over units or layers used twice change them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedatlas.errors import ConfigError
+from fedatlas.layers import Axis, Layer, Part, picked
+from fedatlas.models.dropout import Dropout, evaluating
+from fedatlas.models.inspection import NORMS
+from fedatlas.rng import torch_stream
+from fedatlas.tree import Tree
+
+GATES = 4
+ROWS = 8  # of noise, on which outputs are compared
+TOLERANCE = 1e-3  # of the outputs' size: far above the rounding of float32, far below a unit at the wrong place
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
+
+
+class ElasticLSTM(nn.LSTM):
+    """An ``nn.LSTM`` whose widths are read off its weights at each call, so that every layer may have its own.
+
+    One direction, without projections, from zero states, which is what `find_chain` lets through.
+    """
+
+    def forward(self, x: Any, hx: Any = None) -> Any:
+        """As ``nn.LSTM``; of the final states, those of the last layer."""
+        if hx is not None:
+            raise ConfigError("an LSTM whose width may change begins with states of zeros: do not pass it any.")
+        states = x.new_zeros(0), x.new_zeros(0)
+        for i in range(self.num_layers):
+            weights = [getattr(self, f"{name}_l{i}") for name in self.tensors()]
+            zeros = x.new_zeros(1, len(x) if self.batch_first else x.shape[1], weights[1].shape[1])
+            x, *states = torch.lstm(  # type: ignore[assignment]
+                x, (zeros, zeros), weights, self.bias, 1, 0.0, self.training, False, self.batch_first
+            )
+        return x, tuple(states)
+
+    def tensors(self) -> tuple[str, ...]:
+        """A layer's tensors, as torch names them."""
+        return ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if self.bias else ()))
+
+
+def elastic(module: nn.Module) -> nn.Module:
+    """Replaces every ``nn.LSTM`` inside ``module``, in place, by one that follows its weights' widths; returns the module."""
+    for path, layer in list(module.named_modules()):
+        if type(layer) is nn.LSTM and path and not (layer.bidirectional or layer.proj_size):
+            with torch.device("meta"):  # draws nothing
+                ours = ElasticLSTM(
+                    layer.input_size,
+                    layer.hidden_size,
+                    layer.num_layers,
+                    bias=layer.bias,
+                    batch_first=layer.batch_first,
+                )
+            ours.load_state_dict(layer.state_dict(keep_vars=True), assign=True)
+            module.set_submodule(path, ours.train(layer.training))
+    return module
+
+
+def resized(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """``module`` with the widths of ``state``, in place; its numbers are left to `load_state_dict`."""
+    elastic(module)
+    for path, layer in module.named_modules():
+        for name, x in layer.named_parameters(recurse=False):
+            x.data = x.new_empty(state[f"{path}.{name}".lstrip(".")].shape)
+        if isinstance(layer, nn.Linear):
+            layer.out_features, layer.in_features = layer.weight.shape
+        elif isinstance(layer, CONVOLUTIONS):
+            layer.out_channels, layer.in_channels = layer.weight.shape[:2]
+        elif isinstance(layer, nn.Embedding):
+            layer.embedding_dim = layer.weight.shape[1]
+    return module
+
+
+def find_chain(module: nn.Module, sample: Tensor) -> tuple[Layer, ...]:
+    """The layers of an `elastic` module, from the rows to the outputs; ConfigError, in one sentence, where it is no chain.
+
+    ``sample`` (n, ...) shows the shape and the type of the rows.
+    """
+    refuse_parts(module)
+    visits = visited(module, sample)
+    layers: list[Layer] = []
+    for name, layer in visits:
+        layers += layers_of(module, name, layer, layers)
+    if not layers or not isinstance(visits[-1][1], nn.Linear):
+        raise refusal(module, "does not end with a Linear layer")
+    if not keeps_outputs(module, layers, noise(sample, visits[0][1])):
+        raise refusal(
+            module, "changes its outputs when its units are shuffled or one is split (skip connections do that)"
+        )
+    return tuple(layers)
+
+
+def refusal(module: nn.Module, what: str) -> ConfigError:
+    """The sentence for a module that is no chain."""
+    return ConfigError(
+        f"the model {type(module).__name__} {what}: this algorithm matches the units of layers that follow one another, "
+        "Linear, Conv, Embedding and LSTM, without skip connections, normalisation or dropout."
+    )
+
+
+def refuse_parts(module: nn.Module) -> None:
+    """ConfigError for layers that cannot stand in a chain, and for tensors outside the layers that can."""
+    for name, layer in module.named_modules():
+        what = f"'{name}' ({type(layer).__name__})"
+        if isinstance(layer, (*NORMS, Dropout)):
+            raise refusal(module, f"has the layer {what}")
+        own = dict(layer.named_parameters(recurse=False))
+        known = isinstance(layer, (nn.Linear, nn.Embedding, *CONVOLUTIONS, ElasticLSTM))
+        if list(layer.buffers(recurse=False)) or (own and not known):
+            raise refusal(module, f"keeps tensors of its own in {what}")
+        if isinstance(layer, CONVOLUTIONS) and layer.groups > 1:
+            raise refusal(module, f"has grouped convolutions in {what}")
+        if not all(x.requires_grad for x in own.values()):
+            raise refusal(module, f"has weights that are not trained in {what}")
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    if len(names) > len(list(module.parameters())):
+        raise refusal(module, "shares a tensor between two layers")
+
+
+def visited(module: nn.Module, sample: Tensor) -> list[tuple[str, nn.Module]]:
+    """The layers with weights, in the order in which a pass comes by."""
+    visits: list[tuple[str, nn.Module]] = []
+    held = {name: layer for name, layer in module.named_modules() if list(layer.parameters(recurse=False))}
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, args, name=name: visits.append((name, layer)))
+        for name, layer in held.items()
+    ]
+    try:
+        with evaluating(module), torch.no_grad():
+            module(sample[:2])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    times = Counter(name for name, _ in visits)
+    for name in held:
+        if times[name] != 1:
+            raise refusal(module, f"uses the layer '{name}' {times[name]} times in a pass")
+    return visits
+
+
+def layers_of(module: nn.Module, name: str, layer: nn.Module, before: Sequence[Layer]) -> list[Layer]:
+    """The layer of units, or several of an LSTM, behind those found so far."""
+    last = before[-1] if before else None
+    if isinstance(layer, ElasticLSTM):
+        out: list[Layer] = []
+        for i in range(layer.num_layers):
+            previous = out[-1] if out else last
+            inputs = None if previous is None else Axis(1)
+            units, own = Axis(0, GATES), Axis(1)
+            names = [f"{name}.{tensor}_l{i}" for tensor in layer.tensors()]
+            weights = Part(names[0], units, inputs), Part(names[1], units, None, own)
+            parts = (*weights, *(Part(bias, units) for bias in names[2:]))
+            out.append(Layer(f"{name}.{i}" if layer.num_layers > 1 else name, layer.hidden_size, parts))
+        fits = last is None or layer.input_size == last.units
+    elif isinstance(layer, nn.Embedding):
+        out, fits = [Layer(name, layer.embedding_dim, (Part(f"{name}.weight", Axis(1)),))], last is None
+    else:
+        weight: Tensor = layer.weight  # type: ignore[assignment]  # Linear or a convolution
+        times, rest = (1, 0) if last is None else divmod(weight.shape[1], last.units)
+        fits = rest == 0 and times >= 1 and (times == 1 or isinstance(layer, nn.Linear))
+        # a flattened picture holds one channel after another, flattened steps hold one step after another
+        axis = Axis(1, 1, times) if last is not None and _is_picture(module, last) else Axis(1, times)
+        inputs = None if last is None else axis
+        bias = (Part(f"{name}.bias", Axis(0)),) if getattr(layer, "bias", None) is not None else ()
+        out = [Layer(name, weight.shape[0], (Part(f"{name}.weight", Axis(0), inputs), *bias))]
+    if not fits:
+        raise refusal(module, f"has a layer '{name}' that does not read the outputs of the one before it")
+    return out
+
+
+def _is_picture(module: nn.Module, layer: Layer) -> bool:
+    return isinstance(module.get_submodule(layer.parts[0].name.rpartition(".")[0]), CONVOLUTIONS)
+
+
+def noise(sample: Tensor, first: nn.Module) -> Tensor:
+    """Rows shaped like ``sample`` on which a unit at the wrong place shows."""
+    stream, shape = torch_stream(0, "init", "chain"), (ROWS, *sample.shape[1:])
+    if sample.is_floating_point():
+        return torch.randn(shape, generator=stream, dtype=torch.float64).to(sample.dtype)
+    symbols = first.num_embeddings if isinstance(first, nn.Embedding) else 2
+    return torch.randint(0, symbols, shape, generator=stream)
+
+
+def keeps_outputs(module: nn.Module, layers: Sequence[Layer], x: Tensor) -> bool:
+    """Whether the outputs stay when each hidden layer's units are shuffled and one of them stands there twice, at half its weight."""
+    params = Tree({name: p.detach() for name, p in module.named_parameters()})
+    stream, index = torch_stream(0, "init", "shuffle"), {}
+    for layer in layers[:-1]:
+        order = torch.randperm(layer.units, generator=stream)
+        index[layer.name] = torch.cat([order, order[:1]])
+    changed = halved(picked(params, layers, index), layers, index)
+    with evaluating(module), torch.no_grad():
+        there, here = (functional_call(module, dict(state), (x,)) for state in (params, changed))
+    return bool((there - here).abs().max() <= TOLERANCE * there.abs().max())
+
+
+def halved(params: Tree, layers: Sequence[Layer], index: Mapping[str, Tensor]) -> Tree:
+    """Whoever reads a unit that stands there twice reads half of each."""
+    out, before = dict(params), None
+    for layer in layers:
+        mine = index.get(layer.name)
+        for part in layer.parts:
+            for axis, read in ((part.inputs, before), (part.own, mine)):
+                if axis is None or read is None:
+                    continue
+                share = 1.0 / torch.bincount(read)[read].to(out[part.name].dtype)
+                shape = [1] * out[part.name].dim()
+                shape[axis.dim] = -1
+                along = share[:, None].expand(-1, axis.block).reshape(-1).repeat(axis.gates)
+                out[part.name] = out[part.name] * along.reshape(shape)
+        before = mine
+    return Tree(out)
