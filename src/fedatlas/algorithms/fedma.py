@@ -62,17 +62,18 @@ def fedma(
     *,
     sigma2: Positive = 1.0,
     sigma0_2: Positive = 1.0,
-    gamma: Positive = 7.0,
+    gamma: Positive = 1.0,
     mu0_bias: Rate = 0.1,
     sweeps: Count = 5,
     averaging: Averaging = "mean",
     retrain_epochs: Count = 0,
     retrain_lr: Positive = 1.0,
+    last_lr: Positive = 0.1,
 ) -> Algorithm:
     """W_l: matched, averaged units, layer by layer. ``sigma2``, ``sigma0_2``: variance of a client's units, of the atoms.
 
     Atoms are drawn around 0, biases around ``mu0_bias``; ``gamma``: how freely units are added; ``averaging = "map"``: the mean is
-    drawn towards the prior. Retraining takes ``retrain_lr`` times ``local.lr``.
+    drawn towards the prior. Retraining takes ``retrain_lr`` times ``local.lr``, that of the last layer alone ``last_lr`` times.
     """
 
     def merge(layer: Layer, local: Mapping[int, Tree], rng: np.random.Generator) -> tuple[Tree, dict[int, Tensor]]:
@@ -85,21 +86,16 @@ def fedma(
         ratio = sigma2 / sigma0_2 if averaging == "map" else 0.0
         return averaged(layer, local, pi, ratio, bias), pi
 
-    options = Local(epochs=retrain_epochs or None, lr_scale=retrain_lr)
+    epochs = retrain_epochs or None
+    retrain = Task(later_layers, count_rows, loss_behind_frozen, finish=send_next, reshapes=True)
     return Algorithm(
         "fedma",
         rounds=layer_by_layer(merge),
         tasks={
             "train": Task(start=own_units, survey=count_rows, finish=send_first),
+            "retrain": retrain._replace(options=Local(epochs=epochs, lr_scale=retrain_lr)),
+            "last": retrain._replace(options=Local(epochs=epochs, lr_scale=last_lr)),
             "counts": Task(survey=count_rows, finish=send_counts, options=Local(steps=0), stateful=False),
-            "retrain": Task(
-                start=later_layers,
-                survey=count_rows,
-                objective=loss_behind_frozen,
-                finish=send_next,
-                options=options,
-                reshapes=True,
-            ),
         },
         server_init=begin,
         client_init=lambda params, facts: {"layers": [], "model": Tree(), "pi": {}},
@@ -112,10 +108,6 @@ def fedma(
         leaves="the local model's hidden layers, which the server sees client by client; class counts and the last layer in sums "
         "(summed, not yet masked)",
         refuses={"compression": "a layer is matched by its weights, which are no change of what the client was told"},
-        excluded_laws={
-            "fixed_point": "units of little weight are matched by the prior: clients that hold the same unit may add it twice, "
-            "after which every client keeps one half of what reads it; the function of the first round's model stays (tested)"
-        },
     )
 
 
@@ -172,6 +164,7 @@ def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGen
         who, total = counts.clients, {"total": counts.value["counts"], "J": len(counts.clients)}
         visits = dict.fromkeys(who, len(layers) - 1)
         told = {k: {**told[k], **total} for k in who}
+        what = "last" if len(layers) > 1 else "train"
         replies = yield Ask(who, what, told, "sum", budgets=round.budgets, visits=visits)
         if replies.value is None:
             return server
