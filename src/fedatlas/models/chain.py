@@ -46,6 +46,11 @@ class ElasticLSTM(nn.LSTM):
             )
         return x, tuple(states)
 
+    def units(self, i: int) -> int:
+        """The width of layer ``i``."""
+        hidden: Tensor = getattr(self, f"weight_hh_l{i}")
+        return hidden.shape[1]
+
     def tensors(self) -> tuple[str, ...]:
         """A layer's tensors, as torch names them."""
         return ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if self.bias else ()))
@@ -80,6 +85,8 @@ def resized(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
             layer.out_channels, layer.in_channels = layer.weight.shape[:2]
         elif isinstance(layer, nn.Embedding):
             layer.embedding_dim = layer.weight.shape[1]
+        elif isinstance(layer, ElasticLSTM):
+            layer.input_size, layer.hidden_size = layer.weight_ih_l0.shape[1], layer.units(layer.num_layers - 1)
     return module
 
 
@@ -162,7 +169,7 @@ def layers_of(module: nn.Module, name: str, layer: nn.Module, before: Sequence[L
             names = [f"{name}.{tensor}_l{i}" for tensor in layer.tensors()]
             weights = Part(names[0], units, inputs), Part(names[1], units, None, own)
             parts = (*weights, *(Part(bias, units) for bias in names[2:]))
-            out.append(Layer(f"{name}.{i}" if layer.num_layers > 1 else name, layer.hidden_size, parts))
+            out.append(Layer(f"{name}.{i}" if layer.num_layers > 1 else name, layer.units(i), parts))
         fits = last is None or layer.input_size == last.units
     elif isinstance(layer, nn.Embedding):
         out, fits = [Layer(name, layer.embedding_dim, (Part(f"{name}.weight", Axis(1)),))], last is None
@@ -201,8 +208,11 @@ def keeps_outputs(module: nn.Module, layers: Sequence[Layer], x: Tensor) -> bool
         order = torch.randperm(layer.units, generator=stream)
         index[layer.name] = torch.cat([order, order[:1]])
     changed = halved(picked(params, layers, index), layers, index)
-    with evaluating(module), torch.no_grad():
-        there, here = (functional_call(module, dict(state), (x,)) for state in (params, changed))
+    try:
+        with evaluating(module), torch.no_grad():
+            there, here = (functional_call(module, dict(state), (x,)) for state in (params, changed))
+    except (RuntimeError, IndexError):  # the split unit fits nowhere
+        return False
     return bool((there - here).abs().max() <= TOLERANCE * there.abs().max())
 
 
