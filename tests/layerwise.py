@@ -106,10 +106,10 @@ class Given:
         pass
 
 
-def matched(fed: Federation, local: Mapping[int, Tree]) -> State:
-    """The server after a round in which client k's local model is ``local[k]``."""
-    server, _ = play(fed, [tuple(local)], make=lambda bench: Given(bench, local), lr=0.0)
-    return server
+def matched(fed: Federation, local: Mapping[int, Tree]) -> tuple[State, dict[int, State]]:
+    """The server and the clients after a round in which client k's local model is ``local[k]``."""
+    server, host = play(fed, [tuple(local)], make=lambda bench: Given(bench, local), lr=0.0)
+    return server, {k: host.states.get(k) or {} for k in local}
 
 
 def shuffled(fed: Federation, client: int) -> tuple[Tree, dict[str, Tensor]]:
@@ -130,9 +130,9 @@ def copies_are_recovered(build: Build) -> None:
     for network in NETWORKS:
         fed = layerwise(build, network, gamma=1e-3)
         copies = {k: shuffled(fed, k) for k in (1, 2)}
-        server = matched(fed, {0: fed.params, **{k: copy for k, (copy, _) in copies.items()}})
+        server, clients = matched(fed, {0: fed.params, **{k: copy for k, (copy, _) in copies.items()}})
         assert all(server["model"][name].shape == x.shape for name, x in fed.params.items()), network
         for k, (_, order) in copies.items():
             for name, units in order.items():
-                assert server["pi"][str(k)][name].tolist() == units.tolist(), (network, name)
+                assert clients[k]["pi"][name].tolist() == units.tolist(), (network, name)
         assert float((outputs(fed, server["model"]) - outputs(fed, fed.params)).abs().max()) < 1e-12, network

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedatlas
+from fedatlas.algorithm import Replies
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.matching import Prior, assigned, gain_of_new, gain_of_old, matched, new_atoms
 from fedatlas.engine.crowd import StackedExecutor
@@ -156,7 +157,7 @@ def test_permuted_copies_are_recovered() -> None:
 def test_growth_keeps_the_function(network: str) -> None:
     """gamma so large that units are added although they are copies: each is read in parts, which add up."""
     fed = layerwise(BUILD, network, gamma=50.0)
-    server = merged(fed, {0: fed.params, 1: shuffled(fed, 1)[0], 2: shuffled(fed, 2)[0]})
+    server, _ = merged(fed, {0: fed.params, 1: shuffled(fed, 1)[0], 2: shuffled(fed, 2)[0]})
     assert server["model"].size() > fed.params.size()
     assert BUILD().figures(server)["growth"] == server["model"].size() / fed.params.size()  # type: ignore[misc]
     assert float((outputs(fed, server["model"]) - outputs(fed, fed.params)).abs().max()) < 1e-12
@@ -165,7 +166,7 @@ def test_growth_keeps_the_function(network: str) -> None:
 def test_map_averaging_shrinks() -> None:
     """sigma = sigma0, mu0 = 0: (sum over members) / (J + 1) in place of their mean: a factor J / (J + 1) in each matched layer."""
     fed = layerwise(BUILD, "dense", gamma=1e-3, averaging="map", mu0_bias=0.0)
-    server = merged(fed, dict.fromkeys(range(3), fed.params))
+    server, _ = merged(fed, dict.fromkeys(range(3), fed.params))
     for name, x in fed.params.items():
         factor = 1.0 if name.startswith("net.4") else 3 / 4
         assert float((server["model"][name] - factor * x).abs().max()) < 1e-14
@@ -176,7 +177,7 @@ def test_one_client_keeps_its_model(network: str) -> None:
     """J = 1, whatever gamma: the identity."""
     fed = layerwise(BUILD, network, gamma=7.0)
     own, _ = shuffled(fed, 2)
-    assert gap(merged(fed, {2: own})["model"], own) < 1e-15
+    assert gap(merged(fed, {2: own})[0]["model"], own) < 1e-15
 
 
 def test_last_layer_by_class_shares() -> None:
@@ -186,7 +187,7 @@ def test_last_layer_by_class_shares() -> None:
     heads = {
         k: Tree({**fed.params, **{name: x.new_full(x.shape, k + 1.0) for name, x in head.items()}}) for k in CLASSES
     }
-    model = merged(fed, heads)["model"]
+    model = merged(fed, heads)[0]["model"]
     held = np.stack([np.bincount(y, minlength=3) for y in CLASSES.values()])
     share = held / np.maximum(held.sum(0), 1)
     share[:, 2] = 1 / 3
@@ -212,7 +213,7 @@ def test_numbers_are_averaged_by_rows() -> None:
 
     fed = federation(BUILD(gamma=1e-3), holdings("dense"), One, squares)
     heads = {k: Tree({**fed.params, "b.bias": torch.full((1,), k + 1.0, dtype=torch.float64)}) for k in CLASSES}
-    assert merged(fed, heads)["model"]["b.bias"].item() == pytest.approx((4 * 1 + 3 * 2 + 5 * 3) / 12, abs=1e-12)
+    assert merged(fed, heads)[0]["model"]["b.bias"].item() == pytest.approx((4 * 1 + 3 * 2 + 5 * 3) / 12, abs=1e-12)
 
 
 # ------------------------------------------------------------------------------------------------ rounds
@@ -230,7 +231,8 @@ def test_matched_layers_stay_frozen(network: str) -> None:
         assert held is not None
         assert all(torch.equal(held["model"][name], x) for name, x in server["model"].items() if name not in last)
         assert all(not torch.equal(held["model"][name], server["model"][name]) for name in last)
-        assert same(held["pi"], server["pi"][str(k)])
+        assert all(len(set(units.tolist())) == len(units) for units in held["pi"].values())
+    assert server["there"] == [0, 1, 2]
 
 
 def test_who_is_sent_what() -> None:
@@ -246,6 +248,25 @@ def test_who_is_sent_what() -> None:
     first = members.tolist()
     most = sorted(sorted(range(len(first)), key=lambda i: -first[i])[:9])
     assert torch.equal(tell(server, 2)["model"]["net.0.bias"], server["model"]["net.0.bias"][most])
+
+
+@pytest.mark.parametrize("answering", [0, 1, 2, 3])
+def test_a_round_that_breaks_off(answering: int) -> None:
+    """If nobody answers from some exchange on the model stays, and whoever had begun is sent all of it next time."""
+    fed = layerwise(BUILD, "dense")
+    server, host = play(fed, [(0, 1, 2)])
+    rounds = fed.bench.algorithm.rounds
+    assert rounds is not None
+    generator = rounds(fed.bench.algorithm, server, fed.round(2, (0, 1)))
+    ask = next(generator)
+    with pytest.raises(StopIteration) as end:
+        for number in itertools.count():
+            nobody = Replies((), None, {}, {})
+            ask = generator.send(host.answer(ask, 2, 0.1) if number < answering else nobody)
+    after = end.value.value
+    assert same(after["model"], server["model"])
+    assert after["there"] == ([2] if answering else [0, 1, 2])
+    assert "model" in fed.bench.algorithm.broadcast(after, 0) or not answering
 
 
 @pytest.mark.parametrize("network", NETWORKS)

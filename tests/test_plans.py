@@ -1,5 +1,7 @@
 """Which step every model takes under every algorithm: the committed table, held to what is really derived.
 
+It is the step of task "train"; tasks whose tensors change their shape are named behind it. "refused": not for this model.
+
 A model that falls back to the tuned step although the table says ``program`` fails here. After a deliberate change:
 ``python tests/test_plans.py`` writes the table anew.
 """
@@ -19,7 +21,10 @@ from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench, Job, LocalOptions
 from fedatlas.engine.model import Network
 from fedatlas.engine.program import StepProgram
-from fedatlas.models import MODELS, draw_masks, dropout_shapes, init_model, make_loss
+from fedatlas.errors import ConfigError
+from fedatlas.layers import Layer
+from fedatlas.models import MODELS, adopt_dropout, draw_masks, dropout_shapes, init_model, make_loss
+from fedatlas.models.chain import elastic, find_chain
 from fedatlas.tree import Tree
 
 TABLE = Path(__file__).parent / "plans.json"
@@ -33,14 +38,14 @@ def kinds() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in sorted(ALGORITHMS):
         task = ALGORITHMS[name]().tasks["train"]
-        own = task.direction is not None or task.objective.__name__ != "plain_loss"
+        own = task.direction is not None or task.objective.__name__ != "plain_loss" or ALGORITHMS[name]().needs_chain
         found.setdefault(name if own else "plain", []).append(name)
     return found
 
 
-def job(algorithm: Algorithm, params: Tree, buffers: Tree) -> Job:
+def job(algorithm: Algorithm, chain: tuple[Layer, ...], params: Tree, buffers: Tree) -> Job:
     models = {"global": params, **{str(i): params for i in range(1, algorithm.inits)}}
-    server = algorithm.server_init(models, {"K": 2.0, "n": 4.0, "classes": 10.0})
+    server = algorithm.server_init(models, {"K": 2.0, "n": 4.0, "classes": 10.0, "chain": chain})
     facts = Facts(2.0, 4.0, 2, 10, 1.0, 0.1)
     message = {**algorithm.broadcast(server, 0), **({"buffers": buffers} if buffers else {})}
     state = algorithm.client_init(params, facts) if algorithm.client_init else {}
@@ -48,11 +53,17 @@ def job(algorithm: Algorithm, params: Tree, buffers: Tree) -> Job:
 
 
 def step_of(model: str, algorithm: Algorithm) -> str:
-    """ "program" or "tuned": what the fast engine really takes."""
+    """ "program" or "tuned": what the fast engine really takes, or "refused"."""
     shape, outputs = SHAPES.get(model, (1, 28, 28)), OUTPUTS.get(model, 10)
     module = init_model(MODELS[model], shape, outputs, 1)
     tokens = model.endswith("lstm")
     x = torch.zeros((ROWS, *shape), dtype=torch.int64) if tokens else torch.rand((ROWS, *shape))
+    chain: tuple[Layer, ...] = ()
+    if algorithm.needs_chain:
+        try:
+            chain = find_chain(elastic(adopt_dropout(module)), x)
+        except ConfigError:
+            return "refused"
     per_step = model == "stackoverflow_lstm"
     y = torch.ones((ROWS, shape[0]) if per_step else (ROWS,), dtype=torch.int64)
     loss = make_loss("auto", "tokens" if per_step else "classes", outputs)
@@ -65,8 +76,10 @@ def step_of(model: str, algorithm: Algorithm) -> str:
     options = LocalOptions(batch_size=ROWS)
     bench = Bench(algorithm, network, lambda party: Rows(x, y), options, outputs, masks if shapes else None)
     runner = FastRunner(bench, [ROWS], "program", "float32")
-    runner.warm(bench, job(algorithm, *network.initial()))
-    return "program" if isinstance(runner.steps["train", ROWS], StepProgram) else "tuned"
+    runner.warm(bench, job(algorithm, chain, *network.initial()))
+    step = "program" if isinstance(runner.steps["train", ROWS], StepProgram) else "tuned"
+    reshaping = [what for what, task in algorithm.tasks.items() if task.reshapes]
+    return f"{step}; tuned: {', '.join(reshaping)}" if reshaping else step
 
 
 def table() -> dict[str, dict[str, str]]:

@@ -115,14 +115,14 @@ def fedma(
 
 
 def begin(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
-    """The initial model; nobody holds units of it yet. ``members``: of each hidden unit, in the last round."""
+    """The initial model; nobody holds units of it yet. ``members``: of each hidden unit; ``there``: clients of the last round."""
     layers, w = facts["chain"], models["global"]
     by_class = layers[-1].units == facts["classes"]  # else: a number, or one output for two classes
     return {
         "model": w,
         "layers": plain(layers),
         "members": {layer.name: torch.zeros(layer.units, dtype=torch.int32) for layer in layers[:-1]},
-        "pi": {},
+        "there": [],
         "classes": facts["classes"] if by_class else 0,
         "size": w.size(),
     }
@@ -131,7 +131,7 @@ def begin(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
 def what_is_new(server: State, client_id: int) -> Message:
     """A client of the last round holds all but the last layer; any other gets the units with most members, in their order."""
     layers = parsed(server["layers"])
-    if str(client_id) in server["pi"]:
+    if client_id in server["there"]:
         return {"last": tensors(server["model"], layers[-1])}
     most = {
         layer.name: server["members"][layer.name].argsort(descending=True, stable=True)[: layer.units].sort().values
@@ -146,33 +146,37 @@ def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGen
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         layers, who, what = parsed(server["layers"]), round.cohort, "train"
         told = {k: algorithm.broadcast(server, k) for k in who}
-        model, members, pi = Tree(), {}, dict[str, dict[str, Tensor]]()
+        model, members = Tree(), {}
         for at, layer in enumerate(layers[:-1]):
             visits = dict.fromkeys(who, at)
             replies = yield Ask(who, what, told, "each", budgets=round.budgets, visits=visits)
             if not replies.clients:
-                return server
+                return broken_off(server, who if at else ())
             local = {k: Tree(replies.each[k]["model"]) for k in replies.clients}
             W, mine = merge(layer, local, numpy_stream(round.seed, "matching", round.number, at))
             model, who, what = Tree({**model, **W}), replies.clients, "retrain"
             members[layer.name] = held_by(mine)
-            pi = {str(k): {**pi.get(str(k), {}), layer.name: mine[k]} for k in who}
             told = {k: {"at": at, "W": W, "pi": mine[k]} for k in who}
         counts = yield Ask(who, "counts", {k: {"classes": server["classes"]} for k in who}, "sum")
         if counts.value is None:
-            return server
+            return broken_off(server, who if len(layers) > 1 else ())
         who, total = counts.clients, {"total": counts.value["counts"], "J": len(counts.clients)}
         visits = dict.fromkeys(who, len(layers) - 1)
         told = {k: {**told[k], **total} for k in who}
         what = "last" if len(layers) > 1 else "train"
         replies = yield Ask(who, what, told, "sum", budgets=round.budgets, visits=visits)
         if replies.value is None:
-            return server
+            return broken_off(server, who if len(layers) > 1 else ())
         model = cast_like(Tree({**model, **replies.value["model"]}), server["model"])
-        pi = {str(k): pi.get(str(k), {}) for k in replies.clients}
-        return {**server, "model": Tree({name: model[name] for name in server["model"]}), "members": members, "pi": pi}
+        model = Tree({name: model[name] for name in server["model"]})
+        return {**server, "model": model, "members": members, "there": list(replies.clients)}
 
     return rounds
+
+
+def broken_off(server: State, begun: tuple[int, ...]) -> State:
+    """The model stays (ALGORITHMS.md C11); clients that had begun hold half of another one, and are sent all of it next time."""
+    return {**server, "there": [k for k in server["there"] if k not in begun]}
 
 
 def averaged(

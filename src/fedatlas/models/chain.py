@@ -86,7 +86,8 @@ def resized(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
         elif isinstance(layer, nn.Embedding):
             layer.embedding_dim = layer.weight.shape[1]
         elif isinstance(layer, ElasticLSTM):
-            layer.input_size, layer.hidden_size = layer.weight_ih_l0.shape[1], layer.units(layer.num_layers - 1)
+            layer.input_size = layer.get_parameter("weight_ih_l0").shape[1]
+            layer.hidden_size = layer.units(layer.num_layers - 1)
     return module
 
 
