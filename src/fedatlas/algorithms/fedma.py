@@ -18,7 +18,8 @@ keeps its size.
 
 Source: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, with communication. ALGORITHMS.md H13. Deviations: all clients begin at
 one initial model; a client that was not there in the round before takes the units with most members; a row of hidden-to-hidden weights is
-averaged over its unit's members, as its other weights are; counts are added once and not capped, nor is growth (the authors' code does).
+averaged over its unit's members, as its other weights are; gamma = 1, with which identical units always become one (the authors: 7);
+counts and growth are not capped.
 """
 
 from __future__ import annotations
