@@ -66,14 +66,14 @@ MUTATIONS = [
         "fedma",
         "units averaged by their place, as FedAvg does",
         RIGHT,
-        (oracle("fedma"), copies_are_recovered),
+        (oracle("fedma", gamma=7.0), copies_are_recovered),
         instead(fedma, "matched", by_place),
     ),
     Mutation(
         "fedma",
         "the next layer's inputs keep the places of the old units",
         RIGHT,
-        (oracle("fedma"), copies_are_recovered),
+        (oracle("fedma", gamma=7.0), copies_are_recovered),
         instead(fedma, "widened", old_names),
     ),
     Mutation(
@@ -108,7 +108,7 @@ MUTATIONS = [
         "fedma",
         "every client goes on with the first units",
         RIGHT,
-        (oracle("fedma"),),
+        (oracle("fedma", gamma=7.0),),
         instead(fedma, "own_units", first_units),
     ),
 ]
