@@ -88,12 +88,23 @@ class Work(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How much local work: so many epochs, or steps, or examples (whichever is not None; epochs by default)."""
+    """How much local work: so many epochs, or steps, or examples; where several are given, whichever ends first."""
 
     epochs: int | None = None
     steps: int | None = None
     examples: int | None = None
     first_epoch: int = 0  # whose shuffle comes first: work in pieces continues one stream (ALGORITHMS.md C7)
+
+
+class Patience(NamedTuple):
+    """Early stopping, judged after every pass over the rows: local work ends after so long without a lower loss."""
+
+    passes: int = 0  # 0 = no limit of this kind; of two limits the first that is reached counts
+    steps: int = 0
+    held_out: float = (
+        0.0  # share of the rows that are judged on and not trained on: the best model is kept; 0: the mean
+    )
+    # training loss of the pass is judged, and the last model is kept
 
 
 class Local(NamedTuple):
@@ -104,6 +115,14 @@ class Local(NamedTuple):
     lr_scale: float = 1.0
     weight_decay: float | None = None
     balanced: bool = False  # a class-balanced subset of the rows, redrawn each round
+    data: Literal["own", "public"] = "own"
+    rows: int = 0  # of the public rows: so many, drawn anew each round, the same for every party; 0 = all
+    optimizer: Literal["sgd", "adam"] | None = None  # with its usual constants, and without the clipping of ``[local]``
+    lr: float | None = None
+    batch_size: int | None = None
+    pass_steps: int = 1  # steps that a pass makes at least: where rows are few, so are those of a batch
+    targets: str = ""  # key of the message with a target for each row, which stands in the label's place
+    patience: Patience | None = None
 
 
 def start_from_model(message: Message, client: State, facts: Facts) -> Tree:
@@ -206,6 +225,7 @@ class Ask(NamedTuple):
     visits: Mapping[int, int] = {}  # how often a party has done this already in this round: its epochs go on from there
     seats: Mapping[int, int] = {}  # party -> its place in the sum; its own number where it is not named
     sender: Mapping[int, int] = {}  # party -> the client that hands it its message; the server where it is not named
+    architectures: Mapping[int, str] = {}  # party -> the network it works with, where that is not its own: the server's
     anchors: Mapping[int, Tree] = {}  # party -> the model that the server knows, where the message holds another: told
     # along where updates are compressed, so that both ends know what is a change of what
     via: Literal["server", "peer"] = (
@@ -310,8 +330,10 @@ class Algorithm(NamedTuple):
     needs_classes: bool = False  # works on class labels only
     needs_features: bool = False  # the network must be head(features(x))
     needs_chain: bool = False  # the network must be layers of units in a row (`fedatlas.layers`): facts["chain"]
+    mixed: bool = False  # works with clients whose models differ in architecture (``[[models]]``)
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
+    public_labels: bool = True  # looks at their labels; else rows of any classes will do
     lr_below: float = math.inf  # from this local learning rate on, plain SGD on the added terms diverges: refused
     family: Family = ""
     communication: Communication = "centralised"

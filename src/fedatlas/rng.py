@@ -3,7 +3,7 @@
 No library code touches a global generator, so the order in which clients, chunks or workers happen to
 run changes nothing (ALGORITHMS.md C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
 ``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``, ``grouping``, ``graph``,
-``gossip``, ``compression``, ``matching``.
+``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``.
 """
 
 from __future__ import annotations

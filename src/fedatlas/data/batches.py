@@ -53,15 +53,16 @@ class Draw(NamedTuple):
 
 
 def examples_of(budget: Budget, n: int, batch_size: int) -> int:
-    """Examples that a budget stands for on ``n`` rows: whole epochs, whole batches, or as given."""
-    if budget.examples is not None:
-        return budget.examples
+    """Examples that a budget stands for on ``n`` rows: whole epochs, whole batches, or as given; the least of them."""
+    found = [budget.examples] if budget.examples is not None else []
     if budget.steps is not None:
         size = batch_size or n
         per_epoch = math.ceil(n / size) if n else 1
         whole, rest = divmod(budget.steps, per_epoch)
-        return whole * n + min(rest * size, n)
-    return n * (budget.epochs or 0)
+        found.append(whole * n + min(rest * size, n))
+    if budget.epochs is not None:
+        found.append(n * budget.epochs)
+    return min(found, default=0)
 
 
 def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
@@ -98,6 +99,20 @@ def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), 
     item = torch.arange(n)[:, None, None, None]
     channel = torch.arange(x.shape[1])[None, :, None, None]
     return padded[item, channel, rows, columns]
+
+
+def public_rows(n: int, rows: int, seed: int, round: int) -> Tensor:
+    """Indices of this round's ``rows`` of n public rows, ascending: who knows the seed knows them."""
+    return torch.randperm(n, generator=torch_stream(seed, "public", round))[:rows].sort().values
+
+
+def parted_rows(rows: Rows, share: float, seed: int, round: int, client: int) -> tuple[Rows, Rows | None]:
+    """(rows to train on, rows held out to judge by): a share, at least one row and not all; None of a single row."""
+    held = min(max(math.floor(share * rows.n + 0.5), 1), rows.n - 1)
+    if held < 1:
+        return rows, None
+    order = torch.randperm(rows.n, generator=torch_stream(seed, "patience", round, client))
+    return rows.take(order[held:].sort().values), rows.take(order[:held].sort().values)
 
 
 def balanced_rows(y: Tensor, seed: int, round: int, client: int) -> Tensor:

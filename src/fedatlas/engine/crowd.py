@@ -34,40 +34,49 @@ class StackedExecutor:
 
     def run_stack(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """One stack; clients that cannot share one (other numbers in their step, no rows, no steps) go alone."""
-        started = time.perf_counter()
-        self.runner.warm(self.bench, jobs[0])
-        ready = [prepare(self.bench, job) for job in jobs]
+        kinds = {job.kind for job in jobs}
+        if len(kinds) > 1:  # models of several architectures: a stack each, results in the jobs' order
+            results = {
+                r.client: r for kind in sorted(kinds) for r in self.run_stack([j for j in jobs if j.kind == kind])
+            }
+            yield from (results[job.client] for job in jobs)
+            return
+        started, bench = time.perf_counter(), self.bench.of(jobs[0])
+        self.runner.warm(bench, jobs[0])
+        ready = [prepare(bench, job) for job in jobs]
         programs = self.programs_for(jobs[0], ready[0])
         inputs = [inputs_of(job, one) for job, one in zip(jobs, ready, strict=True)]
         if programs is None or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
-            yield from (self.runner(self.bench, job) for job in jobs)
+            yield from (self.runner(bench, job) for job in jobs)
             return
-        self.bench.network.module.train()
+        bench.network.module.train()
         members = [
             Member(one.params, one.buffers, given, iter(job_batches(one)))
             for one, given in zip(ready, inputs, strict=True)
         ]
-        trained = train_together(programs, partial(self.runner.step_of, jobs[0].what), members)
+        trained = train_together(programs, partial(self.runner.step_of, jobs[0].kind), members)
         seconds = (time.perf_counter() - started) / len(jobs)
         for job, one, done in zip(jobs, ready, trained, strict=True):
             loss = done.loss / done.examples if done.examples else float("nan")
             work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)
-            result = finish(self.bench, job, one, done.params, done.buffers, work)
+            result = finish(bench, job, one, done.params, done.buffers, work)
             check_finite(result)
             yield result._replace(seconds=seconds)
 
     def programs_for(self, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
-        """The stacked programs of a task by batch size; None where it cannot be stacked."""
-        if job.what not in self.programs:
-            self.programs[job.what] = self.derived(job, ready)
-        return self.programs[job.what]
+        """The stacked programs of a kind of job by batch size; None where it cannot be stacked."""
+        if job.kind not in self.programs:
+            self.programs[job.kind] = self.derived(job, ready)
+        return self.programs[job.kind]
 
     def derived(self, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
-        batch = self.runner.examples.get(job.what)
-        if batch is None or self.bench.algorithm.tasks[job.what].reshapes:
-            return None
-        spec, inputs = spec_of(self.bench, job, self.runner.precision), inputs_of(job, ready)
+        batch, bench = self.runner.examples.get(job.kind), self.bench.of(job)
+        task = bench.algorithm.tasks[job.what]
+        if batch is None or task.reshapes or task.options.patience is not None:
+            return None  # clients that stop early, each when it will, go alone
+        spec, inputs = spec_of(bench, job, self.runner.precision), inputs_of(job, ready)
+        sizes = self.runner.derived[job.kind]
         try:
-            return {size: derive_stacked(spec, resized(batch, size), inputs) for size in self.runner.derived}
+            return {size: derive_stacked(spec, resized(batch, size), inputs) for size in sizes}
         except NotTraceable:
             return None

@@ -17,6 +17,7 @@ from fedatlas.algorithm import Batch, Facts, Work
 from fedatlas.engine import optim
 from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
 from fedatlas.engine.loop import check_finite
+from fedatlas.engine.patience import watching
 from fedatlas.engine.program import StepProgram, step_for
 from fedatlas.engine.step import Inputs, StepSpec, batch_arguments, fresh_memory, local_copy
 from fedatlas.engine.tuned import Step, TunedStep
@@ -26,34 +27,46 @@ WORTH = 0.1  # a batch size that takes this share of all steps gets a program of
 
 
 class FastRunner:
-    """Runs jobs by programs, one for each task and batch size; made before the workers are forked, so that all share them."""
+    """Runs jobs by programs, one for each kind of job and batch size; made before the workers are forked: all share them."""
 
     def __init__(self, bench: Bench, sizes: Iterable[int], step: str, precision: str) -> None:
         self.step, self.precision = step, precision
-        self.derived = frozenset[int]() if step == "tuned" else batch_sizes(bench, sizes)
-        self.examples: dict[str, Batch] = {}  # a batch of each task, for shapes
+        self.usual = batch_sizes(bench.local.batch_size, sizes)
+        self.examples: dict[str, Batch] = {}  # a batch of each kind of job, for shapes
+        self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each kind that have a program
         self.steps: dict[tuple[str, int], StepProgram | TunedStep] = {}
 
     def warm(self, bench: Bench, job: Job) -> bool:
         """Derives the programs of a task from one of its jobs; True if there was something to derive."""
-        if (job.what, -1) in self.steps or bench.algorithm.tasks[job.what].options.steps == 0:
+        kind = job.kind
+        if (kind, -1) in self.steps or bench.algorithm.tasks[job.what].options.steps == 0:
             return False
+        bench = bench.of(job)
         ready = prepare(bench, job)
         batch = next(iter(islice(job_batches(ready), 1)), None)
         if batch is None:
             return False
         spec, inputs = spec_of(bench, job, self.precision), inputs_of(job, ready)
-        self.examples[job.what] = batch
+        self.examples[kind], self.derived[kind] = batch, self.sizes(bench, job, ready)
         reshapes = bench.algorithm.tasks[job.what].reshapes
         why = "tensors that change their shape" if reshapes else "a rare batch size"
-        self.steps[job.what, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else why)
-        for size in () if reshapes else sorted(self.derived):
-            self.steps[job.what, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
+        self.steps[kind, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else why)
+        for size in sorted(self.derived[kind]):
+            self.steps[kind, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
         return True
 
-    def step_of(self, what: str, size: int) -> StepProgram | TunedStep:
-        """The step of a task for a batch size."""
-        return self.steps.get((what, size)) or self.steps[what, -1]
+    def sizes(self, bench: Bench, job: Job, ready: Prepared) -> frozenset[int]:
+        """Batch sizes worth a program: by all clients' rows, or by this job's where the task has rows or batches of its own."""
+        task = bench.algorithm.tasks[job.what]
+        options = task.options
+        if self.step == "tuned" or task.reshapes:
+            return frozenset()
+        own = options.data == "public" or options.batch_size is not None
+        return batch_sizes(ready.draw.batch_size, [ready.rows.n]) if own else self.usual
+
+    def step_of(self, kind: str, size: int) -> StepProgram | TunedStep:
+        """The step of a kind of job for a batch size."""
+        return self.steps.get((kind, size)) or self.steps[kind, -1]
 
     def notes(self) -> list[str]:
         """What each step turned out to be."""
@@ -63,6 +76,7 @@ class FastRunner:
         """The local work of one client."""
         started = time.perf_counter()
         self.warm(bench, job)
+        bench = bench.of(job)
         ready = prepare(bench, job)
         if not ready.params:
             return finish(bench, job, ready, ready.params, ready.buffers, Work(ready.rows.n, 0, 0, 0.0, math.nan))
@@ -73,13 +87,13 @@ class FastRunner:
 
     def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, Work]:
         """All steps of a job: (params, buffers, work)."""
-        inputs = inputs_of(job, ready)
-        steps, examples, loss_sum = 0, 0, 0.0
+        inputs, watch = inputs_of(job, ready), watching(bench, job, ready)
+        buffers, steps, examples, loss_sum = ready.buffers, 0, 0, 0.0
         params = local_copy(ready.params)
         memory = fresh_memory(bench.local.optimizer, params)
         bound: dict[int, Step] = {}
         bench.network.module.train()
-        derived = any(isinstance(made, StepProgram) for (what, _), made in self.steps.items() if what == job.what)
+        derived = any(isinstance(made, StepProgram) for (kind, _), made in self.steps.items() if kind == job.kind)
         with (
             torch.inference_mode() if derived else nullcontext()
         ):  # once, not for every batch: entering it costs as much as a small product
@@ -87,12 +101,16 @@ class FastRunner:
                 size = len(batch.x)
                 step = bound.get(size)
                 if step is None:
-                    made = self.step_of(job.what, size)
-                    step = bound[size] = bind(made, params, memory, inputs, ready.buffers)
+                    made = self.step_of(job.kind, size)
+                    step = bound[size] = bind(made, params, memory, inputs, buffers)
                 loss_sum += float(step(*batch_arguments(batch))) * size
                 steps, examples = steps + 1, examples + size
+                if watch is not None and watch.over(params, buffers, examples, loss_sum):
+                    break
+            if watch is not None:
+                params, buffers = watch.kept(params, buffers)
         work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
-        return Tree({name: x.detach().contiguous() for name, x in params.items()}), ready.buffers, work
+        return Tree({name: x.detach().contiguous() for name, x in params.items()}), buffers, work
 
 
 def bind(made: StepProgram | TunedStep, params: Tree, memory: optim.Memory, inputs: Inputs, buffers: Tree) -> Step:
@@ -109,12 +127,12 @@ def bind(made: StepProgram | TunedStep, params: Tree, memory: optim.Memory, inpu
     return step
 
 
-def batch_sizes(bench: Bench, sizes: Iterable[int]) -> frozenset[int]:
-    """The batch sizes worth a program, from the clients' numbers of rows."""
+def batch_sizes(batch: int, sizes: Iterable[int]) -> frozenset[int]:
+    """The batch sizes worth a program where parties with so many rows take batches of ``batch`` (0 = all their rows)."""
     counts: Counter[int] = Counter()
     for n in sizes:
-        whole, rest = divmod(n, bench.local.batch_size) if bench.local.batch_size else (0, n)
-        counts[bench.local.batch_size] += whole
+        whole, rest = divmod(n, batch) if batch else (0, n)
+        counts[batch] += whole
         counts[rest] += 1
     counts.pop(0, None)
     total = sum(counts.values())

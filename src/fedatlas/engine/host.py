@@ -32,6 +32,7 @@ class Cost(NamedTuple):
     seconds: Mapping[str, float] = {}
     examples: int = 0  # that went through local steps
     passes: float = 0.0  # forward passes of one example, a backward one counted as two (ALGORITHMS.md C13)
+    passes_of: Mapping[str, float] = {}  # the same by architecture; "" where there is one for all
     weights: Mapping[int, float] = {}  # coefficients of the last mean
 
 
@@ -136,18 +137,20 @@ class Host:
                 budget = budget._replace(first_epoch=ask.visits[k] * epochs)
             stateful = self.bench.algorithm.tasks[ask.what].stateful
             state = self.state_of(k, message, facts) if stateful else {}
-            yield Job(k, ask.what, message, state, facts, budget, self.seed, memory)
+            yield Job(k, ask.what, message, state, facts, budget, self.seed, memory, self._architecture(ask, k))
+
+    def _architecture(self, ask: Ask, client: int) -> str:
+        return ask.architectures.get(client) or self.bench.architecture(client)
 
     def server_facts(self) -> dict[str, Any]:
         """What `Algorithm.server_init` is told of the federation and of the model's tensors."""
         bench = self.bench
-        return {
-            "K": self.K,
-            "n": self.n,
-            "classes": bench.classes,
-            "roles": bench.network.roles(),
-            "chain": bench.chain,
-        }
+        known = {"K": self.K, "n": self.n, "classes": bench.classes, "roles": bench.network.roles()}
+        known |= {"chain": bench.chain, "public": bench.public}
+        if not bench.architectures:
+            return known
+        buffers = {name: one.network.buffers() for name, one in bench.architectures.items()}
+        return {**known, "owners": bench.owners, "buffers": buffers}
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
         """What a party knows before its work."""
@@ -161,7 +164,10 @@ class Host:
         if init is None:
             return {}
         state = {name: x for name, x in (self.states.get(client) or {}).items() if name != MEMORY}
-        return state or init(message["model"], facts)
+        if state:
+            return state
+        own = message["model"] if "model" in message else self.bench.network_of(client).initial()[0]
+        return init(own, facts)
 
     def _count(self, ask: Ask, clients: tuple[int, ...], up: int, work: Mapping[int, Work], seconds: float) -> None:
         sizes: dict[tuple[int, ...], int] = {}
@@ -179,14 +185,18 @@ class Host:
         for k, w in work.items():
             self.work[k] = joined(self.work[k], w, self.last.get(k) == ask.what) if k in self.work else w
             self.last[k] = ask.what if w.steps else self.last.get(k, "")
-        surveyed = sum(w.n_k for w in work.values())
+        passes, passes_of = c.passes, dict(c.passes_of)
+        for k, w in work.items():
+            one, name = task.step_passes * w.examples + task.survey_passes * w.n_k, self._architecture(ask, k)
+            passes, passes_of[name] = passes + one, passes_of.get(name, 0.0) + one
         self.cost = c._replace(
             bytes_up=c.bytes_up + up,
             bytes_down=c.bytes_down + down,
             bytes_peer=c.bytes_peer + told["peer"],
             seconds={**c.seconds, ask.what: c.seconds.get(ask.what, 0.0) + seconds},
             examples=c.examples + examples,
-            passes=c.passes + task.step_passes * examples + task.survey_passes * surveyed,
+            passes=passes,
+            passes_of=passes_of,
         )
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, State, Transform, Update, Work
-from fedatlas.data.batches import Draw, Masks, Rows, balanced_rows, batches
+from fedatlas.algorithm import SERVER, Algorithm, Batch, Budget, Facts, Local, Message, State, Transform, Update, Work
+from fedatlas.data.batches import Draw, Masks, Rows, balanced_rows, batches, parted_rows, public_rows
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.seal import seal, unseal
@@ -42,6 +42,12 @@ class Job(NamedTuple):
     memory: State | None = (
         None  # of the transform that seals the update, {} before its first use; None: it is not sealed
     )
+    architecture: str = ""  # of the network it works with, where there are several
+
+    @property
+    def kind(self) -> str:
+        """Jobs of one kind share their step programs."""
+        return f"{self.what} {self.architecture}" if self.architecture else self.what
 
 
 class Result(NamedTuple):
@@ -53,6 +59,14 @@ class Result(NamedTuple):
     work: Work
     seconds: float = 0.0
     memory: State | None = None
+
+
+class Architecture(NamedTuple):
+    """One of the networks of a federation whose clients' models differ."""
+
+    network: Network
+    masks: Masks | None = None
+    flops: int = 0  # of a forward pass of one row
 
 
 class Bench(NamedTuple):
@@ -68,6 +82,28 @@ class Bench(NamedTuple):
     raw_bytes: int = 0  # of all rows, where the algorithm sends them
     transform: Transform | None = None  # between a client's update and the server
     chain: tuple[Layer, ...] = ()  # the network's layers of units, where the algorithm needs them
+    architectures: Mapping[str, Architecture] = {}  # by name, where there are several; ``network`` is the first then
+    owners: tuple[str, ...] = ()  # by client: whose model has which architecture
+    public: int = 0  # public rows
+
+    def architecture(self, party: int) -> str:
+        """The name of a party's architecture; "" where there is one for all."""
+        return self.owners[party] if self.owners and party >= 0 else ""
+
+    def network_of(self, party: int) -> Network:
+        """The network of a party."""
+        name = self.architecture(party)
+        return self.architectures[name].network if name else self.network
+
+    def of(self, job: Job) -> Bench:
+        """The bench as a job finds it: the network of its architecture, the optimiser of its task."""
+        bench, options = self, self.algorithm.tasks[job.what].options
+        if job.architecture:
+            own = self.architectures[job.architecture]
+            bench = bench._replace(network=own.network, masks=own.masks)
+        if options.optimizer is not None:
+            bench = bench._replace(local=self.local._replace(optimizer=Optimizer(options.optimizer), clip=0.0))
+        return bench
 
 
 class RowSource(Protocol):
@@ -110,25 +146,39 @@ class Prepared(NamedTuple):
     draw: Draw
     lr: float
     weight_decay: float
+    held: Rows | None = None  # kept out of training to judge by (`Patience.held_out`)
+
+
+def rows_for(bench: Bench, job: Job, options: Local) -> Rows:
+    """The rows of a job: the party's own or the public ones, all or this round's, with their labels or the message's targets."""
+    rows = bench.rows(SERVER if options.data == "public" else job.client)
+    number = int(job.facts.round)
+    if options.rows and options.rows < rows.n:
+        rows = rows.take(public_rows(rows.n, options.rows, job.seed, number))
+    if options.balanced and rows.n:
+        rows = rows.take(balanced_rows(rows.y, job.seed, number, max(job.client, 0)))
+    return rows._replace(y=job.message[options.targets]) if options.targets else rows
 
 
 def prepare(bench: Bench, job: Job) -> Prepared:
-    """All of a job that comes before its first step; the same for every executor."""
+    """All of a job that comes before its first step; the same for every executor. ``bench``: from `Bench.of`."""
     task = bench.algorithm.tasks[job.what]
-    rows = bench.rows(job.client)
-    streams = max(job.client, 0)
-    if task.options.balanced and rows.n:
-        rows = rows.take(balanced_rows(rows.y, job.seed, int(job.facts.round), streams))
+    options, streams, held = task.options, max(job.client, 0), None
+    rows = rows_for(bench, job, options)
     facts = job.facts._replace(n_k=float(rows.n))
-    buffers = Tree({name: x.clone() for name, x in job.message.get("buffers", {}).items()})
-    options = task.options
+    if options.patience is not None and options.patience.held_out:
+        rows, held = parted_rows(rows, options.patience.held_out, job.seed, int(job.facts.round), streams)
+    told = job.message.get("buffers", {} if "model" in job.message else bench.network.buffers())
+    buffers = Tree({name: x.clone() for name, x in told.items()})
     decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
     facts = facts._replace(weight_decay=decay)
     budget = job.budget
     if options.steps is not None or options.epochs is not None:
         budget = Budget(options.epochs, options.steps, first_epoch=budget.first_epoch)
     local = bench.local
-    draw = Draw(job.seed, int(facts.round), streams, local.batch_size, local.augment, bench.masks, bench.fill)
+    size = batch_size_of(options, local.batch_size, rows.n)
+    augment = "none" if options.targets else local.augment  # the targets are those of the rows as they are
+    draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.masks, bench.fill)
     draw = draw._replace(first_epoch=budget.first_epoch)
     if task.survey is not None:
         data = ClientData(rows, bench.classes, buffers, partial(batches, rows, budget, draw))
@@ -136,7 +186,14 @@ def prepare(bench: Bench, job: Job) -> Prepared:
         facts = facts._replace(survey=task.survey(bench.network, data, job.message, job.state))
     params = task.start(job.message, job.state, facts) if budget.steps != 0 else Tree()
     params, buffers = parted(params, buffers)
-    return Prepared(rows, facts, params, buffers, budget, draw, facts.lr * options.lr_scale, decay)
+    lr = facts.lr * options.lr_scale if options.lr is None else options.lr
+    return Prepared(rows, facts, params, buffers, budget, draw, lr, decay, held)
+
+
+def batch_size_of(options: Local, usual: int, n: int) -> int:
+    """Rows of a batch: the task's or the experiment's, fewer where n rows would not make ``pass_steps`` batches."""
+    size = usual if options.batch_size is None else options.batch_size
+    return size if options.pass_steps <= 1 or not n else min(size or n, max(n // options.pass_steps, 1))
 
 
 def parted(found: Mapping[str, Tensor], buffers: Tree) -> tuple[Tree, Tree]:

@@ -10,14 +10,16 @@ from fedatlas.algorithm import Work
 from fedatlas.engine import optim
 from fedatlas.engine.job import Bench, Job, Result, finish, job_batches, prepare
 from fedatlas.engine.model import detached, grad, with_grad
+from fedatlas.engine.patience import watching
 from fedatlas.errors import DivergedError
 
 
 def run_job(bench: Bench, job: Job) -> Result:
     """Local work of one client: every step is gradient + decay -> direction -> clip -> optimiser."""
     started = time.perf_counter()
-    task = bench.algorithm.tasks[job.what]
+    bench, task = bench.of(job), bench.algorithm.tasks[job.what]
     ready = prepare(bench, job)
+    watch = watching(bench, job, ready)
     params, buffers = ready.params, ready.buffers
     memory = optim.start(bench.local.optimizer, params)
     bench.network.module.train()
@@ -34,6 +36,10 @@ def run_job(bench: Bench, job: Job) -> Result:
         grads = optim.clip(grads, bench.local.clip)
         params, memory = optim.step(bench.local.optimizer, params, grads, memory, ready.lr)
         steps, examples, loss_sum = steps + 1, examples + len(batch.x), loss_sum + float(loss.detach()) * len(batch.x)
+        if watch is not None and watch.over(params, buffers, examples, loss_sum):
+            break
+    if watch is not None:
+        params, buffers = watch.kept(params, buffers)
     work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
     result = finish(bench, job, ready, detached(params), buffers, work)
     check_finite(result)

@@ -37,6 +37,12 @@ class Network:
         state = self.module.state_dict()
         return params, Tree({name: x.detach().clone() for name, x in state.items() if name not in params})
 
+    def buffers(self) -> Tree:
+        """The second of `initial` alone."""
+        trained = {name for name, x in self.module.named_parameters() if x.requires_grad}
+        state = self.module.state_dict()
+        return Tree({name: x.detach().clone() for name, x in state.items() if name not in trained})
+
     def roles(self) -> dict[str, str]:
         """Parameter name -> the part it plays: linear, convolution, norm, embedding, recurrent or other."""
         kinds: dict[str, tuple[type[nn.Module], ...]] = {

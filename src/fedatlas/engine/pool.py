@@ -85,7 +85,8 @@ class PoolExecutor:
 
     def _run_chunk(self, jobs: list[Job]) -> Iterator[Result]:
         warm = getattr(self.run_job, "warm", None)
-        if warm is not None and warm(self.bench, jobs[0]):
+        kinds = {job.kind: job for job in reversed(jobs)}  # the first job of each
+        if warm is not None and sum(warm(self.bench, job) for job in kinds.values()):
             self.close()
         layout = lay_out(jobs)
         room = max(length for _, length in layout.messages) + max(length for _, length in layout.states) + ROOM
@@ -115,8 +116,8 @@ class PoolExecutor:
 
     def _send(self, worker: Worker, job: Job, places: tuple[Any, ...]) -> None:
         try:
-            sealed = job.memory is not None
-            worker.pipe.send((*places, job.client, job.what, tuple(job.facts), tuple(job.budget), job.seed, sealed))
+            sealed, who = job.memory is not None, (job.client, job.what, job.architecture)
+            worker.pipe.send((*places, *who, tuple(job.facts), tuple(job.budget), job.seed, sealed))
         except OSError:
             raise self._dead(worker, job) from None
 
@@ -233,13 +234,13 @@ def _work(
     told = memoryview(arena.told)
     while True:
         try:
-            slot, message, state, client, what, facts, budget, seed, sealed = pipe.recv()
+            slot, message, state, client, what, architecture, facts, budget, seed, sealed = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         try:
             said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
             had, memory = (had["state"], had["memory"]) if sealed else (had, None)
-            job = Job(client, what, said, had, Facts(*facts), Budget(*budget), seed, memory)
+            job = Job(client, what, said, had, Facts(*facts), Budget(*budget), seed, memory, architecture)
             pipe.send(("done", _answer(run_job(bench, job), arena, slot)))
         except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the client and raises it
             pipe.send(("error", (type(error).__name__, str(error), traceback.format_exc())))

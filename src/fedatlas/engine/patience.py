@@ -1,0 +1,83 @@
+"""Early stopping of local work (`Patience`), the same for every engine: judged after each pass over the rows."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from fedatlas.algorithm import Batch, Patience
+from fedatlas.engine.job import Bench, ClientData, Job, Prepared
+from fedatlas.models.dropout import evaluating
+from fedatlas.tree import Tree
+
+ROUNDING = (
+    8  # units in the last place of 1: a gain below that is none, so that work without a gradient stays where it is
+)
+
+
+class Watch:
+    """What one job's work came to so far. Made before its first step; a model with held-out rows is judged as it starts, too."""
+
+    def __init__(self, patience: Patience, bench: Bench, job: Job, ready: Prepared) -> None:
+        self.patience, self.bench, self.job, self.ready = patience, bench, job, ready
+        self.steps = self.without = self.idle = 0  # steps in all, steps and passes without a gain
+        self.judged, self.loss_sum = 0, 0.0  # steps, and sum of the training losses, at the last judgement
+        self.best, self.held = math.inf, (ready.params, ready.buffers)
+        if ready.held is not None:
+            self.best = self.loss(ready.params, ready.buffers)
+            self.held = copies(ready.params, ready.buffers)
+
+    def over(self, params: Tree, buffers: Tree, examples: int, loss_sum: float) -> bool:
+        """To be asked after every step: whether it was the last."""
+        self.steps += 1
+        if examples % self.ready.rows.n:
+            return False
+        self.judge(params, buffers, (loss_sum - self.loss_sum) / self.ready.rows.n)
+        self.loss_sum = loss_sum
+        passes, steps = self.patience.passes, self.patience.steps
+        return bool((passes and self.idle >= passes) or (steps and self.without >= steps))
+
+    def judge(self, params: Tree, buffers: Tree, trained: float) -> None:
+        """After a pass with mean training loss ``trained``."""
+        taken, self.judged = self.steps - self.judged, self.steps
+        loss = trained if self.ready.held is None else self.loss(params, buffers)
+        eps = torch.finfo(next(iter(params.values())).dtype).eps
+        if loss < self.best - ROUNDING * eps:
+            self.best, self.without, self.idle = loss, 0, 0
+            if self.ready.held is not None:
+                self.held = copies(params, buffers)
+        else:
+            self.without, self.idle = self.without + taken, self.idle + 1
+
+    def kept(self, params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
+        """After the last step: the best model where rows were held out, else the last. A pass cut short is judged as well."""
+        if self.ready.held is None:
+            return params, buffers
+        if self.steps > self.judged:
+            self.judge(params, buffers, math.nan)
+        return self.held
+
+    def loss(self, params: Tree, buffers: Tree) -> float:
+        """The task's objective on the held-out rows, in evaluation mode."""
+        assert self.ready.held is not None
+        objective, job = self.bench.algorithm.tasks[self.job.what].objective, self.job
+        pieces: list[Batch] = list(ClientData(self.ready.held, self.bench.classes, buffers, list).pieces())
+        with evaluating(self.bench.network.module), torch.no_grad():
+            losses = [
+                float(objective(self.bench.network, params, piece, job.message, job.state, self.ready.facts))
+                for piece in pieces
+            ]
+        return sum(loss * len(piece.x) for loss, piece in zip(losses, pieces, strict=True)) / self.ready.held.n
+
+
+def watching(bench: Bench, job: Job, ready: Prepared) -> Watch | None:
+    """What stops a job early; None where nothing does."""
+    patience = bench.algorithm.tasks[job.what].options.patience
+    return None if patience is None or not ready.rows.n or not ready.params else Watch(patience, bench, job, ready)
+
+
+@torch.inference_mode(mode=False)
+def copies(params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
+    """A model as it is now; no inference tensors, so that any step can take them."""
+    return params.map(lambda x: x.detach().clone()), buffers.clone()
