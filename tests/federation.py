@@ -17,7 +17,7 @@ from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.host import Executor, Host
-from fedatlas.engine.job import Bench, LocalOptions
+from fedatlas.engine.job import Architecture, Bench, LocalOptions
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
@@ -88,9 +88,11 @@ class Federation(NamedTuple):
     def begin(self, host: Host | None = None, lr: float = 0.1) -> State:
         """The server before round 1, after the algorithm's set-up."""
         algorithm, host = self.bench.algorithm, host or self.host()
+        kinds = self.bench.architectures
         more = {str(i): another(self.params, i) for i in range(1, algorithm.inits)}
-        server = dict(algorithm.server_init({"global": self.params, **more}, host.server_facts()))
-        server = {**server, "buffers": self.buffers} if self.buffers else server
+        models = {name: one.network.initial()[0] for name, one in kinds.items()} or {"global": self.params, **more}
+        server = dict(algorithm.server_init(models, host.server_facts()))
+        server = {**server, "buffers": self.buffers} if self.buffers and not kinds else server
         if algorithm.prepare is None:
             return server
         return host.drive(algorithm.prepare(algorithm, server, self.round(0, tuple(sorted(self.held)))), 0, lr)
@@ -122,9 +124,13 @@ def federation(
     make: Callable[[], nn.Module] = Smooth,
     loss: Any = cross_entropy,
     dtype: torch.dtype = torch.float64,
+    several: Mapping[str, Callable[[], nn.Module]] | None = None,
     **local: Any,
 ) -> Federation:
-    """A federation of the clients ``held`` under ``algorithm``; ``local`` are fields of LocalOptions."""
+    """A federation of the clients ``held`` under ``algorithm``; ``local`` are fields of LocalOptions.
+
+    With ``several`` networks the clients have them in turn.
+    """
     held = dict(rows(dtype=dtype) if held is None else held)
 
     def find(party: int) -> Rows:
@@ -136,12 +142,15 @@ def federation(
 
     public = rows((12,), dtype)[0]
     chain = algorithm.needs_chain
-    network = Network(elastic(module(make, dtype)) if chain else module(make, dtype), loss)
+    kinds = {name: Architecture(Network(module(each, dtype), loss)) for name, each in (several or {}).items()}
+    whole = elastic(module(make, dtype)) if chain else module(make, dtype)
+    network = next(iter(kinds.values())).network if kinds else Network(whole, loss)
     params, buffers = network.initial()
     options = LocalOptions(**{"batch_size": 4, "budget": Budget(epochs=2), **local})
     raw = sum(codec.size({"x": r.x, "y": r.y}) for r in held.values()) if algorithm.sends == "rows" else 0
-    bench = Bench(algorithm, network, find, options, 3, raw_bytes=raw)
-    bench = bench._replace(chain=find_chain(network.module, held[0].x) if chain else ())
+    bench = Bench(algorithm, network, find, options, 3, raw_bytes=raw, architectures=kinds, public=public.n)
+    owners = tuple(list(kinds)[k % len(kinds)] for k in range(len(held))) if kinds else ()
+    bench = bench._replace(owners=owners, chain=find_chain(network.module, held[0].x) if chain else ())
     return Federation(bench, held, params, buffers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fedatlas.algorithm import Ask, Replies, State
+from fedatlas.algorithm import SERVER, Ask, Replies, State
 from fedatlas.deploy import codec
 from fedatlas.engine.host import Host
 from fedatlas.engine.job import Bench, Job, Result
@@ -56,8 +56,11 @@ def spied(fed: Federation) -> tuple[State, Host, Wire]:
     wire.received = wire.down = 0
 
     def watched(ask: Ask, number: int, lr: float) -> Replies:
-        before = wire.received
+        before, told = wire.received, wire.down
         replies = answer(ask, number, lr)
+        if ask.to == (SERVER,):  # talks to itself
+            wire.down = told
+            return replies
         wire.up += wire.received - before if ask.via == "server" else 0
         wire.down -= sum(codec.size(dict(ask.messages[k])) for k, by in ask.sender.items() if by == k)
         return replies

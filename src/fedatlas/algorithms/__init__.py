@@ -8,8 +8,10 @@ from fedatlas.algorithms.cfl import cfl
 from fedatlas.algorithms.ditto import ditto
 from fedatlas.algorithms.fedavg import fedavg, fedavgm, fedsgd
 from fedatlas.algorithms.fedbn import fedbn
+from fedatlas.algorithms.feddf import feddf
 from fedatlas.algorithms.feddyn import feddyn
 from fedatlas.algorithms.fedma import fedma
+from fedatlas.algorithms.fedmd import fedmd
 from fedatlas.algorithms.fednova import fednova
 from fedatlas.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from fedatlas.algorithms.fedprox import fedprox
@@ -45,6 +47,8 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
     "fesem": fesem,
     "ifca": ifca,
     "ditto": ditto,
+    "fedmd": fedmd,
+    "feddf": feddf,
     "fedbn": fedbn,
     "centralised": centralised,
     "local_only": local_only,

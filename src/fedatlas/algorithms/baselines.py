@@ -22,8 +22,8 @@ from fedatlas.algorithm import (
     Task,
     Update,
     Work,
-    send_model,
 )
+from fedatlas.algorithms import architectures
 from fedatlas.rounds import federated, messages
 from fedatlas.tree import Tree
 
@@ -69,9 +69,12 @@ def local_only() -> Algorithm:
         rounds=rounds,
         tasks={"train": Task(start=lambda message, client, facts: own(message, client), finish=finish)},
         client_init=lambda params, facts: {"model": params},
-        broadcast=send_model,
+        server_init=architectures.begin,
+        broadcast=architectures.told,
+        models=lambda server: {},  # what the server has is where all began
         personal=own,
         needs="each",
+        mixed=True,
         family="baseline",
         keeps="its own model",
         sends="nothing",

@@ -51,11 +51,11 @@ def check_asked(config: ExperimentConfig, dataset: Dataset, partition: Partition
         )
 
 
-def network_notices(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, network: Network) -> list[str]:
-    """What is to be said of these data and this network; ConfigError where the algorithm cannot work with it."""
+def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Network) -> list[str]:
+    """What is to be said of this network; ConfigError where the algorithm cannot work with it."""
     if algorithm.needs_features and not network.has_features:
         raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
-    return data_notices(dataset) + precision_notices(config, network.module)
+    return precision_notices(config, network.module)
 
 
 def data_notices(dataset: Dataset) -> list[str]:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError
-from fedatlas.models import ModelConfig
+from fedatlas.models import MixedConfig, ModelConfig
 from fedatlas.registry import Decay, config_error
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -229,6 +229,7 @@ class ExperimentConfig(Table):
     cohort: CohortConfig = CohortConfig()
     failures: FailuresConfig = FailuresConfig()
     model: ModelConfig = ModelConfig()
+    models: tuple[MixedConfig, ...] = ()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     local: LocalConfig = LocalConfig()
     compression: CompressionConfig | None = None
@@ -243,6 +244,20 @@ class ExperimentConfig(Table):
             raise ValueError(
                 "stragglers run fewer epochs: give local.epochs, not local.steps, or failures.stragglers = 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_model_or_several(self) -> ExperimentConfig:
+        if not self.models:
+            return self
+        own = sorted({*self.model.model_fields_set, *(self.model.model_extra or {})} - {"loss", "bn"})
+        if any(key != "init" or self.model.init for key in own):
+            raise ValueError(
+                f"give [[models]] or model.{own[0]}, not both: beside [[models]], [model] holds loss and bn only"
+            )
+        if len(self.models) == 1 or abs(sum(each.share for each in self.models) - 1) > 1e-6:
+            shares = ", ".join(f"{each.share:g}" for each in self.models)
+            raise ValueError(f"[[models]]: two or more, whose shares make 1 together, not {shares}")
         return self
 
     @model_validator(mode="after")
@@ -264,6 +279,10 @@ class ExperimentConfig(Table):
         out: dict[str, Any] = _drop_none(json.loads(self.model_dump_json()))
         if "seeds" in out:
             out.pop("seed", None)
+        if not self.models:
+            out.pop("models")
+        else:
+            out["model"] = {key: out["model"][key] for key in ("loss", "bn")}
         return out
 
     def hash(self) -> str:

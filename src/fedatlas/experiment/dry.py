@@ -72,6 +72,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
         "seconds_about": seconds * rounds,
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.algorithm_facts),
+        "models": setup.owned(),
         "notices": notices,
     }
 
@@ -104,6 +105,8 @@ def show(found: dict[str, Any]) -> None:
     console.print(
         f"{len(sizes)} clients hold {min(sizes):,} to {max(sizes):,} rows; {found['cohort']} take part in a round."
     )
+    for name, clients in found["models"].items():
+        console.print(f"Model {name}: clients {', '.join(map(str, clients))}.", markup=False)
     up, down, total = (bytes_text(found[k]) for k in ("bytes_up_per_round", "bytes_down_per_round", "bytes_total"))
     if found["returning"] < found["cohort"]:
         console.print(f"Of these, {found['returning']:.3g} return on average.")

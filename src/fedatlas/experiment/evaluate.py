@@ -31,6 +31,7 @@ class Trained(NamedTuple):
 
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
+    architecture: str = ""  # its name, where there are several
 
 
 class Scores(NamedTuple):
@@ -60,7 +61,7 @@ class Evaluator:
         return self._last[2]
 
     def _forward(self, model: Trained, rows: Rows) -> Scores:
-        module = self.setup.network.module
+        module = self.setup.built(model.architecture).network.module
         module.eval()
         state = {name: channels_last(x) for name, x in (*model.params.items(), *model.buffers.items())}
         size = PICTURES if rows.x.dim() == 4 else PIECE
@@ -139,9 +140,9 @@ class Evaluator:
             rows = own_rows(self.setup, k) if held else self.rows
             found = None if held else common
             if found is None:
-                shared = not held and self.setup.algorithm.personal is None
+                shared = not held and not self.setup.personal
                 found = self.interval(model_of(k), rows, *(("test",) if shared else ("client", k)))
-            if not held and self.setup.algorithm.personal is None:
+            if not held and not self.setup.personal:
                 common = found
             entry = {"client": k, "train_rows": self.setup.sizes[k], "test_rows": rows.n, "own_rows": held}
             out.append({**entry, "value": found.estimate, "low": found.low, "high": found.high})

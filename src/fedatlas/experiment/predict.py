@@ -15,9 +15,9 @@ from fedatlas.data.files import read_inputs
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.experiment.networks import DTYPES
 from fedatlas.experiment.record import RunFolder
 from fedatlas.experiment.run import own_module
-from fedatlas.experiment.setup import DTYPES
 from fedatlas.metrics.quality import predictions
 from fedatlas.models import make_loss, make_model
 from fedatlas.models.chain import resized

@@ -22,6 +22,11 @@ CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
 
 
+def file_of(what: str, name: str = "") -> str:
+    """The file of a model; ``name`` where there are several."""
+    return f"{what}-{name}.safetensors" if name else f"{what}.safetensors"
+
+
 class RunFolder:
     """One run's folder. Rows are appended, everything else is written whole."""
 

@@ -58,8 +58,15 @@ def step_for(setup: Setup, workers: int) -> str:
         return "program"
     local = setup.config.local
     rows = local.batch_size or max(setup.partition.sizes)
-    dense = all(x.dim() <= 2 for x in setup.params.values()) and not setup.buffers
-    return "stacked" if dense and local.optimizer == "sgd" and worth_stacking(setup.params, rows) else "program"
+    every = [one.params for one in setup.several.values()] or [setup.params]
+    dense = all(x.dim() <= 2 for params in every for x in params.values()) and not has_buffers(setup)
+    small = all(worth_stacking(params, rows) for params in every)
+    return "stacked" if dense and local.optimizer == "sgd" and small else "program"
+
+
+def has_buffers(setup: Setup) -> bool:
+    """Whether any network has buffers."""
+    return bool(setup.buffers) or any(one.buffers for one in setup.several.values())
 
 
 def workers_for(setup: Setup) -> tuple[int, str]:
@@ -70,7 +77,7 @@ def workers_for(setup: Setup) -> tuple[int, str]:
     if engine.workers:
         return engine.workers, "as asked"
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
-    cost = 3.0 * setup.flops * drawn.examples
+    cost = 3.0 * max([setup.flops, *(one.flops for one in setup.several.values())]) * drawn.examples
     if cost < ALONE:
         return 1, f"a round of {cost:.1e} operations is too short to share"
     many = min(machine.cores(), max(drawn.m, 1))
@@ -86,13 +93,20 @@ def chunk_for(setup: Setup) -> int:
 
 
 def held(setup: Setup) -> int:
-    """Bytes that one client's work holds until its update is added up: what it is told and keeps, and room for both in the answer."""
-    algorithm = setup.algorithm
-    model = sum(x.numel() * x.element_size() for x in (*setup.params.values(), *setup.buffers.values()))
-    host = Host(setup.bench, SerialExecutor(setup.bench), ClientStates(), setup.sizes, setup.seed)
-    client, server = min(setup.sizes), first_server(setup, host)
-    message = messages(algorithm, server, (client,))[client]
-    state = host.state_of(client, message, host.facts(client, 1, setup.config.local.lr))
-    memory = model if setup.bench.transform is not None and setup.bench.transform.memory_init is not None else 0
-    kept = codec.size(dict(state)) + memory
-    return max(2 * model, codec.size(dict(message)) + 4 * kept)  # kept: before, told, answered, and put away
+    """Bytes that one client's work holds until its update is added up: what it is told and keeps, and room for both in the answer.
+
+    Of clients whose models differ: those of the one that holds most.
+    """
+    algorithm, bench = setup.algorithm, setup.bench
+    host = Host(bench, SerialExecutor(bench), ClientStates(), setup.sizes, setup.seed)
+    server, found = first_server(setup, host), 0
+    for client in {bench.architecture(k): k for k in sorted(setup.sizes, reverse=True)}.values():
+        one = setup.built(bench.architecture(client))
+        model = sum(x.numel() * x.element_size() for x in (*one.params.values(), *one.buffers.values()))
+        message = messages(algorithm, server, (client,))[client]
+        state = host.state_of(client, message, host.facts(client, 1, setup.config.local.lr))
+        memory = model if bench.transform is not None and bench.transform.memory_init is not None else 0
+        kept = codec.size(dict(state)) + memory
+        # kept: before, told, answered, and put away
+        found = max(found, 2 * model, codec.size(dict(message)) + 4 * kept)
+    return found

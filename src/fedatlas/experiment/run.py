@@ -16,7 +16,6 @@ from fedatlas.algorithm import SERVER, State, Work
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.engine.host import Cost, Host
-from fedatlas.engine.job import parted
 from fedatlas.errors import CheckpointError, ConfigError, DivergedError
 from fedatlas.experiment import machine
 from fedatlas.experiment.checkpoint import Checkpoints, Restored
@@ -24,13 +23,13 @@ from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
 from fedatlas.experiment.config import ExperimentConfig, bytes_of
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.fingerprint import fingerprint
-from fedatlas.experiment.record import SUMMARY, RunFolder
+from fedatlas.experiment.personal import models_of, used_by
+from fedatlas.experiment.record import SUMMARY, RunFolder, file_of
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up
 from fedatlas.experiment.summary import planted_groups, summarise
 from fedatlas.metrics.clusters import cluster_figures
 from fedatlas.rounds import federated
-from fedatlas.tree import Tree
 
 Row = dict[str, Any]
 LOST = (
@@ -147,7 +146,8 @@ class Simulation:
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
         row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
-        row |= {"flops": int(cost.passes * self.setup.flops), "peak_memory_bytes": machine.peak_memory()}
+        flops = sum(passes * self.setup.built(name).flops for name, passes in cost.passes_of.items())
+        row |= {"flops": int(flops), "peak_memory_bytes": machine.peak_memory()}
         if self.setup.algorithm.figures is not None:
             row["figures"] = dict(self.setup.algorithm.figures(self.server))
         self.metrics_bytes = self.folder.append(row)
@@ -158,7 +158,7 @@ class Simulation:
 
     def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
         work = self.host.work if drawn else {}
-        done = {k: w for k, w in work.items() if w.steps}
+        done = {k: w for k, w in work.items() if w.steps and k != SERVER}
         total = sum(w.examples for w in done.values())
         loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
         return {
@@ -189,28 +189,20 @@ class Simulation:
 
     def models(self) -> dict[str, Trained]:
         """name -> what is evaluated and saved."""
-        return {name: self.trained(found) for name, found in self.setup.algorithm.models(self.server).items()}
-
-    def trained(self, found: Tree) -> Trained:
-        """A model with the server's buffers where it brings none of its own."""
-        return Trained(*parted(found, self.server.get("buffers", Tree())))
+        return models_of(self.setup.algorithm, self.server, self.setup.several)
 
     def client_model(self, client: int) -> Trained:
-        """What client ``client`` would use: its personal model where the algorithm has such, else the global one."""
-        algorithm = self.setup.algorithm
-        if algorithm.personal is None:
-            return self.models()["global"]
-        buffers = {"buffers": self.server["buffers"]} if self.server.get("buffers") else {}
-        message = {**buffers, **algorithm.broadcast(self.server, client)}
-        facts = self.host.facts(client, self.number, 0.0)
-        found = algorithm.personal(message, self.host.state_of(client, message, facts))
-        return Trained(*parted(found, message.get("buffers", Tree())))
+        """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
+        own, facts = self.setup.bench.architecture(client), self.host.facts(client, self.number, 0.0)
+        state_of = lambda message: self.host.state_of(client, message, facts)  # noqa: E731
+        return used_by(client, self.setup.algorithm, self.server, state_of, self.setup.several, own)
 
     def quality(self) -> Row:
         """The quality fields of a row."""
-        first, *others = self.models().items()
-        personal = self.setup.algorithm.personal is not None
-        row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(first[1])
+        every = list(self.models().items())
+        personal = self.setup.personal
+        row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(every[0][1])
+        others = every if self.setup.several else every[1:]
         if others:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
@@ -317,7 +309,9 @@ def stopped(config: ExperimentConfig, rows: list[Row]) -> bool:
 
 def write_beginning(setup: Setup, folder: RunFolder) -> None:
     """What is known before round 1: the initial model, who holds what, how inputs were made."""
-    folder.save_model("initial.safetensors", setup.network.state_dict(setup.params, setup.buffers))
+    for name in setup.several or [""]:
+        network, params, buffers, *_ = setup.built(name)
+        folder.save_model(file_of("initial", name), network.state_dict(params, buffers))
     if setup.own_module:
         folder.write_json(MODULE, {"class": type(setup.network.module).__name__})
     folder.write_json("partition.json", setup.partition_record())
@@ -328,8 +322,9 @@ def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row], diverg
     """The models and the summary; of a run that ``diverged``, those before it did, and why."""
     models = simulation.models()
     for name, model in models.items():
-        file = "model.safetensors" if name == next(iter(models)) else f"model-{name}.safetensors"
-        folder.save_model(file, simulation.setup.network.state_dict(model.params, model.buffers))
+        only = not model.architecture and name == next(iter(models))
+        network = simulation.setup.built(model.architecture).network
+        folder.save_model(file_of("model", "" if only else name), network.state_dict(model.params, model.buffers))
     summary = summarise(simulation.setup, simulation.plan, rows)
     if simulation.setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
@@ -340,7 +335,7 @@ def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row], diverg
     if simulation.setup.algorithm.clusters is not None:
         found = simulation.setup.algorithm.clusters(simulation.server)
         summary["clusters"] = cluster_figures(found, planted_groups(simulation.setup.partition))
-    if simulation.setup.algorithm.personal is None:
+    if not simulation.setup.personal:
         summary["final"] |= simulation.evaluator.detail(models["global"])
     if diverged:
         summary["diverged"] = diverged + (f" {LOST}" if lost else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,28 +21,28 @@ from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
 from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.host import Host
-from fedatlas.engine.job import Bench, LocalOptions
+from fedatlas.engine.job import Architecture, Bench, LocalOptions
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.advice import (
     check_asked,
     check_rate,
+    data_notices,
     network_notices,
     profile_notices,
 )
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.experiment.networks import DTYPES, Built, build, checked_loss, make_networks
 from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_holes, without_public
 from fedatlas.layers import Layer
-from fedatlas.models import Loss, draw_masks, dropout_shapes, flops, has_batch_norm, make_loss, make_model
+from fedatlas.models import Loss, has_batch_norm
 from fedatlas.models.chain import elastic, find_chain
 from fedatlas.registry import arguments, find
 from fedatlas.rng import derive
 from fedatlas.tree import Tree
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 
 
 class Setup(NamedTuple):
@@ -65,12 +64,30 @@ class Setup(NamedTuple):
     flops: int  # of a forward pass of one row
     notices: tuple[str, ...]
     own_module: bool = False  # the network is the user's own, not that of ``[model]``
+    several: Mapping[
+        str, Built
+    ] = {}  # by architecture, in the order of ``[[models]]``; the fields above are the first's
     algorithm_facts: Mapping[str, Any] = {}  # what the algorithm says of itself among so many clients
 
     @property
     def sizes(self) -> dict[int, int]:
         """client -> training rows."""
         return dict(enumerate(self.partition.sizes))
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients use models of their own."""
+        return self.algorithm.personal is not None or bool(self.several)
+
+    def built(self, architecture: str) -> Built:
+        """The network of an architecture, with what belongs to it; "" is the one that all share."""
+        if architecture:
+            return self.several[architecture]
+        return Built(self.network, self.params, self.buffers, self.bench.masks, self.flops)
+
+    def owned(self) -> dict[str, list[int]]:
+        """architecture -> the clients whose models have it; {} where all have the same."""
+        return {name: [k for k, own in enumerate(self.bench.owners) if own == name] for name in self.several}
 
     def partition_record(self) -> dict[str, Any]:
         """``partition.json``: who holds which training rows, and what was kept out of training."""
@@ -86,6 +103,7 @@ class Setup(NamedTuple):
             "validation": pooled(self.validation).tolist(),
             "feature_skew": [dict(spec) for spec in self.partition.feature_skew],
             "info": dict(self.partition.info),
+            **({"models": dict(enumerate(self.bench.owners))} if self.several else {}),
         }
 
 
@@ -167,20 +185,23 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     dtype = DTYPES[config.engine.precision]
     dataset, public = without_public(dataset, count, dtype)
     check_asked(config, dataset, partition)
-    network, loss = make_network(config, dataset, seed, module)
+    several, owners = make_networks(config, dataset, seed, len(partition.clients))
+    loss = checked_loss(config, dataset)
+    network, params, buffers, masks, cost = first = (
+        next(iter(several.values())) if several else build(config, dataset, seed, module)
+    )
+    for each in several.values() or (first,):
+        notices += network_notices(config, algorithm, each.network)
+        check_batch_norm(each.network.module, partition, config.local.batch_size)
+    algorithm = with_batch_norm(algorithm, config.model.bn, len(several))
+    notices += [*data_notices(dataset), *profile_notices(config, algorithm)]
     chain = chain_of(algorithm, network, dataset.inputs(dataset.x_train[:2], dtype))
-    notices += network_notices(config, algorithm, dataset, network)
-    algorithm = with_batch_norm(algorithm, config.model.bn)
-    notices += profile_notices(config, algorithm)
-    check_batch_norm(network.module, partition, config.local.batch_size)
-    params, buffers = network.initial()
-    sample = dataset.inputs(dataset.x_train[:2], dtype)
-    shapes = dropout_shapes(network.module, sample)
-    masks = partial(draw_masks, network.module, shapes, dtype=dtype) if shapes else None
     rows = PartyRows(dataset, partition, seed, dtype, public)
     sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
     bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
-    bench = bench._replace(raw_bytes=sent, transform=transform, chain=chain)
+    kinds = {name: Architecture(one.network, one.masks, one.flops) for name, one in several.items()}
+    bench = bench._replace(raw_bytes=sent, transform=transform, architectures=kinds, owners=owners, chain=chain)
+    bench = bench._replace(public=0 if public is None else public.n)
     return Setup(
         config=config,
         seed=seed,
@@ -195,8 +216,9 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         buffers=buffers,
         loss=loss,
         bench=bench,
-        flops=flops(network.module, sample),
-        notices=tuple(notices),
+        flops=cost,
+        several=several,
+        notices=tuple(dict.fromkeys(notices)),
         own_module=module is not None,
         algorithm_facts=facts,
     )
@@ -216,14 +238,12 @@ def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dat
 def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
     """ConfigError where an algorithm works on class labels and there are none."""
     if algorithm.needs_classes and dataset.task != "classes":
-        raise ConfigError(
-            f"algorithm '{algorithm.name}' weighs clients by their class labels, '{dataset.name}' has none."
-        )
+        raise ConfigError(f"algorithm '{algorithm.name}' works with classes, '{dataset.name}' has none.")
 
 
 def check_public(algorithm: Algorithm, public: PublicConfig, y: Tensor, dataset: Dataset) -> None:
     """ConfigError where an algorithm asks for public rows and a class has none among them, or a label is no class."""
-    if algorithm.public is None or dataset.task != "classes":
+    if algorithm.public is None or not algorithm.public_labels or dataset.task != "classes":
         return
     if int(y.max()) >= dataset.classes:
         raise ConfigError(
@@ -248,17 +268,6 @@ def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Expe
     ]
 
 
-def make_network(
-    config: ExperimentConfig, dataset: Dataset, seed: int, module: nn.Module | None
-) -> tuple[Network, Loss]:
-    """The initial network, the user's own or that of ``[model]``, and its loss."""
-    loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
-    loss.check(dataset.targets(dataset.y_train))
-    tokens, dtype = dataset.x_train.dtype == torch.int64, DTYPES[config.engine.precision]
-    wanted = config.model if module is None else module
-    return Network(make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens), loss.mean), loss
-
-
 def chain_of(algorithm: Algorithm, network: Network, sample: Tensor) -> tuple[Layer, ...]:
     """The network's layers of units where the algorithm works on them; its module then follows whatever widths it is given."""
     if not algorithm.needs_chain:
@@ -268,7 +277,14 @@ def chain_of(algorithm: Algorithm, network: Network, sample: Tensor) -> tuple[La
 
 
 def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None) -> None:
-    """ConfigError where the algorithm needs several initial models and the experiment brings one."""
+    """ConfigError where the algorithm cannot work with the experiment's models: several of them, or one."""
+    if config.models and not algorithm.mixed:
+        able = ", ".join(f"'{name}'" for name, each in ALGORITHMS.items() if each().mixed)
+        raise ConfigError(
+            f"[[models]]: '{algorithm.name}' works with one architecture for all clients; take one of {able}, or [model]."
+        )
+    if config.models and module is not None:
+        raise ConfigError("[[models]] names the networks: leave module out.")
     if algorithm.inits > 1 and (config.model.init or module is not None):
         raise ConfigError(
             f"algorithm '{algorithm.name}' begins with {algorithm.inits} different models: it cannot take one initial model "
@@ -276,11 +292,13 @@ def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modul
         )
 
 
-def with_batch_norm(algorithm: Algorithm, bn: str) -> Algorithm:
+def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Algorithm:
     """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
     if bn == "average" or (bn == "local" and algorithm.name == "fedbn"):
         return algorithm
-    several = algorithm.clusters is not None or algorithm.needs == "neighbours"
+    several = algorithm.clusters is not None or algorithm.needs == "neighbours" or architectures
+    if algorithm.family == "distillation":
+        raise ConfigError(f"model.bn = '{bn}': '{algorithm.name}' distils whole models; use 'average'.")
     if several or (bn == "recalibrate" and algorithm.personal is not None):
         raise ConfigError(
             f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."
@@ -329,6 +347,9 @@ def own_rows(setup: Setup, client: int) -> Rows:
 
 def first_server(setup: Setup, host: Host) -> dict[str, Any]:
     """The server's state before round 1, with the model's buffers where it has any."""
+    if setup.several:
+        models = {name: one.params for name, one in setup.several.items()}
+        return dict(setup.algorithm.server_init(models, host.server_facts()))
     models = {"global": setup.params, **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.inits)}}
     server = dict(setup.algorithm.server_init(models, host.server_facts()))
     return {**server, "buffers": setup.buffers} if setup.buffers else server
@@ -336,8 +357,7 @@ def first_server(setup: Setup, host: Host) -> dict[str, Any]:
 
 def another_model(setup: Setup, number: int) -> Tree:
     """A further initial model, drawn from the stream (seed, ``init``, number)."""
-    network, _ = make_network(setup.config, setup.dataset, derive(setup.seed, "init", number), None)
-    return network.initial()[0]
+    return build(setup.config, setup.dataset, derive(setup.seed, "init", number), None).params
 
 
 def all_clients(setup: Setup) -> Round:

@@ -23,20 +23,21 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
     evaluated = [row for row in rows if row["loss"] is not None]
     last = evaluated[-1]
     figures = [key for key in FIGURES if key in last]
-    data = setup.dataset
+    data, networks = setup.dataset, list(setup.several.values()) or [setup.built("")]
     return {
         "algorithm": setup.algorithm.name,
         "data": data.name,
         "data_facts": dict(data.facts),
-        "model": setup.config.model.name,
+        "model": ", ".join(setup.several) or setup.config.model.name,
         "partition": setup.config.partition.name,
         "clients": len(setup.partition.clients),
         "rounds": rows[-1]["round"],
         "seed": setup.seed,
         "task": data.task,
         "class_names": list(data.class_names),
-        "parameters": parameter_count(setup.network.module),
-        "forward_flops": setup.flops,
+        "parameters": max(parameter_count(one.network.module) for one in networks),
+        "forward_flops": max(one.flops for one in networks),
+        **({"models": models_facts(setup)} if setup.several else {}),
         "final": {
             "round": last["round"],
             **{k: last[k] for k in (*figures, "per_class_f1", "client_accuracy") if k in last},
@@ -52,6 +53,18 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         "plan": plan.plain(),
         "config_hash": setup.config.hash(),
         **machine.describe(),
+    }
+
+
+def models_facts(setup: Setup) -> dict[str, Any]:
+    """architecture -> whose models have it, and how large they are."""
+    return {
+        name: {
+            "clients": setup.owned()[name],
+            "parameters": parameter_count(one.network.module),
+            "forward_flops": one.flops,
+        }
+        for name, one in setup.several.items()
     }
 
 

@@ -1,6 +1,6 @@
 """The papers' networks as plain modules, their initialisation, losses and dropout (ALGORITHMS.md section 10)."""
 
-from fedatlas.models.config import ModelConfig
+from fedatlas.models.config import MixedConfig, ModelConfig
 from fedatlas.models.dropout import Dropout, adopt_dropout, draw_masks, dropout_shapes, evaluating
 from fedatlas.models.inspection import Role, flops, has_batch_norm, parameter_count, roles
 from fedatlas.models.losses import LOSSES, Loss, LossConfig, make_loss
@@ -14,6 +14,7 @@ __all__ = [
     "Dropout",
     "Loss",
     "LossConfig",
+    "MixedConfig",
     "ModelConfig",
     "Network",
     "Role",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedatlas import registry
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.models.losses import LOSSES, LossConfig
 from fedatlas.models.network import Norm
 from fedatlas.models.registry import find_model
+from fedatlas.rng import numpy_stream
 
+Share = Annotated[float, Field(gt=0, le=1)]
 _EVERYWHERE = {"norm": "none", "projection": 0}  # keys every [model] has; a builder may lack them at these values
 
 
@@ -50,3 +54,54 @@ class ModelConfig(BaseModel):
             elif value != default:
                 raise ConfigError(f"model '{self.name}' has no '{key}': leave it at {default!r} or take another model.")
         return registry.arguments("model", builder, given)
+
+
+class MixedConfig(BaseModel):
+    """One of ``[[models]]``: a builder with its keyword arguments, and the share of the clients whose model it makes."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+    share: Share
+    norm: Norm = "none"
+    projection: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _known_keys(self) -> MixedConfig:
+        for key in ("loss", "bn", "init"):
+            if key in (self.model_extra or {}):
+                raise ConfigError(f"models.{key}: this key is the same for all models; it stands in [model].")
+        self.under(ModelConfig()).builder_arguments()
+        return self
+
+    def under(self, model: ModelConfig) -> ModelConfig:
+        """The ``[model]`` of the clients that have it: ``loss`` and ``bn`` are those of ``model``."""
+        own = {key: value for key, value in self.model_dump().items() if key != "share"}
+        return ModelConfig.model_validate({"loss": model.loss, "bn": model.bn, **own})
+
+
+def names(models: Sequence[MixedConfig]) -> list[str]:
+    """What the architectures are called: by their builder, numbered where one stands there several times."""
+    every = [each.name for each in models]
+    return [f"{n}-{every[: i + 1].count(n)}" if every.count(n) > 1 else n for i, n in enumerate(every)]
+
+
+def dealt(shares: Sequence[float], clients: int, seed: int) -> list[int]:
+    """By client, the place of its architecture: as many clients as the shares say (largest remainders), which ones is drawn.
+
+    ConfigError where one of them would be nobody's.
+    """
+    exact = [share * clients for share in shares]
+    counts = [math.floor(x + 1e-9) for x in exact]
+    rest = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
+    for i in rest[: clients - sum(counts)]:
+        counts[i] += 1
+    for share, count in zip(shares, counts, strict=True):
+        if not count:
+            raise ConfigError(
+                f"[[models]]: a share of {share:g} of {clients} clients is nobody; raise it or partition.clients."
+            )
+    order, places = numpy_stream(seed, "models").permutation(clients), [0] * clients
+    for at, k in enumerate(order):
+        places[int(k)] = next(i for i in range(len(counts)) if at < sum(counts[: i + 1]))
+    return places

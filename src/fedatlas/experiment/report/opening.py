@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -59,7 +59,7 @@ def sentence(entry: Entry) -> Markup:
     ).format(
         s["algorithm"],
         s["model"],
-        count(s["parameters"], "parameter"),
+        sizes_text(s),
         s["data"],
         count(s["clients"], "client"),
         held_text(s["partition_facts"]["sizes"]),
@@ -68,6 +68,16 @@ def sentence(entry: Entry) -> Markup:
         part,
         seeds,
     )
+
+
+def sizes_text(summary: Mapping[str, Any]) -> str:
+    """How large the model is; of several, whose each is, too."""
+    several = summary.get("models") or {}
+    said = [
+        f"{name}: {count(m['parameters'], 'parameter')}, {count(len(m['clients']), 'client')}"
+        for name, m in several.items()
+    ]
+    return "; ".join(said) or count(summary["parameters"], "parameter")
 
 
 def opening(entries: Sequence[Entry]) -> list[Block]:

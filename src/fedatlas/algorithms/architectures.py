@@ -1,0 +1,58 @@
+"""Federations whose clients' models differ in architecture: a server state for each architecture, and who has which.
+
+    server["states"]   architecture -> {"model", "buffers"}, in the order of ``[[models]]``
+    server["owners"]   by client: its architecture
+
+Where all clients have the same, the server's own state is that of the one architecture, which is called "global".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedatlas.algorithm import Message, State
+from fedatlas.tree import Tree
+
+
+def begin(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+    """Every architecture at its initial model."""
+    if "owners" not in facts:
+        return {"model": models["global"]}
+    states = {name: part({"model": w, "buffers": facts["buffers"][name]}) for name, w in models.items()}
+    return {"states": states, "owners": list(facts["owners"])}
+
+
+def states(server: State) -> Mapping[str, State]:
+    """architecture -> its state."""
+    found: Mapping[str, State] = server.get("states", {"global": server})
+    return found
+
+
+def renewed(server: State, after: Mapping[str, State]) -> State:
+    """The server with the states of some architectures replaced."""
+    if "states" not in server:
+        return {**server, **after.get("global", {})}
+    return {**server, "states": {**server["states"], **after}}
+
+
+def owner(server: State, client: int) -> str:
+    """A client's architecture."""
+    return str(server["owners"][client]) if "owners" in server else "global"
+
+
+def part(state: State) -> State:
+    """What makes a model: its parameters, and its buffers where it has any."""
+    return {name: state[name] for name in ("model", "buffers") if state.get(name)}
+
+
+def told(server: State, client: int) -> Message:
+    """A client is told the model of its architecture."""
+    return part(states(server)[owner(server, client)])
+
+
+def models(server: State) -> Mapping[str, Tree]:
+    """What is evaluated and saved: one model for each architecture, with its buffers."""
+    if "states" not in server:
+        return {"global": server["model"]}
+    return {name: Tree({**state["model"], **state.get("buffers", {})}) for name, state in states(server).items()}

@@ -1,0 +1,168 @@
+"""FedDF: FedAvg for each architecture; then every mean learns on unlabelled rows what all the local models together say.
+
+=====  ================================================  =======  ======================================================
+x_g    global model of architecture (prototype) g        S_t^g    clients of the round whose models have architecture g
+x_k    local model of client k                           d        public rows, without their labels
+T      ``temperature``, 1 in the paper                   N        ``steps``: 10^4 local steps at most
+=====  ================================================  =======  ======================================================
+
+    client k of S_t^g:  x_k <- LocalTrain(x_g)
+    x_g <- sum over S_t^g of p_k x_k,  p_k = n_k / sum n_j                                       FedAvg, prototype by prototype
+    teacher(x) = (1/m) sum over ALL clients of the round of f_k(x)                               mean logits (AVGLOGITS)
+    x_g <- Adam on mean KL(softmax(teacher / T) || softmax(f_g / T)) over d,  N steps at most, until ``patience`` steps bring no
+           lower loss on a held-out tenth of d; the best is kept, and x_g as it was where nothing is better
+
+Source: Lin, Kong, Stich, Jaggi, NeurIPS 2020, Algorithms 1 and 3. ALGORITHMS.md B9. Adam, rate 1e-3 (constant; the paper's is
+annealed), batches of 128, no weight decay. The loss is judged after every pass over d; ``passes`` bounds the work where d is small (100
+passes, a tenth of them without gain), which from 12,800 rows on says no more than ``steps``. With 0 steps this is FedAvg, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import torch
+
+from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.algorithm import (
+    SERVER,
+    Algorithm,
+    Ask,
+    Batch,
+    Coefficients,
+    Data,
+    Facts,
+    Local,
+    Message,
+    Model,
+    Patience,
+    Replies,
+    Round,
+    RoundGenerator,
+    State,
+    Task,
+)
+from fedatlas.algorithms import architectures
+from fedatlas.algorithms.distillation import distance
+from fedatlas.registry import Count, Positive, Whole
+from fedatlas.rounds import cast_like, messages, returned, updated
+from fedatlas.tree import Tree
+from fedatlas.weighting import Weighting, weighting
+
+BATCH, RATE, HELD_OUT = 128, 1e-3, 0.1
+
+
+def feddf(
+    *,
+    steps: Count = 10_000,
+    patience: Whole = 1_000,
+    passes: Whole = 100,
+    temperature: Positive = 1.0,
+    weights: Weighting = "samples",
+) -> Algorithm:
+    """x_g <- sum p_k x_k; then x_g <- the mean logits of all x_k, on public rows."""
+    fit = distance("kl", temperature)
+
+    def objective(
+        model: Model, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    ) -> torch.Tensor:
+        return fit(model.logits(params, batch), batch.y)
+
+    server_side = Local(passes, steps, data="public", optimizer="adam", lr=RATE, batch_size=BATCH, weight_decay=0.0)
+    stops = Patience(max(passes // 10, 1), patience, HELD_OUT)
+    distil = Task(objective=objective, options=server_side._replace(targets="teacher", patience=stops), stateful=False)
+
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+        said = notices(facts.get("public", 0), steps, passes) if steps else []
+        return {**architectures.begin(models, facts), "notices": said}
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        sent = messages(algorithm, server, round.cohort)
+        replies = yield Ask(round.cohort, "train", sent, "each", budgets=round.budgets)
+        if not replies.clients:
+            return server
+        after = {name: averaged(algorithm, server, replies, name, round) for name in architectures.states(server)}
+        if steps:
+            after = yield from distilled(server, after, replies)
+        return architectures.renewed(server, after)
+
+    return Algorithm(
+        "feddf",
+        rounds=rounds,
+        tasks={"train": Task(), "score": SCORE, "distil": distil},
+        server_init=server_init,
+        broadcast=architectures.told,
+        weigh=weighting(weights),
+        models=architectures.models,
+        needs="each",
+        needs_classes=True,
+        mixed=True,
+        public={"from": "test", "per_class": 20},
+        public_labels=False,
+        family="distillation",
+        leaves="the local model, which the server sees client by client",
+    )
+
+
+def scores(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+    """f_k(x) of the public rows in their order, (rows, classes)."""
+    with torch.no_grad():
+        return {"scores": torch.cat([model.logits(message["model"], piece) for piece in data.pieces()])}
+
+
+SCORE = Task(
+    survey=scores,
+    finish=lambda params, work, message, client, facts: ({"scores": facts.survey["scores"]}, client),
+    options=Local(steps=0, data="public"),
+    stateful=False,
+    survey_passes=1.0,
+)
+
+
+def averaged(algorithm: Algorithm, server: State, replies: Replies, name: str, round: Round) -> State:
+    """FedAvg's step of one architecture, from the local models of its clients; as it was without any."""
+    mine = tuple(k for k in replies.clients if architectures.owner(server, k) == name)
+    state = architectures.part(architectures.states(server)[name])
+    if not mine:
+        return state
+    share: Coefficients = algorithm.weigh(round._replace(cohort=mine))  # type: ignore[assignment]  # one part: models
+    total = WeightedSum()
+    for k in mine:
+        total.add(replies.each[k], share[k])
+    mean = replies._replace(clients=mine, value=total.total)
+    return updated(algorithm, state, mean, returned(round, mean))
+
+
+def distilled(
+    server: State, students: Mapping[str, State], replies: Replies
+) -> Generator[Ask, Replies, dict[str, State]]:
+    """The means after they have learnt from the mean logits of all local models. It is the server that works: no bytes."""
+    total, m = WeightedSum(), len(replies.clients)
+    for k in replies.clients:
+        told, of = {SERVER: replies.each[k]}, at(server, architectures.owner(server, k))
+        scored = yield Ask((SERVER,), "score", told, "each", architectures=of)
+        total.add(scored.each[SERVER], 1 / m)
+    after, like = dict[str, State](), next(iter(replies.each.values()))["model"]
+    teacher = {"teacher": cast_like(total.total["scores"], next(iter(like.values())))}
+    for name, student in students.items():
+        got = yield Ask((SERVER,), "distil", {SERVER: {**student, **teacher}}, "each", architectures=at(server, name))
+        after[name] = {**student, **architectures.part(got.each[SERVER])}
+    return after
+
+
+def at(server: State, name: str) -> dict[int, str]:
+    """Which network the server works with."""
+    return {SERVER: name} if "owners" in server else {}
+
+
+def notices(public: int, steps: int, passes: int) -> list[str]:
+    """What is set by the number of public rows."""
+    rows = public - max(math.floor(HELD_OUT * public + 0.5), 1)
+    if rows < 1:
+        return []
+    most = min(steps, passes * math.ceil(rows / BATCH))
+    return [
+        f"'feddf' distils on {rows} of {public} public rows, {most} steps a round at most (algorithm.passes, steps)."
+    ]

@@ -1,0 +1,167 @@
+"""FedMD: clients with models of their own design learn from each other's class scores on public rows; no model is ever sent.
+
+====  =====================================================  =======  ====================================================
+f_k   client k's own model, kept on the client: its scores   D_0      public rows, known to all; the start uses their labels
+      (logits) of a row are f_k(x)                           d_j      ``rows`` of them, drawn anew each round
+m     clients of this round                                  T        ``temperature`` of ``digest = "kl"``
+====  =====================================================  =======  ====================================================
+
+    once:  f_k <- ``start_epochs`` epochs on D_0; then D_k until 3 epochs bring no lower training loss, ``private_epochs`` at most
+    round: score    client k -> server: f_k(x) for x in d_j
+           consensus  f~(x) = (1/m) sum_k f_k(x)                   server -> clients
+           digest   f_k <- ``digest_epochs`` epochs of  l1: mean |f_k - f~|    l2: mean (f_k - f~)^2
+                                                        kl: mean over rows of KL(softmax(f~ / T) || softmax(f_k / T))
+           revisit  f_k <- ``revisit_epochs`` epochs on D_k, as ``[local]`` says
+
+Source: Li, Wang, NeurIPS 2019 workshop on federated learning, Algorithm 1. ALGORITHMS.md B8. Start and digest: Adam, rate 1e-3, batches of
+256, fewer where a pass would not make 19 steps (as 5,000 rows do), without weight decay. Rows in batches are shuffled alike in digest and
+revisit. The consensus is uniform and the server sees a mean only; the paper's c_k = 1/m. A straggler revisits with its own epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Batch,
+    Budget,
+    Data,
+    Facts,
+    Local,
+    Message,
+    Model,
+    Patience,
+    Round,
+    RoundGenerator,
+    State,
+    Task,
+    Update,
+    Work,
+)
+from fedatlas.algorithms.distillation import distance
+from fedatlas.registry import Count, Positive, Whole
+from fedatlas.rounds import cast_like, weights_of
+from fedatlas.tree import Tree
+from fedatlas.weighting import weighting
+
+BATCH, STEPS, RATE, WITHOUT_GAIN = 256, 19, 1e-3, 3
+
+
+def fedmd(
+    *,
+    digest: Literal["l1", "l2", "kl"] = "l1",
+    temperature: Positive = 1.0,
+    rows: Whole = 5000,
+    digest_epochs: Whole = 1,
+    revisit_epochs: Whole = 2,
+    start_epochs: Count = 20,
+    private_epochs: Count = 50,
+) -> Algorithm:
+    """f~ = (1/m) sum f_k on public rows; f_k <- f~ by ``digest``, then its own rows again."""
+    fit = distance(digest, temperature)
+
+    def objective(
+        model: Model, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    ) -> torch.Tensor:
+        return fit(model.logits(params, batch), batch.y)
+
+    public = Local(1, data="public", optimizer="adam", lr=RATE, batch_size=BATCH, pass_steps=STEPS, weight_decay=0.0)
+    own = Task(start=lambda message, client, facts: own_model(message, client), finish=keep)
+    tasks = {
+        "train": own,
+        "start": own._replace(options=public._replace(epochs=start_epochs)),
+        "private": own._replace(options=Local(private_epochs, patience=Patience(WITHOUT_GAIN))),
+        "score": Task(survey=scores, finish=hand_in, options=public._replace(steps=0, rows=rows), survey_passes=1.0),
+        "digest": own._replace(
+            objective=objective, options=public._replace(epochs=digest_epochs, rows=rows, targets="consensus")
+        ),
+    }
+
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+        like = next(iter(next(iter(models.values())).values()))
+        return {"consensus": like.new_empty(0), "notices": notices(facts.get("public", 0), rows)}
+
+    def prepare(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        for what, epochs in (("start", start_epochs), ("private", private_epochs)):
+            if epochs:
+                yield Ask(round.cohort, what, silence(round.cohort), "sum")
+        return server
+
+    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+        asked = silence(round.cohort)
+        replies = yield Ask(round.cohort, "score", asked, "mean", weights_of(algorithm, round))
+        if replies.value is None:
+            return server
+        server = {**server, **cast_like({"consensus": replies.value["scores"]}, server)}
+        told = {k: {"consensus": server["consensus"]} for k in replies.clients}
+        yield Ask(replies.clients, "digest", told, "sum")
+        usual = {k: Budget(revisit_epochs) for k in replies.clients}
+        yield Ask(replies.clients, "train", asked, "sum", budgets={**usual, **round.budgets})
+        return server
+
+    return Algorithm(
+        "fedmd",
+        rounds=rounds,
+        prepare=prepare,
+        tasks=tasks,
+        server_init=server_init,
+        client_init=lambda params, facts: {"model": params},
+        broadcast=lambda server, client_id: {},
+        weigh=weighting("uniform"),
+        models=lambda server: {},
+        personal=own_model,
+        needs_classes=True,
+        mixed=True,
+        public={"from": "test", "per_class": 20},
+        family="distillation",
+        keeps="its own model",
+        leaves="its model's class scores of public rows, in a mean (summed, not yet masked)",
+        refuses={"compression": "what its clients send are class scores of public rows, no change of a model"},
+        excluded_laws={
+            "fixed_point": "absolute differences have no gradient where they are 0: at a perfect fit it is the sign of a "
+            "rounding error, and Adam takes whole steps"
+        },
+    )
+
+
+def silence(clients: tuple[int, ...]) -> dict[int, Message]:
+    """Nothing has to be told: rows and models are at hand."""
+    return {k: {} for k in clients}
+
+
+def own_model(message: Message, client: State) -> Tree:
+    """f_k, with the statistics of its batch norm."""
+    return Tree({**client["model"], **client.get("buffers", {})})
+
+
+def keep(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """The model stays with its client."""
+    return {}, {**client, "model": f, **({"buffers": facts.buffers} if facts.buffers else {})}
+
+
+def scores(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+    """f_k(x) of the rows in their order, (rows, classes)."""
+    held = client.get("buffers", {})
+    with torch.no_grad():
+        found = [
+            model.logits(client["model"], piece._replace(extra={**piece.extra, **held})) for piece in data.pieces()
+        ]
+    return {"scores": torch.cat(found)}
+
+
+def hand_in(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    """The scores go up."""
+    return {"scores": facts.survey["scores"]}, client
+
+
+def notices(public: int, rows: int) -> list[str]:
+    """What is set by the number of public rows."""
+    if not public:
+        return []
+    size = min(BATCH, max(min(public, rows) // STEPS, 1))
+    return [f"'fedmd' works on {min(public, rows)} of {public} public rows a round, in batches of {size}."]

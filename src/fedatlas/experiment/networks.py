@@ -1,0 +1,63 @@
+"""The networks of a run as they begin: one for all clients, or one for each architecture of ``[[models]]``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from fedatlas.data.batches import Masks
+from fedatlas.data.dataset import Dataset
+from fedatlas.engine.model import Network
+from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.models import Loss, ModelConfig, draw_masks, dropout_shapes, flops, make_loss, make_model
+from fedatlas.models.config import dealt, names
+from fedatlas.tree import Tree
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+
+
+class Built(NamedTuple):
+    """A network as it begins, and what is known of it."""
+
+    network: Network
+    params: Tree
+    buffers: Tree
+    masks: Masks | None
+    flops: int  # of a forward pass of one row
+
+
+def checked_loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
+    """The loss that ``[model]`` names; ConfigError where these targets do not suit it."""
+    loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
+    loss.check(dataset.targets(dataset.y_train))
+    return loss
+
+
+def build(
+    config: ExperimentConfig, dataset: Dataset, seed: int, module: nn.Module | None, model: ModelConfig | None = None
+) -> Built:
+    """The initial network: the user's own, ``model``, or that of ``[model]``."""
+    loss, dtype = checked_loss(config, dataset), DTYPES[config.engine.precision]
+    wanted = module if module is not None else model or config.model
+    tokens = dataset.x_train.dtype == torch.int64
+    made = make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens)
+    sample = dataset.inputs(dataset.x_train[:2], dtype)
+    shapes = dropout_shapes(made, sample)
+    masks = partial(draw_masks, made, shapes, dtype=dtype) if shapes else None
+    network = Network(made, loss.mean)
+    return Built(network, *network.initial(), masks, flops(made, sample))
+
+
+def make_networks(
+    config: ExperimentConfig, dataset: Dataset, seed: int, clients: int
+) -> tuple[dict[str, Built], tuple[str, ...]]:
+    """``[[models]]``: the networks by architecture, and whose is which; nothing where there are none."""
+    if not config.models:
+        return {}, ()
+    called = names(config.models)
+    built = [build(config, dataset, seed, None, each.under(config.model)) for each in config.models]
+    places = dealt([each.share for each in config.models], clients, seed)
+    return dict(zip(called, built, strict=True)), tuple(called[at] for at in places)
