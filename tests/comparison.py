@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from fedatlas.algorithm import Algorithm, Budget, State
+from fedatlas.algorithm import SERVER, Algorithm, Budget, State
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.data.batches import Draw, Rows, batches
+from fedatlas.data.batches import Draw, Rows, batches, parted_rows, public_rows
 from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
 from fedatlas.rng import numpy_stream
-from federation import Federation, another, cohorts, federation, play, sgd
+from federation import TWO, Federation, another, cohorts, federation, play, sgd
 from oracles.problem import EVERYBODY, Problem
 
 FOLDER = Path(__file__).parent / "oracles"
@@ -60,6 +60,7 @@ def problem_of(fed: Federation, plan: list[tuple[int, ...]], keys: Mapping[str, 
     further = tuple(another(fed.params, i).flatten() for i in range(1, fed.bench.algorithm.inits))
     stream = partial(numpy_stream, SEED)
     problem = Problem(dict(fed.params), clients, plan, order, **numbers, further=further, stream=stream)
+    problem = with_public(problem, fed)
     if fed.bench.algorithm.groups is None:
         return problem
 
@@ -67,6 +68,30 @@ def problem_of(fed: Federation, plan: list[tuple[int, ...]], keys: Mapping[str, 
         return [int(k) for k in numpy_stream(SEED, "chain", number, group, turn).permutation(members)]
 
     return problem._replace(groups=fed.bench.algorithm.groups(fed.begin(lr=keys["lr"])), chain=chain)
+
+
+def with_public(problem: Problem, fed: Federation) -> Problem:
+    """Adds the public rows with fedatlas's own draws of them, and whose network is which."""
+    held = fed.bench.rows(SERVER)
+
+    def shuffled(n: int, size: int, number: int, party: int, epoch: int) -> list[torch.Tensor]:
+        index = torch.arange(n)
+        draw = Draw(SEED, number, max(party, 0), size, first_epoch=epoch)
+        return [batch.x for batch in batches(Rows(index, index), Budget(epochs=1), draw)]
+
+    def aside(number: int, share: float) -> torch.Tensor:
+        judged = parted_rows(Rows(torch.arange(held.n), held.y), share, SEED, number, 0)[1]
+        assert judged is not None
+        return judged.x
+
+    return problem._replace(
+        public=(held.x, held.y),
+        shuffled=shuffled,
+        drawn=lambda number, many: public_rows(held.n, many, SEED, number),
+        aside=aside,
+        kinds={name: dict(one.network.initial()[0]) for name, one in fed.bench.architectures.items()},
+        owner=dict(enumerate(fed.bench.owners)),
+    )
 
 
 def distance(expected: Any, found: Any) -> float:
@@ -99,6 +124,7 @@ def disagreement(name: str, case: Mapping[str, Any], build: Callable[..., Algori
         batch_size=keys["batch_size"],
         budget=Budget(epochs=keys["epochs"]),
         weight_decay=keys["weight_decay"],
+        several=TWO if keys.get("several") else None,
     )
     plan = cohorts(keys["rounds"], m=keys["m"])
     expected = oracles()[name].run(problem_of(fed, plan, keys), **parameters)

@@ -44,6 +44,21 @@ class Smooth(nn.Module):
         return self.head(self.features(x))
 
 
+class Wider(nn.Module):
+    """4 - 9 - 3: another architecture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 9)
+        self.head = nn.Linear(9, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.hidden(x)))
+
+
+TWO: Mapping[str, Callable[[], nn.Module]] = {"six": Smooth, "nine": Wider}
+
+
 def cross_entropy(outputs: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
     losses = nn.functional.cross_entropy(outputs, y, reduction="none")
     return losses.mean() if weight is None else (losses * weight).sum() / weight.sum()

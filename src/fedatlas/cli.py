@@ -180,13 +180,17 @@ def predict(
         Path, typer.Argument(help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, or a folder of pictures.")
     ],
     out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
+    client: Annotated[int | None, typer.Option(help="By the model that this client would use.", min=0)] = None,
+    model: Annotated[str, typer.Option(help="By this one of several models.")] = "",
     plugin: Plugin = None,
 ) -> None:
     """Apply a run's model, with its preprocessing, to new rows."""
     from fedatlas.experiment.predict import load
 
     plug(plugin)
-    table = load(run).predict(file)
+    if client is not None and model:
+        raise ConfigError("give --client or --model, not both.")
+    table = load(run).predict(file, client=client, model=model)
     if out is None:
         sys.stdout.write(table.to_csv(index=False))
     else:

@@ -54,7 +54,7 @@ def sentence(setup: Setup) -> str:
     rows = f"{min(held):,} to {max(held):,}" if min(held) != max(held) else f"{held[0]:,}"
     return (
         f"{len(held)} clients with {rows} rows of {d.name} each ({c.partition.name}), {setup.algorithm.name} "
-        f"over {c.rounds} rounds, model {c.model.name}, seed {setup.seed}"
+        f"over {c.rounds} rounds, model {', '.join(setup.several) or c.model.name}, seed {setup.seed}"
     )
 
 

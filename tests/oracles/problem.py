@@ -5,7 +5,7 @@ A model is a vector of its 51 numbers, in the order of ``start``; `Problem.named
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,16 @@ class Problem(NamedTuple):
 
     further: tuple[Tensor, ...] = ()  # more initial models, where the algorithm begins with several
     stream: Callable[..., np.random.Generator] = np.random.default_rng  # (purpose, ...) -> the run's draws
+    public: Rows | None = None  # what everybody may see
+    shuffled: Callable[[int, int, int, int, int], list[Tensor]] | None = None  # (rows, batch size, round, party, epoch)
+    drawn: Callable[[int, int], Tensor] | None = None  # (round, how many) -> this round's public rows
+    aside: Callable[[int, float], Tensor] | None = None  # (round, share) -> public rows that the server judges by
+    kinds: Mapping[str, Named] = {}  # initial parameters by architecture, where clients' models differ in their width
+    owner: Mapping[int, str] = {}  # client -> its architecture
+
+    def of(self, client: int) -> Problem:
+        """The problem with the network that a client has."""
+        return self._replace(start=self.kinds[self.owner[client]]) if self.kinds else self
 
     @property
     def w0(self) -> Tensor:

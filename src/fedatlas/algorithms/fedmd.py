@@ -123,8 +123,8 @@ def fedmd(
         leaves="its model's class scores of public rows, in a mean (summed, not yet masked)",
         refuses={"compression": "what its clients send are class scores of public rows, no change of a model"},
         excluded_laws={
-            "fixed_point": "absolute differences have no gradient where they are 0: at a perfect fit it is the sign of a "
-            "rounding error, and Adam takes whole steps"
+            "fixed_point": "where all models agree, what is left to fit is a rounding error, of which Adam, dividing by the "
+            "gradient's size, makes whole steps"
         },
     )
 

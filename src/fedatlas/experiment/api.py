@@ -246,9 +246,15 @@ def predict(
     path: str | Path,
     rows: str | Path | pandas.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor,
     module: nn.Module | None = None,
+    *,
+    client: int | None = None,
+    model: str = "",
 ) -> pandas.DataFrame:
-    """A run's model on new rows (a file, a table or an array), with the preprocessing it was trained with."""
-    return load(path, module).predict(rows)
+    """A run's model on new rows (a file, a table or an array), with the preprocessing it was trained with.
+
+    ``client``: by the model that this client would use, its own where it has one; ``model``: by one of several, by name.
+    """
+    return load(path, module).predict(rows, client=client, model=model)
 
 
 def load(path: str | Path, module: nn.Module | None = None) -> Loaded:

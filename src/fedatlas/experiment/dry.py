@@ -122,5 +122,5 @@ def show(found: dict[str, Any]) -> None:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
     console.print(f"About {seconds_text(found['seconds_about'])} of training ({found['plan']['reason']}).")
     for notice in found["notices"]:
-        console.print(f"Notice: {notice}")
+        console.print(f"Notice: {notice}", markup=False)
     console.print("Nothing was trained.")

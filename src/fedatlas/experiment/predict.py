@@ -11,16 +11,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedatlas.algorithm import Facts, Message, State
 from fedatlas.data.files import read_inputs
 from fedatlas.data.preprocess import Preprocess
+from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.model import Network
+from fedatlas.engine.seal import MEMORY
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.experiment.checkpoint import Checkpoints
 from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.experiment.networks import DTYPES
-from fedatlas.experiment.record import RunFolder
+from fedatlas.experiment.networks import DTYPES, Built
+from fedatlas.experiment.personal import used_by
+from fedatlas.experiment.record import RunFolder, file_of
 from fedatlas.experiment.run import own_module
+from fedatlas.experiment.setup import make_algorithm, with_batch_norm
 from fedatlas.metrics.quality import predictions
 from fedatlas.models import make_loss, make_model
 from fedatlas.models.chain import resized
+from fedatlas.models.config import names
+from fedatlas.tree import Tree
 
 if TYPE_CHECKING:
     import pandas
@@ -33,31 +42,94 @@ class Loaded(NamedTuple):
 
     path: Path
     config: ExperimentConfig
-    model: nn.Module
+    model: nn.Module | None  # that of all clients; None where each has its own, or one of its architecture
     rows: pandas.DataFrame  # of metrics.jsonl
     summary: Mapping[str, Any]
     preprocess: Preprocess
+    module: nn.Module | None = None  # the network of one's own that the run had
 
     def predict(
-        self, rows: str | Path | pandas.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor
+        self,
+        rows: str | Path | pandas.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor,
+        *,
+        client: int | None = None,
+        model: str = "",
     ) -> pandas.DataFrame:
         """The class of each row and the probability of each class, or the number in the target's unit.
 
         ``rows``: a file (.csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures), a table, or an array in stored form.
+        By the model that ``client`` would use, or one of several by name; else by that of all.
         """
+        used = self.client_model(client) if client is not None else self.named(model)
         x = read_rows(Path(rows), self.preprocess) if isinstance(rows, str | Path) else self.preprocess.apply(rows)
-        parameter = next(self.model.parameters(), None)
+        parameter = next(used.parameters(), None)
         if x.is_floating_point() and parameter is not None:
             x = x.to(parameter.dtype)
         with torch.inference_mode():
-            outputs = torch.cat([self.model(x[at : at + PIECE]) for at in range(0, max(len(x), 1), PIECE)])
+            outputs = torch.cat([used(x[at : at + PIECE]) for at in range(0, max(len(x), 1), PIECE)])
         return as_table(outputs, self.preprocess)
+
+    def named(self, model: str = "") -> nn.Module:
+        """One of the run's models: the first without a name; ConfigError where there is none of that name."""
+        if not model:
+            if self.model is None:
+                raise ConfigError(f"'{self.path}' has no model of all clients: {self.choices()}.")
+            return self.model
+        file = self.path / file_of("model", model)
+        if not file.exists():
+            raise ConfigError(f"'{self.path}' has no model '{model}': {self.choices()}.")
+        return filled(self.network(model if self.config.models else ""), load_file(file))
+
+    def client_model(self, client: int) -> nn.Module:
+        """The model that a client would use, rebuilt from the last checkpoint: its own where it has one."""
+        if not 0 <= client < self.summary["clients"]:
+            raise ConfigError(f"client {client}: the run has the clients 0 to {self.summary['clients'] - 1}.")
+        architecture = self.architecture(client)
+        made = self.network(architecture)
+        several = {name: as_built(self.network(name)) for name in names(self.config.models)}
+        algorithm = with_batch_norm(make_algorithm(self.config), self.config.model.bn, len(several))
+        states = ClientStates()
+        restored = Checkpoints(self.path / "checkpoint", self.config.hash()).load(states)
+        K, classes = int(self.summary["clients"]), len(self.preprocess.class_names)
+
+        def state_of(message: Message) -> State:
+            kept = {name: x for name, x in (states.get(client) or {}).items() if name != MEMORY}
+            if kept or algorithm.client_init is None:
+                return kept
+            first = Tree(message["model"]) if "model" in message else as_built(made).params
+            return algorithm.client_init(first, Facts(0.0, 0.0, K, classes, float(restored.round), 0.0))
+
+        try:
+            found = used_by(client, algorithm, restored.server, state_of, several, architecture)
+        finally:
+            states.close()
+        return filled(made, {**found.params, **found.buffers})
+
+    def architecture(self, client: int) -> str:
+        """The name of a client's architecture; "" where all have the same."""
+        record = json.loads((self.path / "partition.json").read_text(encoding="utf-8"))
+        return str(record["models"][str(client)]) if self.config.models else ""
+
+    def network(self, architecture: str = "") -> nn.Module:
+        """The run's network, untrained."""
+        config, done = self.config, self.preprocess
+        outputs = make_loss(config.model.loss, done.task, len(done.class_names)).width()
+        own = dict(zip(names(config.models), config.models, strict=True))
+        model = own[architecture].under(config.model) if architecture else config.model
+        wanted = model.model_copy(update={"init": ""}) if self.module is None else self.module
+        dtype = DTYPES[config.engine.precision]
+        return make_model(wanted, done.shape, outputs, config.seed, dtype, tokens=done.kind == "tokens")
+
+    def choices(self) -> str:
+        """What can be named."""
+        stems = [path.stem.removeprefix("model-") for path in sorted(self.path.glob("model-*.safetensors"))]
+        named = f"one of its models ({', '.join(stems)}), or " if stems else ""
+        return f"name {named}a client (0 to {self.summary['clients'] - 1})"
 
 
 def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
-    """Model, configuration and rows of a run. ``module`` where the run had a network of one's own."""
+    """Models, configuration and rows of a run. ``module`` where the run had a network of one's own."""
     import pandas
-    from safetensors.torch import load_file
 
     folder = RunFolder.open(Path(path))
     config = folder.config()
@@ -68,16 +140,32 @@ def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
     summary = folder.summary()
     own_module(folder.path, module, resume=True)
     done = Preprocess.from_json(json.loads((folder.path / "preprocess.json").read_text(encoding="utf-8")))
-    outputs = make_loss(config.model.loss, done.task, len(done.class_names)).width()
-    wanted = config.model.model_copy(update={"init": ""}) if module is None else module
-    dtype = DTYPES[config.engine.precision]
-    model = make_model(wanted, done.shape, outputs, config.seed, dtype, tokens=done.kind == "tokens")
-    state = load_file(folder.path / "model.safetensors")
-    if any(state[name].shape != x.shape for name, x in model.state_dict().items() if name in state):
-        model = resized(model, state)  # an algorithm that adds units made it
-    model.load_state_dict(state)
-    model.eval()
-    return Loaded(folder.path, config, model, pandas.DataFrame(folder.rows()), summary, done)
+    found = Loaded(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
+    file = folder.path / file_of("model")
+    return found._replace(model=filled(found.network(), load_file(file))) if file.exists() else found
+
+
+def load_file(file: Path) -> dict[str, Tensor]:
+    """A state dict from a .safetensors file."""
+    from safetensors.torch import load_file as read
+
+    found: dict[str, Tensor] = read(file)
+    return found
+
+
+def filled(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """The network with a trained state, ready to predict; of other widths where an algorithm that adds units made it."""
+    own = {name: state[name] for name in module.state_dict()}
+    if any(own[name].shape != x.shape for name, x in module.state_dict().items()):
+        module = resized(module, own)
+    module.load_state_dict(own)
+    return module.eval()
+
+
+def as_built(module: nn.Module) -> Built:
+    """A network in the form that runs know, as far as a finished one needs it."""
+    network = Network(module, lambda outputs, y, weight: outputs.sum())  # nothing is trained any more
+    return Built(network, *network.initial(), None, 0)
 
 
 def read_rows(file: Path, done: Preprocess) -> Tensor:
