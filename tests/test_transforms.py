@@ -39,7 +39,7 @@ from sealing import KEYS, compressed, made, using
 from wire import Wire, spied
 
 # Nothing goes up that could be compressed: no update, or none that is a change of what the server told; pinned below.
-REFUSING = {"centralised", "local_only", "gossip", "push_sum", "fedma"}
+REFUSING = {"centralised", "local_only", "gossip", "push_sum", "fedma", "fedmd"}
 EVERY = [(name, kind) for name in sorted(ALGORITHMS.keys() - REFUSING) for kind in sorted(KEYS)]
 every = pytest.mark.parametrize(("name", "kind"), EVERY)
 # With workers and after a resume those that remember or draw can go wrong; the others are pure functions of one update.

@@ -32,6 +32,14 @@ fraction = 1.0           # share of the clients that take part in a round; or si
 name = "mlp"             # 'fedatlas list models'
 hidden = [64]
 
+# [[models]]             # clients with different models, in place of name and hidden above; for fedmd, feddf, local_only
+# name = "mlp"
+# hidden = [16]
+# share = 0.5            # of the clients; the shares make 1 together
+# [[models]]
+# name = "cnn2"
+# share = 0.5
+
 [algorithm]
 name = "fedavg"          # 'fedatlas list algorithms'; parameters of each: 'fedatlas show NAME'
 
