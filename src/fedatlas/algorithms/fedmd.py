@@ -21,6 +21,7 @@ revisit. The consensus is uniform and the server sees a mean only; the paper's c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -43,7 +44,7 @@ from fedatlas.algorithm import (
     Update,
     Work,
 )
-from fedatlas.algorithms.distillation import distance
+from fedatlas.algorithms.distillation import Distance, distance
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, weights_of
 from fedatlas.tree import Tree
@@ -63,52 +64,24 @@ def fedmd(
     private_epochs: Count = 50,
 ) -> Algorithm:
     """f~ = (1/m) sum f_k on public rows; f_k <- f~ by ``digest``, then its own rows again."""
-    fit = distance(digest, temperature)
-
-    def objective(
-        model: Model, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
-    ) -> torch.Tensor:
-        return fit(model.logits(params, batch), batch.y)
-
-    public = Local(1, data="public", optimizer="adam", lr=RATE, batch_size=BATCH, pass_steps=STEPS, weight_decay=0.0)
-    own = Task(start=lambda message, client, facts: own_model(message, client), finish=keep)
-    tasks = {
-        "train": own,
-        "start": own._replace(options=public._replace(epochs=start_epochs)),
-        "private": own._replace(options=Local(private_epochs, patience=Patience(WITHOUT_GAIN))),
-        "score": Task(survey=scores, finish=hand_in, options=public._replace(steps=0, rows=rows), survey_passes=1.0),
-        "digest": own._replace(
-            objective=objective, options=public._replace(epochs=digest_epochs, rows=rows, targets="consensus")
-        ),
-    }
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         like = next(iter(next(iter(models.values())).values()))
         return {"consensus": like.new_empty(0), "notices": notices(facts.get("public", 0), rows)}
 
-    def prepare(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-        for what, epochs in (("start", start_epochs), ("private", private_epochs)):
-            if epochs:
-                yield Ask(round.cohort, what, silence(round.cohort), "sum")
-        return server
-
-    def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-        asked = silence(round.cohort)
-        replies = yield Ask(round.cohort, "score", asked, "mean", weights_of(algorithm, round))
-        if replies.value is None:
-            return server
-        server = {**server, **cast_like({"consensus": replies.value["scores"]}, server)}
-        told = {k: {"consensus": server["consensus"]} for k in replies.clients}
-        yield Ask(replies.clients, "digest", told, "sum")
-        usual = {k: Budget(revisit_epochs) for k in replies.clients}
-        yield Ask(replies.clients, "train", asked, "sum", budgets={**usual, **round.budgets})
-        return server
-
     return Algorithm(
         "fedmd",
-        rounds=rounds,
-        prepare=prepare,
-        tasks=tasks,
+        rounds=partial(learn, revisit_epochs),
+        prepare=partial(set_up, {"start": start_epochs, "private": private_epochs}),
+        tasks={
+            "train": OWN,
+            "start": OWN._replace(options=PUBLIC._replace(epochs=start_epochs)),
+            "private": OWN._replace(options=Local(private_epochs, patience=Patience(WITHOUT_GAIN))),
+            "score": Task(
+                survey=scores, finish=hand_in, options=PUBLIC._replace(steps=0, rows=rows), survey_passes=1.0
+            ),
+            "digest": digesting(distance(digest, temperature), PUBLIC._replace(epochs=digest_epochs, rows=rows)),
+        },
         server_init=server_init,
         client_init=lambda params, facts: {"model": params},
         broadcast=lambda server, client_id: {},
@@ -157,6 +130,43 @@ def scores(model: Model, data: Data, message: Message, client: State) -> Mapping
 def hand_in(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
     """The scores go up."""
     return {"scores": facts.survey["scores"]}, client
+
+
+OWN = Task(start=lambda message, client, facts: own_model(message, client), finish=keep)
+PUBLIC = Local(data="public", optimizer="adam", lr=RATE, batch_size=BATCH, pass_steps=STEPS, weight_decay=0.0)
+
+
+def digesting(fit: Distance, options: Local) -> Task:
+    """f_k learns the consensus of the message."""
+
+    def objective(
+        model: Model, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    ) -> torch.Tensor:
+        return fit(model.logits(params, batch), batch.y)
+
+    return OWN._replace(objective=objective, options=options._replace(targets="consensus"))
+
+
+def set_up(epochs: Mapping[str, int], algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+    """Before round 1: every client trains its model on the public rows, then on its own."""
+    for what, count in epochs.items():
+        if count:
+            yield Ask(round.cohort, what, silence(round.cohort), "sum")
+    return server
+
+
+def learn(revisit_epochs: int, algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
+    """A round: score, consensus, digest, revisit."""
+    asked = silence(round.cohort)
+    replies = yield Ask(round.cohort, "score", asked, "mean", weights_of(algorithm, round))
+    if replies.value is None:
+        return server
+    server = {**server, **cast_like({"consensus": replies.value["scores"]}, server)}
+    told = {k: {"consensus": server["consensus"]} for k in replies.clients}
+    yield Ask(replies.clients, "digest", told, "sum")
+    usual = {k: Budget(revisit_epochs) for k in replies.clients}
+    yield Ask(replies.clients, "train", asked, "sum", budgets={**usual, **round.budgets})
+    return server
 
 
 def notices(public: int, rows: int) -> list[str]:
