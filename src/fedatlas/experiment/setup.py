@@ -161,10 +161,7 @@ def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
 
 def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    if config.engine.device == "cuda":
-        raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
-    if config.engine.plan == "native" and find_compiler() is None:
-        raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
+    check_engine(config)
     algorithm = make_algorithm(config)
     check_model(config, algorithm, module)
     config, notices = apply_fixes(config, algorithm)
@@ -222,6 +219,14 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         own_module=module is not None,
         algorithm_facts=facts,
     )
+
+
+def check_engine(config: ExperimentConfig) -> None:
+    """ConfigError where this machine, or this version, cannot do what ``[engine]`` asks for."""
+    if config.engine.device == "cuda":
+        raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
+    if config.engine.plan == "native" and find_compiler() is None:
+        raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
 
 
 def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dataset, int]:
