@@ -183,22 +183,22 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     dataset, public = without_public(dataset, count, dtype)
     check_asked(config, dataset, partition)
     several, owners = make_networks(config, dataset, seed, len(partition.clients))
-    loss = checked_loss(config, dataset)
     network, params, buffers, masks, cost = first = (
         next(iter(several.values())) if several else build(config, dataset, seed, module)
     )
+    chain = chain_of(algorithm, network, dataset.inputs(dataset.x_train[:2], dtype))
+    params, buffers = network.initial() if chain else (params, buffers)
     for each in several.values() or (first,):
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
     algorithm = with_batch_norm(algorithm, config.model.bn, len(several))
     notices += [*data_notices(dataset), *profile_notices(config, algorithm)]
-    chain = chain_of(algorithm, network, dataset.inputs(dataset.x_train[:2], dtype))
     rows = PartyRows(dataset, partition, seed, dtype, public)
     sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
     bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
     kinds = {name: Architecture(one.network, one.masks, one.flops) for name, one in several.items()}
-    bench = bench._replace(raw_bytes=sent, transform=transform, architectures=kinds, owners=owners, chain=chain)
-    bench = bench._replace(public=0 if public is None else public.n)
+    bench = bench._replace(raw_bytes=sent, transform=transform, architectures=kinds, owners=owners)
+    bench = bench._replace(public=0 if public is None else public.n, chain=chain)
     return Setup(
         config=config,
         seed=seed,
@@ -211,7 +211,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         network=network,
         params=params,
         buffers=buffers,
-        loss=loss,
+        loss=checked_loss(config, dataset),
         bench=bench,
         flops=cost,
         several=several,
