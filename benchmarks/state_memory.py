@@ -36,7 +36,7 @@ def tables(clients: int, rounds: int, algorithm: str) -> dict[str, Any]:
         "model": {"name": "cnn2"},
         "algorithm": {"name": algorithm},
         "local": {"batch_size": ROWS, "lr": 0.01},
-        "evaluation": {"every": max(rounds, 1)},
+        "evaluation": {"every": max(rounds, 1), "on": "validation", "validation": 0.25},
         "checkpoint": {"every": max(rounds, 1), "keep": 1},
     }
 

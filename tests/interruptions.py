@@ -128,8 +128,8 @@ def full_disk(base: Path, limit: int) -> int:
     return code
 
 
-def polite(base: Path, number: int) -> int:
-    """Ctrl-C and SIGTERM."""
+def polite(base: Path, number: int, after: float) -> int:
+    """Ctrl-C and SIGTERM, well before the run would end."""
 
     def work() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -137,7 +137,7 @@ def polite(base: Path, number: int) -> int:
 
     path = base / f"signal-{number}"
     pid = fork(work)
-    time.sleep(0.25)
+    time.sleep(after)
     os.kill(pid, number)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.waitpid(fork(lambda: start_or_resume(path)), 0)
@@ -170,7 +170,7 @@ def main(base: Path) -> None:
         "random": kills_at_random_times(base, 20, seconds),
         "writes": kills_at_every_write(base),
         "full": [full_disk(base, limit) for limit in (2_000, 20_000, 60_000)],
-        "signals": [polite(base, number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "signals": [polite(base, number, seconds / 3) for number in (signal.SIGINT, signal.SIGTERM)],
         "seconds": time.perf_counter() - started,
     }
     sys.stdout.write(json.dumps(counts) + "\n")

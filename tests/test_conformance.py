@@ -42,9 +42,13 @@ LAWS = (
 )
 
 
+SHORTER = {"fedmd": {"start_epochs": 2, "private_epochs": 3}, "feddf": {"steps": 40, "patience": 10}}
+"""Work that is long by default and no different for it."""
+
+
 def algorithm(name: str, law: str) -> Algorithm:
     """The algorithm with its defaults, or a skip with the reason its record gives."""
-    made: Algorithm = ALGORITHMS[name]()
+    made: Algorithm = ALGORITHMS[name](**SHORTER.get(name, {}))
     if law in made.excluded_laws:
         pytest.skip(f"{name}: {made.excluded_laws[law]}")
     return made
