@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, Round, State, Unit
+from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows, examples_of
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
@@ -86,6 +87,16 @@ def another(params: Tree, number: int) -> Tree:
     """A further initial model."""
     stream = numpy_stream(7, "init", number)
     return params.map(lambda x: x + torch.tensor(stream.normal(scale=0.5, size=tuple(x.shape)), dtype=x.dtype))
+
+
+# Work that is long by default and no different for it.
+SHORTER = {"fedmd": {"start_epochs": 2, "private_epochs": 3}, "feddf": {"steps": 40, "patience": 10}}
+
+
+def brief(name: str) -> Algorithm:
+    """An algorithm with its defaults, where it works long on public rows with less of that."""
+    made: Algorithm = ALGORITHMS[name](**SHORTER.get(name, {}))
+    return made
 
 
 class Federation(NamedTuple):

@@ -132,7 +132,8 @@ def polite(base: Path, number: int, after: float) -> int:
     """Ctrl-C and SIGTERM, well before the run would end."""
 
     def work() -> None:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for each in (signal.SIGINT, signal.SIGTERM):  # a shell's background job begins with SIGINT ignored
+            signal.signal(each, signal.default_int_handler)
         start_or_resume(path)
 
     path = base / f"signal-{number}"

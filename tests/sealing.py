@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fedatlas.algorithm import Algorithm, Transform
-from fedatlas.algorithms import ALGORITHMS
 from fedatlas.transforms import TRANSFORMS
-from federation import Federation, federation
+from federation import Federation, brief, federation
 
 KEYS: dict[str, dict[str, Any]] = {"topk": {"share": 0.2}, "qsgd": {"levels": 3}, "float16": {}, "clip": {"norm": 0.02}}
 
@@ -23,4 +22,4 @@ def using(algorithm: Algorithm, transform: Transform | None, **local: Any) -> Fe
 
 def compressed(name: str, kind: str, **local: Any) -> Federation:
     """An algorithm with its defaults under a transform."""
-    return using(ALGORITHMS[name](), made(kind), **local)
+    return using(brief(name), made(kind), **local)

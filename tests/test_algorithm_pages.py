@@ -19,7 +19,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
 from fedatlas.experiment import catalogue, config
 from fedatlas.experiment.setup import make_algorithm
-from federation import federation, play
+from federation import brief, federation, play
 
 FOLDER = Path(__file__).parents[1] / "docs" / "algorithms"
 HEADINGS = ("Symbols", "Update rules", "Objective", "Deviations", "Cost", "Expected curve", "Command")
@@ -108,7 +108,7 @@ class Deep(nn.Module):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_cost_of_its_page_is_counted(name: str) -> None:
     """Bytes down and up per client (or superclient) and round, and of the states, in multiples of the model's."""
-    made = ALGORITHMS[name]()
+    made = brief(name)
     fed = federation(made, make=Deep if made.needs_chain else Wide, dtype=torch.float32)
     model = sum(x.numel() * x.element_size() for x in fed.params.values())
     server, host = play(fed, [(0, 1, 3), (1, 2, 3)])

@@ -23,7 +23,7 @@ from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import SerialExecutor, run_job
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.pool import PoolExecutor, can_fork
-from federation import SIZES, cohorts, fast, federation, gap, play, same, sgd, stacked, states
+from federation import SIZES, brief, cohorts, fast, federation, gap, play, same, sgd, stacked, states
 from wire import Wire, spied
 
 NAMES = sorted(ALGORITHMS)
@@ -42,13 +42,9 @@ LAWS = (
 )
 
 
-SHORTER = {"fedmd": {"start_epochs": 2, "private_epochs": 3}, "feddf": {"steps": 40, "patience": 10}}
-"""Work that is long by default and no different for it."""
-
-
 def algorithm(name: str, law: str) -> Algorithm:
     """The algorithm with its defaults, or a skip with the reason its record gives."""
-    made: Algorithm = ALGORITHMS[name](**SHORTER.get(name, {}))
+    made = brief(name)
     if law in made.excluded_laws:
         pytest.skip(f"{name}: {made.excluded_laws[law]}")
     return made
@@ -119,8 +115,11 @@ def tuned(bench: Bench) -> SerialExecutor:
     return SerialExecutor(bench, FastRunner(bench, SIZES, "tuned", "float64"))
 
 
-@pytest.mark.parametrize("make", [fast, tuned, stacked])
-@pytest.mark.parametrize("optimizer", [sgd(), sgd(momentum=0.9, nesterov=True), Optimizer("adam")])
+OPTIMIZERS = [sgd(), sgd(momentum=0.9, nesterov=True), Optimizer("adam")]
+ENGINES = [(make, optimizer) for make in (fast, stacked) for optimizer in OPTIMIZERS] + [(tuned, OPTIMIZERS[1])]
+
+
+@pytest.mark.parametrize(("make", "optimizer"), ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_engines(name: str, optimizer: Optimizer, make: Callable[[Bench], Executor]) -> None:
     """The fast engine agrees with the oracle, in float64 on a smooth network, over rounds, states and ragged batches."""
@@ -161,7 +160,7 @@ def test_workers(name: str, quick: bool) -> None:
         return FastRunner(bench, SIZES, "program", "float64") if quick else run_job
 
     alone, host = play(fed, make=lambda bench: SerialExecutor(bench, runner(bench)))
-    for workers, chunk in ((1, 1), (2, 2), (3, 5)):
+    for workers, chunk in ((2, 2) if quick else (1, 1), (3, 5)):
         made = partial(PoolExecutor, workers=workers, chunk=chunk)
         together, pool_host = play(fed, make=lambda bench, made=made: made(bench, runner(bench)))
         pool_host.executor.close()

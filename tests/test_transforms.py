@@ -104,7 +104,11 @@ def test_bytes_counted_are_bytes_encoded(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind", "make"),
-    [*((*case, fast) for case in EVERY), ("scaffold", "topk", stacked), ("fedavg", "qsgd", stacked)],
+    [
+        *((name, kind, fast) for name, kind in EVERY if kind == "topk" or name == "scaffold"),  # after the local work
+        ("scaffold", "topk", stacked),
+        ("fedavg", "qsgd", stacked),
+    ],
 )
 def test_engines_agree(name: str, kind: str, make: Callable[[Bench], Executor]) -> None:
     """Loop and fast engine, in float64: there no coordinate is chosen or rounded otherwise for a last bit."""
