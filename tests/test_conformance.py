@@ -156,13 +156,12 @@ def test_workers(name: str, quick: bool) -> None:
     """Any number of workers and any chunk size give the bits of one process."""
     fed = federation(algorithm(name, "workers"))
 
-    def runner(bench: Bench) -> Callable[[Bench, Job], Result]:
-        return FastRunner(bench, SIZES, "program", "float64") if quick else run_job
-
-    alone, host = play(fed, make=lambda bench: SerialExecutor(bench, runner(bench)))
+    # One runner for all: its programs are derived once, and hold nothing of a run.
+    work: Callable[[Bench, Job], Result] = FastRunner(fed.bench, SIZES, "program", "float64") if quick else run_job
+    alone, host = play(fed, make=lambda bench: SerialExecutor(bench, work))
     for workers, chunk in ((2, 2) if quick else (1, 1), (3, 5)):
         made = partial(PoolExecutor, workers=workers, chunk=chunk)
-        together, pool_host = play(fed, make=lambda bench, made=made: made(bench, runner(bench)))
+        together, pool_host = play(fed, make=lambda bench, made=made: made(bench, work))
         pool_host.executor.close()
         assert same(alone, together), (workers, chunk)
         assert same(states(host), states(pool_host)), (workers, chunk)
