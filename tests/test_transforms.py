@@ -120,7 +120,7 @@ def test_engines_agree(name: str, kind: str, make: Callable[[Bench], Executor]) 
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@every_stateful
+@pytest.mark.parametrize(("name", "kind"), [pair for pair in EVERY if pair[1] == "topk"] + [("scaffold", "qsgd")])
 def test_workers(name: str, kind: str) -> None:
     """Any number of workers and any chunk size give the bits of one process; memories cross as states do."""
     fed = compressed(name, kind)
