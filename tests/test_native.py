@@ -233,6 +233,17 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, tables: dict[str,
         run(Experiment.of(**{**tables, "local": {"lr": 1e30}}), out=tmp_path / "run")
 
 
+def test_a_label_that_is_no_class_touches_no_memory() -> None:
+    """The loss is no number, which ends a run; torch would raise an error."""
+    net, batch = made(Smooth), batches_of((12,), [5])[0]
+    params, buffers = parts(net)
+    program = derive(spec_of(net), batch, {"lr": 0.1}, native=True)
+    assert program.emitted.code
+    strange = batch._replace(y=torch.tensor([0, 1, 4, 10**6, -1]))
+    _, _, losses = stepped({5: program}, params, buffers, {"lr": 0.1}, [strange])
+    assert losses[0] != losses[0]
+
+
 def test_a_text_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time it is taken from the cache."""
     code = f"#define REAL float\n{KERNELS}\n{PROBE}"

@@ -137,10 +137,14 @@ INLINE void log_softmax(long I, long J, real *out, long oi, const real *A, long 
   }
 }
 
-/* mean of -A[i, y[i]] over the rows whose class is not ``ignore`` */
-INLINE real nll(long I, const real *A, long ai, long aj, const int64_t *y, long yi, int64_t ignore) {
+/* mean of -A[i, y[i]] over the rows whose class is not ``ignore``; NaN where one is none of the J classes */
+INLINE real nll(long I, long J, const real *A, long ai, long aj, const int64_t *y, long yi, int64_t ignore) {
   real sum = 0, count = 0;
-  for (long i = 0; i < I; i++)
-    if (y[i * yi] != ignore) sum -= A[i * ai + y[i * yi] * aj], count += 1;
+  for (long i = 0; i < I; i++) {
+    if (y[i * yi] == ignore) continue;
+    if (y[i * yi] < 0 || y[i * yi] >= J) return NAN;
+    sum -= A[i * ai + y[i * yi] * aj];
+    count += 1;
+  }
   return sum / count;
 }

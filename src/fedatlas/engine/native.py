@@ -183,7 +183,8 @@ class _Native(Emitter):
         if weight is not None or reduction != 1 or y not in self.given or value(scores).dim() != 2:
             raise NotNative("this form of the loss has no C")
         (i, j), (yi, *_) = value(scores).stride(), value(y).stride()
-        found = f"nll({value(scores).shape[0]}, {self.pointer(scores)}, {i}, {j}, {self.given[y]}, {yi}, {ignore})"
+        rows, classes = value(scores).shape
+        found = f"nll({rows}, {classes}, {self.pointer(scores)}, {i}, {j}, {self.given[y]}, {yi}, {ignore})"
         self.lines.append(f"{self.local(node)} = {found};")
 
     def local(self, node: Op) -> str:
@@ -365,9 +366,11 @@ class _Native(Emitter):
         if dim != 1 or value(index).dim() != 2 or value(index).shape[1] != 1 or index not in self.given:
             raise NotNative(f"{node.target}: this form has no C")
         (i, j), at = value(out).stride(), value(index).stride()[0]
-        place = f"i * {i} + {self.given[index]}[i * {at}] * {j}"
         more = f"{self.pointer(source)}[i * {value(source).stride()[0]}]"
-        self.lines.append(f"for (long i = 0; i < {value(index).shape[0]}; i++) {self.pointer(out)}[{place}] += {more};")
+        column = f"{self.given[index]}[i * {at}]"
+        inside = f"if ({column} >= 0 && {column} < {value(out).shape[1]})"  # a label that is no class writes nowhere
+        rows = f"for (long i = 0; i < {value(index).shape[0]}; i++)"
+        self.lines.append(f"{rows} {inside} {self.pointer(out)}[i * {i} + {column} * {j}] += {more};")
 
     def sum(self, node: Op, method: str) -> None:
         """Sums over some dimensions, or the Euclidean norms along them."""
