@@ -263,14 +263,15 @@ def check(model: str, given: argparse.Namespace, folder: Path) -> str:
 
 SWEPT = 4  # clients, all of whom train one epoch a round
 SWEEP_BATCH = 10
+MORE = {"lenet5": (64,)}  # further batch sizes: that of the CIFAR-10 reproductions
 SECONDS = {"shakespeare_lstm": 1.5, "stackoverflow_lstm": 1.5}  # of a round of the tuned loop; else `USUAL`
 USUAL = 0.4
 
 
-def synthetic(model: str, steps: int, folder: Path) -> str:
+def synthetic(model: str, batch: int, steps: int, folder: Path) -> str:
     """Rows that the model can read, so many batches for each client; what they hold does not change the time of a step."""
     shape, outputs = PAPER_SIZES.get(model, ((64,), 10))
-    n, stream = SWEPT * SWEEP_BATCH * steps, numpy_stream(1, "benchmark", model)
+    n, stream = SWEPT * batch * steps, numpy_stream(1, "benchmark", model)
     labels = np.arange(outputs)
     if model.endswith("lstm"):
         x, test_x = stream.integers(1, outputs, (n, *shape)), np.ones((outputs, *shape), np.int64)
@@ -297,23 +298,25 @@ def sweep(models: Sequence[str], rounds: int, folder: Path) -> list[dict[str, An
                 if name not in running:
                     entry = Entry(name, sys.executable, "ours.py", name)
                     running[name] = stack.enter_context(Running(entry, folder / f"sweep-{name}.log"))
-            try:
-                found.append({"model": model, **swept(model, running, rounds, folder)})
-            except OutError as error:
-                found.append({"model": model, "out": str(error)})
-                running.clear()
+            for batch in (SWEEP_BATCH, *MORE.get(model, ())):
+                try:
+                    found.append({"model": model, **swept(model, batch, running, rounds, folder)})
+                except OutError as error:
+                    found.append({"model": model, "batch": batch, "out": str(error)})
+                    running.clear()
+                    break
     return found
 
 
-def swept(model: str, running: dict[str, Running], rounds: int, folder: Path) -> dict[str, Any]:
+def swept(model: str, batch: int, running: dict[str, Running], rounds: int, folder: Path) -> dict[str, Any]:
     """One model: seconds of each contestant's rounds. The tuned loop says how many steps make a round of the wanted length."""
     cohort, steps = list(range(SWEPT)), 3
     seconds: dict[str, list[float]] = {name: [] for name in running}
-    trial = Workload(model, SWEEP_BATCH, synthetic(model, steps, folder), SWEPT, SWEPT, 1)
+    trial = Workload(model, batch, synthetic(model, batch, steps, folder), SWEPT, SWEPT, 1)
     running["tuned-1"].open(trial)
     step = [running["tuned-1"].round(cohort, 1)["seconds"] for _ in range(2)][1] / (SWEPT * steps)
     steps = max(3, min(200, round(SECONDS.get(model, USUAL) / (SWEPT * step))))
-    workload = trial._replace(data=synthetic(model, steps, folder))
+    workload = trial._replace(data=synthetic(model, batch, steps, folder))
     for contestant in running.values():
         contestant.open(workload)
         contestant.round(cohort, 1)
@@ -323,7 +326,7 @@ def swept(model: str, running: dict[str, Running], rounds: int, folder: Path) ->
             answer = contestant.round(cohort, 1)
             seconds[name].append(answer["seconds"])
             note = answer["note"] if name == "fast" else note
-    return {"batch": SWEEP_BATCH, "steps": steps, "note": note, "seconds": seconds}
+    return {"batch": batch, "steps": steps, "note": note, "seconds": seconds}
 
 
 def say(text: str) -> None:

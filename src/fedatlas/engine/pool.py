@@ -167,8 +167,13 @@ class PoolExecutor:
         slot = -(-slot // mmap.PAGESIZE) * mmap.PAGESIZE
         self.arena = Arena(mmap.mmap(-1, told + told // 4 + ROOM), mmap.mmap(-1, slot * max(slots, 16)), slot)
         self.workers = []
-        for _ in range(self.count):
-            self.workers.append(self._fork(self.arena))
+        gc.collect()
+        gc.freeze()  # collected objects would be copied page by page in every worker
+        try:
+            for _ in range(self.count):
+                self.workers.append(self._fork(self.arena))
+        finally:
+            gc.unfreeze()
         return self.arena
 
     def _fork(self, arena: Arena) -> Worker:
@@ -177,14 +182,11 @@ class PoolExecutor:
         inherited = [worker.pipe for worker in self.workers] + [ours]
         arguments = (self.bench, self.run_job, theirs, arena, inherited, os.getpid())
         process = context.Process(target=_work, args=arguments, daemon=True)
-        gc.collect()
-        gc.freeze()  # collected objects would be copied page by page in every worker
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DeprecationWarning
             )  # Python 3.12 warns of threads; workers use none of them
             process.start()
-        gc.unfreeze()
         theirs.close()
         return Worker(process, ours)
 

@@ -17,7 +17,7 @@ from fedatlas.metrics import intervals, quality
 from fedatlas.metrics.fairness import client_summary
 
 HELD = 8  # models whose figures are kept
-PIECE, PICTURES = 2000, 250  # rows a forward pass; of pictures so few that activations stay in the cache
+PIECE, PICTURES = 2000, 125  # rows a forward pass; of pictures so few that activations stay in the cache
 TWO = 2
 QUALITY = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
