@@ -277,7 +277,7 @@ def synthetic(model: str, batch: int, steps: int, folder: Path) -> str:
         x, test_x = stream.integers(1, outputs, (n, *shape)), np.ones((outputs, *shape), np.int64)
     else:
         x, test_x = stream.normal(size=(n, *shape)).astype(np.float32), np.zeros((outputs, *shape), np.float32)
-    y = stream.integers(0, outputs, n)
+    y = stream.permutation(np.arange(n) % outputs)  # every class that a test row has
     if model == "stackoverflow_lstm":  # an answer at every step
         y, test_x = stream.integers(1, outputs, (n, *shape)), test_x[:2]
         labels = np.full((2, *shape), outputs - 1)

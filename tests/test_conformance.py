@@ -19,8 +19,8 @@ from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.host import Executor, Host
-from fedatlas.engine.job import Bench, Job, Result
-from fedatlas.engine.loop import SerialExecutor, run_job
+from fedatlas.engine.job import Bench
+from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.pool import PoolExecutor, can_fork
 from federation import SIZES, brief, cohorts, fast, federation, gap, play, same, sgd, stacked, states
@@ -150,16 +150,15 @@ def test_engines_in_float32(name: str) -> None:
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_workers(name: str, quick: bool) -> None:
+def test_workers(name: str) -> None:
     """Any number of workers and any chunk size give the bits of one process."""
     fed = federation(algorithm(name, "workers"))
 
     # One runner for all: its programs are derived once, and hold nothing of a run.
-    work: Callable[[Bench, Job], Result] = FastRunner(fed.bench, SIZES, "program", "float64") if quick else run_job
+    work = FastRunner(fed.bench, SIZES, "program", "float64")
     alone, host = play(fed, make=lambda bench: SerialExecutor(bench, work))
-    for workers, chunk in ((2, 2) if quick else (1, 1), (3, 5)):
+    for workers, chunk in ((2, 2), (3, 5)):
         made = partial(PoolExecutor, workers=workers, chunk=chunk)
         together, pool_host = play(fed, make=lambda bench, made=made: made(bench, work))
         pool_host.executor.close()

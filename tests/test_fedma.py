@@ -294,6 +294,11 @@ def test_a_run_whose_model_grows(tmp_path: Path) -> None:
     assert figures["units of body.1"] == len(state["body.1.bias"]) > 64
     loaded = fedatlas.load(whole.path)
     assert loaded.rows["figures"][0]["growth"] == 1.0
+    units = [figures["units of body.1"] for figures in loaded.rows["figures"]]
+    assert all(  # a round's operations are those of the model that it began with: 64 inputs, 10 outputs
+        spent > 0 and spent % (2 * (64 + 10) * began) == 0
+        for spent, began in zip(loaded.rows["flops"][1:], units, strict=False)
+    )
     assert loaded.model.get_submodule("head").in_features == figures["units of body.1"]
     setup = set_up(asked(*grow).config, 1)
     found = loaded.predict(setup.dataset.x_test)

@@ -157,6 +157,22 @@ def test_a_dry_run_says_what_a_run_then_sends(tmp_path: Path) -> None:
     assert looked["returning"] < 5
 
 
+@pytest.mark.parametrize(
+    "algorithm", [{"name": "fedseq"}, {"name": "fedmd", "start_epochs": 1}, {"name": "ifca", "starts": 2}]
+)
+def test_a_dry_run_knows_the_set_up(algorithm: dict[str, object], tmp_path: Path) -> None:
+    """One client's set-up stands for everybody's; how many clients a chain has follows from their rows."""
+    tables = {"rounds": 2, "algorithm": algorithm}
+    looked = fedatlas.dry_run(Experiment.of(**tables))
+    done = run(Experiment.of(**tables), out=tmp_path / "run", baselines=False)
+    rows = fedatlas.load(done.path).rows
+    sent = rows["bytes_up"] + rows["bytes_down"] + rows["bytes_peer"]
+    assert looked["bytes_setup"] == pytest.approx(sent[0], rel=0.01)
+    assert looked["bytes_setup"] > 0
+    assert looked["bytes_total"] == pytest.approx(sent.sum(), rel=0.1)
+    assert 0 < looked["seconds_setup"] < looked["seconds_about"]
+
+
 def test_a_dry_run_where_nobody_returns() -> None:
     looked = fedatlas.dry_run(Experiment.of(failures={"dropout": 1.0}))
     assert (looked["returning"], looked["bytes_total"]) == (0, 0)

@@ -9,8 +9,10 @@ import numpy as np
 from rich.console import Console
 from torch import nn
 
+from fedatlas.algorithm import Round
 from fedatlas.data.partition import draw, draw_text
 from fedatlas.deploy import codec
+from fedatlas.engine.host import Cost
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
@@ -18,7 +20,7 @@ from fedatlas.experiment.report.words import bytes_text, facts_text, seconds_tex
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, set_up
 from fedatlas.experiment.summary import partition_facts
-from fedatlas.experiment.trial import trial
+from fedatlas.experiment.trial import trial, trial_of_setup
 
 SHOWN = 40  # clients whose holdings fit on a screen
 DRAWN = 20  # rounds that are drawn to see how many return
@@ -42,20 +44,27 @@ def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.M
 
 
 def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[str, Any]:
-    """Who holds what, how many bytes, about how long. One client's work is timed, from a model that is thrown away."""
+    """Who holds what, how many bytes, about how long. One party's work is timed, from a model that is thrown away."""
     setup = set_up(config, (config.seeds or (config.seed,))[0], module)
-    plan, rounds = resolve_plan(setup), setup.config.rounds
-    drawn = [draw_round(setup.config, setup.sizes, setup.seed, t) for t in range(1, min(max(rounds, 1), DRAWN) + 1)]
+    plan, rounds, algorithm = resolve_plan(setup), setup.config.rounds, setup.algorithm
+    before, server = trial_of_setup(setup, plan) if algorithm.prepare is not None else (Cost(), {})
+    groups = algorithm.groups(server) if algorithm.groups is not None else None
+    drawn = [
+        draw_round(setup.config, setup.sizes, setup.seed, t, groups) for t in range(1, min(max(rounds, 1), DRAWN) + 1)
+    ]
     returning = sum(d.round.m for d in drawn) / len(drawn)
-    somebody = next(
-        (d.round.cohort[:1] for d in drawn if d.round.m), tuple(k for k in setup.sizes if setup.sizes[k])[:1]
+    parties = [party for d in drawn for party in parties_of(d.round)]
+    together = len(parties) / len(drawn)
+    cost, one = trial(
+        setup, plan._replace(workers=1), [*parties, tuple(k for k in setup.sizes if setup.sizes[k])[:1]][0]
     )
-    cost, one = trial(setup, plan._replace(workers=1), somebody)
-    messages = setup.algorithm.sends == "messages"
-    up, down = (round(b * returning) if messages else 0 for b in (cost.bytes_up, cost.bytes_down))
-    seconds = one if setup.algorithm.sends == "rows" else one * returning / max(plan.workers, 1)
-    peer = between_clients(setup, round(returning))
-    notices = [*setup.notices, *left_out(setup)]
+    messages = algorithm.sends == "messages"
+    up, down = (round(b * together) if messages else 0 for b in (cost.bytes_up, cost.bytes_down))
+    workers = max(plan.workers, 1)
+    seconds = one if algorithm.sends == "rows" else one * together / workers
+    peer = between_clients(setup, round(returning)) + round(cost.bytes_peer * together)
+    first = before.bytes_up + before.bytes_down + before.bytes_peer
+    notices = list(setup.notices)
     if not returning:
         notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
     return {
@@ -63,13 +72,15 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
         "held": draw_text(setup.partition, setup.dataset.y_train.numpy(), setup.dataset.class_names),
         "cohort": len(drawn[0].selected),
         "returning": returning,
-        "sends": setup.algorithm.sends,
+        "sends": algorithm.sends,
         "examples_per_round": drawn[0].round.examples,
+        "bytes_setup": first,
         "bytes_up_per_round": up,
         "bytes_down_per_round": down,
         "bytes_peer_per_round": peer,
-        "bytes_total": (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0),
-        "seconds_about": seconds * rounds,
+        "bytes_total": first + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0),
+        "seconds_setup": sum(before.seconds.values()) / workers,
+        "seconds_about": sum(before.seconds.values()) / workers + seconds * rounds,
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.algorithm_facts),
         "models": setup.owned(),
@@ -77,15 +88,11 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     }
 
 
-def left_out(setup: Setup) -> list[str]:
-    """What the estimate does not know."""
-    algorithm = setup.algorithm
-    chains = "; how its chains share the bytes between server and clients is known after it" if algorithm.groups else ""
-    return (
-        [f"The set-up of '{algorithm.name}' before round 1 is not in these figures{chains}."]
-        if algorithm.prepare
-        else []
-    )
+def parties_of(round: Round) -> list[tuple[int, ...]]:
+    """Those who work apart from each other in a round: its clients, or its groups where these are drawn as one."""
+    if round.units:
+        return [unit.members for unit in round.units if unit.members]
+    return [(k,) for k in round.cohort]
 
 
 def between_clients(setup: Setup, m: int) -> int:
@@ -117,6 +124,9 @@ def show(found: dict[str, Any]) -> None:
         "rows": f"All rows go up once: {total}.",
         "nothing": "Nothing is sent.",
     }
+    if found["bytes_setup"] or found["seconds_setup"]:
+        spent = f"{bytes_text(found['bytes_setup'])} and takes about {seconds_text(found['seconds_setup'])}"
+        console.print(f"The set-up before round 1 sends {spent}.")
     console.print(said[found["sends"]])
     if found["algorithm_facts"]:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")

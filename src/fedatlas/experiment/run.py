@@ -29,6 +29,7 @@ from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up
 from fedatlas.experiment.summary import planted_groups, summarise
 from fedatlas.metrics.clusters import cluster_figures
+from fedatlas.models import flops
 from fedatlas.rounds import federated
 
 Row = dict[str, Any]
@@ -82,6 +83,7 @@ class Simulation:
         self.evaluator = Evaluator(setup, plan.threads)
         self.data = fingerprint(setup)
         self.server: State = {}
+        self.began: State = {}  # the server as the round found it
         self.number = 0
         self.saved = -1  # round of the last checkpoint
         self.metrics_bytes = 0
@@ -116,12 +118,12 @@ class Simulation:
         lr = learning_rate(local.schedule, local.lr, number, setup.config.rounds)
         groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
         drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups)
-        before = self.server
+        self.began = self.server
         try:
             self.server = self._drive(drawn, number, lr)
             return self._close(number, drawn, self.host.cost, lr, started)
         except DivergedError:
-            self.server = before  # the last one that was finite is what is kept
+            self.server = self.began  # the last one that was finite is what is kept
             raise
 
     def _drive(self, drawn: Drawn, number: int, lr: float) -> State:
@@ -146,8 +148,7 @@ class Simulation:
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
         row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
-        flops = sum(passes * self.setup.built(name).flops for name, passes in cost.passes_of.items())
-        row |= {"flops": int(flops), "peak_memory_bytes": machine.peak_memory()}
+        row |= {"flops": self._flops(cost), "peak_memory_bytes": machine.peak_memory()}
         if self.setup.algorithm.figures is not None:
             row["figures"] = dict(self.setup.algorithm.figures(self.server))
         self.metrics_bytes = self.folder.append(row)
@@ -155,6 +156,15 @@ class Simulation:
         if last or number % config.checkpoint.every == 0:
             self.save()
         return row
+
+    def _flops(self, cost: Cost) -> int:
+        """Operations of a round, each party's passes times its network's; where shapes change, of the model it began with."""
+        setup = self.setup
+        if not any(task.reshapes for task in setup.algorithm.tasks.values()):
+            return int(sum(passes * setup.built(name).flops for name, passes in cost.passes_of.items()))
+        params = self.began.get("model", setup.params)
+        x = setup.dataset.inputs(setup.dataset.x_train[:2], next(iter(params.values())).dtype)
+        return int(cost.passes * flops(setup.network.module, x, params))
 
     def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
         work = self.host.work if drawn else {}

@@ -1,16 +1,62 @@
-"""A round that is thrown away: what it costs under a plan, for ``--dry-run`` and ``plan = "calibrate"``."""
+"""Work that is thrown away: what a round or a set-up costs under a plan, for ``--dry-run`` and ``plan = "calibrate"``."""
 
 from __future__ import annotations
 
 import time
 
-from fedatlas.algorithm import Unit
+from fedatlas.algorithm import SERVER, Ask, Replies, State, Unit
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor
-from fedatlas.engine.host import Cost, Host
+from fedatlas.engine.host import Cost, Executor, Host
 from fedatlas.experiment.cohort import draw_round
-from fedatlas.experiment.setup import Setup, first_server
+from fedatlas.experiment.setup import Setup, all_clients, first_server
 from fedatlas.rounds import federated
+
+
+class Sampled(Host):
+    """Asks one party for each task, once, and takes its answer for everybody's: costs are those of all."""
+
+    def __init__(self, setup: Setup, executor: Executor) -> None:
+        super().__init__(setup.bench, executor, ClientStates(), setup.sizes, setup.seed)
+        self.known: dict[tuple[str, bool], tuple[Replies, Cost]] = {}  # by task, and whether the server was asked
+
+    def answer(self, ask: Ask, number: int, lr: float) -> Replies:
+        if not ask.to:
+            return super().answer(ask, number, lr)
+        one, before = ask.to[:1], self.cost
+        key = (ask.what, one == (SERVER,))
+        if key not in self.known:
+            for _ in range(2):  # the first derives the step
+                self.cost = Cost()
+                found = super().answer(ask._replace(to=one), number, lr)
+            self.known[key] = found, self.cost
+        found, cost = self.known[key]
+        many = len(ask.to)
+        seconds = {ask.what: before.seconds.get(ask.what, 0.0) + many * sum(cost.seconds.values())}
+        self.cost = before._replace(
+            bytes_up=before.bytes_up + many * cost.bytes_up,
+            bytes_down=before.bytes_down + many * cost.bytes_down,
+            bytes_peer=before.bytes_peer + many * cost.bytes_peer,
+            seconds={**before.seconds, **seconds},
+        )
+        each = {k: update for update in found.each.values() for k in ask.to}
+        work = {k: done for done in found.work.values() for k in ask.to}
+        return found._replace(clients=tuple(sorted(ask.to)), each=each, work=work)
+
+
+def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
+    """About what the algorithm's set-up before round 1 costs (seconds of one worker), and a server that has gone through it."""
+    algorithm, executor = setup.algorithm, make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
+    host = Sampled(setup, executor)
+    server = first_server(setup, host)
+    try:
+        if algorithm.prepare is not None:
+            before = algorithm.prepare(algorithm, server, all_clients(setup))
+            server = dict(host.drive(before, 0, setup.config.local.lr))
+    finally:
+        executor.close()
+        host.states.close()
+    return host.cost, server
 
 
 def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[Cost, float]:

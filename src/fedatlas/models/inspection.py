@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -53,15 +55,16 @@ def has_batch_norm(module: nn.Module) -> bool:
     return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
 
 
-def flops(module: nn.Module, x: Tensor) -> int:
+def flops(module: nn.Module, x: Tensor, state: Mapping[str, Tensor] | None = None) -> int:
     """Floating-point operations of a forward pass for one row of ``x`` (n, ...), in evaluation mode.
 
-    Matrix products and convolutions, two operations for a multiplication and an addition; biases, activations,
-    pools and norms are not counted. A training step is about three of these (ALGORITHMS.md C13).
+    ``state``: tensors in place of the module's own, whose shapes may differ. Matrix products and convolutions, two
+    operations for a multiplication and an addition; biases, activations, pools and norms are not counted. A training
+    step is about three of these (ALGORITHMS.md C13).
     """
     counter = _FlopCounter()
     with evaluating(module), torch.no_grad(), counter:
-        module(x)
+        functional_call(module, dict(state or {}), (x,))
     return counter.total // len(x)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -28,6 +29,7 @@ from fedatlas.experiment.report.words import (
 CLASSES, NUMBERS = ("accuracy", "macro_f1", "weighted_f1", "loss"), ("rmse", "mae", "r2", "loss")
 AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so far"}
 TRAINING = "training rows of the clients"
+CLIENT = "client_accuracy"
 CLIENTS = {"mean": "mean", "p10": "10th percentile", "min": "worst"}
 
 
@@ -47,12 +49,18 @@ def curves(entries: Sequence[Entry]) -> Choice:
     panels = [(key, _overlaid(entries, key)) for key in keys]
     if len(entries) == 1 and len(entries[0].subjects) == 1:
         panels = [(key, _single(first, key)) for key in keys]
-        if any(row["client_accuracy"] for row in first.rows):
-            panels.append(("client_accuracy", _clients(first)))
+        if any(row[CLIENT] for row in first.rows):
+            panels.append((CLIENT, _clients(first)))
+        panels += [(name, [Curve(name, 0, points(first, "figures", name))]) for name in _own(first)]
     options = [
         Option(axis, label, [_figure(first, key, found, axis) for key, found in panels]) for axis, label in AXES.items()
     ]
     return Choice("axis", "Against", options)
+
+
+def _own(subject: Subject) -> Sequence[str]:
+    """What the algorithm says of its state beside the figures of quality."""
+    return list(subject.rows[0].get("figures") or {})
 
 
 def points(subject: Subject, *path: str) -> list[tuple[int, float, float, float]]:
@@ -101,7 +109,7 @@ def _single(subject: Subject, key: str) -> list[Curve]:
 
 
 def _clients(subject: Subject) -> list[Curve]:
-    return [Curve(name, i, points(subject, "client_accuracy", key)) for i, (key, name) in enumerate(CLIENTS.items())]
+    return [Curve(name, i, points(subject, CLIENT, key)) for i, (key, name) in enumerate(CLIENTS.items())]
 
 
 def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Figure:
@@ -112,20 +120,23 @@ def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Fi
         Series(c.label, c.style, [Point(p[column], p[3], _tip(c, p, key, several)) for p in c.points], c.thin)
         for c in found
     ]
-    name = NAMES.get(key, "accuracy over the clients")
-    title = capital(name)
+    title = capital(_name(key))
     head = ("curve", "round", "bytes_so_far", "seconds_so_far", key)
     table = [(c.label, *p) for c in found for p in c.points]
     ends = [f"{c.label} ends at {number(c.points[-1][3])}" for c in found if c.points and not c.thin]
     draw = partial(_draw, x, Axis(title), series, f"{title} against {AXES[axis]}: {'; '.join(ends)}.")
     return Figure(
-        f"{key}-by-{axis}",
+        re.sub(r"\W+", "-", f"{key}-by-{axis}"),
         title,
         _how(subject, key, training=any(c.label == TRAINING for c in found), seeds=any(c.thin for c in found)),
         draw,
         csv_text(head, table),
         (NARROW,),
     )
+
+
+def _name(key: str) -> str:
+    return "accuracy over the clients" if key == CLIENT else NAMES.get(key, key)
 
 
 def _draw(x: Axis, y: Axis, series: Sequence[Series], label: str, width: int) -> str:
@@ -144,12 +155,14 @@ def _x_axis(axis: str, most: float) -> Axis:
 
 def _tip(curve: Curve, point: tuple[int, float, float, float], key: str, several: bool) -> str:
     who = f"{curve.label}: " if several else ""
-    what = f"{NAMES.get(key, 'accuracy')} {number(point[3])}"
+    what = f"{'accuracy' if key == CLIENT else _name(key)} {number(point[3])}"
     return f"{who}round {point[0]}, {what} ({bytes_text(point[1])}, {seconds_text(point[2])})"
 
 
 def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
-    if key == "client_accuracy":
+    if key in _own(subject):
+        return f"After each round, what the algorithm '{subject.config.algorithm.name}' says of its own state."
+    if key == CLIENT:
         return (
             "Accuracy of the model at each client, on rows that the client keeps for testing: the mean over the clients, "
             "the client at the 10th percentile, and the worst one. Lines that stay apart mean that some clients are served badly."
