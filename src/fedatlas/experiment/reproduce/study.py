@@ -20,6 +20,7 @@ from fedatlas.experiment.record import CONFIG, RunFolder
 from fedatlas.experiment.reproduce.ablations import FACTORS, ablation
 from fedatlas.experiment.reproduce.blog import blog
 from fedatlas.experiment.reproduce.drawing import draw, plain
+from fedatlas.experiment.reproduce.fedprox import fedprox_synthetic
 from fedatlas.experiment.reproduce.fedseq import fedseq_cifar10
 from fedatlas.experiment.reproduce.fedseq_grouping import fedseq_grouping
 from fedatlas.experiment.reproduce.fedseq_shakespeare import fedseq_shakespeare
@@ -32,6 +33,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Study]] = {
     "fedseq-cifar10": fedseq_cifar10,
     "fedseq-shakespeare": fedseq_shakespeare,
     "fedseq-grouping": fedseq_grouping,
+    "fedprox-synthetic": fedprox_synthetic,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
 }
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
