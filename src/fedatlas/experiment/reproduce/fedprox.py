@@ -24,10 +24,7 @@ def fedprox_synthetic(quick: bool = False, shorter: int | None = None) -> Study:
     rounds = shorter or (20 if quick else ROUNDS)
     seeds = SEEDS[:1] if quick else SEEDS
     parts = tuple(
-        Part(part(name, share), tables(name, share, rounds), seeds)
-        for share in STRAGGLERS
-        for name in METHODS
-        if share or name != "partial"  # FedAvg, where nobody is late
+        Part(part(name, share), tables(name, share, rounds), seeds) for share in STRAGGLERS for name in methods(share)
     )
     notes = (
         "Ten of 30 clients a round, batches of 10, rate 0.01, 20 epochs; a straggler runs 1 to 20. Logistic regression.",
@@ -46,11 +43,16 @@ def fedprox_synthetic(quick: bool = False, shorter: int | None = None) -> Study:
         Picture(
             f"{share}-stragglers",
             f"{title}: {share}%",
-            {part(name, share): CALLED[name] for name in METHODS if share or name != "partial"},
+            {part(name, share): CALLED[name] for name in methods(share)},
         )
         for share in STRAGGLERS
     )
     return Study("fedprox-synthetic", title, source, parts, gates, notes, curves=curves)
+
+
+def methods(share: int) -> list[str]:
+    """Those compared at a share of stragglers; where nobody is late, FedProx with mu = 0 is FedAvg."""
+    return [name for name in METHODS if share or name != "partial"]
 
 
 def part(name: str, share: int) -> str:
@@ -98,7 +100,7 @@ def tail(parts: Outcomes, name: str, rounds: int = 20) -> float:
 
 def level(share: int) -> Gate:
     """Accuracy and loss at the end."""
-    names = tuple(part(name, share) for name in METHODS if share or name != "partial")
+    names = tuple(part(name, share) for name in methods(share))
 
     def check(parts: Outcomes) -> Verdict:
         loss = listed(names, ends(parts, names, "loss"), "{:.2f}".format)
