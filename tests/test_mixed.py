@@ -403,7 +403,7 @@ def test_a_mixed_run_and_what_is_left_of_it(name: str, tmp_path: Path) -> None:
     assert files == [*(f"initial-{n}.safetensors" for n in facts), *saved]
     assert done.summary["model"] == "mlp-1, mlp-2"
     loaded = fedatlas.load(done.path)
-    with pytest.raises(ConfigError, match=r"has no model of all clients: name .*a client"):
+    with pytest.raises(ConfigError, match=r"has no model of all clients \(model\.safetensors\): name .*a client"):
         loaded.predict(torch.zeros(1, 1, 8, 8))
     agrees_with_its_record(done.path)
     if name == "feddf":
@@ -465,3 +465,11 @@ def test_everyone_takes_part_in_the_start() -> None:
     assert host.cost.bytes_up + host.cost.bytes_down < 5 * 2 * 2 * 100
     server, _ = play(fed, everyone(fed, 1))
     assert server["consensus"].shape == (12, 3)
+
+
+def test_a_dry_run_counts_every_architecture(tmp_path: Path) -> None:
+    """A client of each is tried out; together they send what the run then sends."""
+    given = config.read(None, ["algorithm={name='feddf', steps=5}", SMALL, *FEW])
+    looked = fedatlas.dry_run(Experiment(given))
+    spent = run_one(given, tmp_path / "run").summary["cost"]
+    assert looked["bytes_total"] == pytest.approx(spent["bytes_up"] + spent["bytes_down"], rel=0.01)

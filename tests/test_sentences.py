@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import fedatlas
 from fedatlas import Experiment, cli
 from fedatlas.errors import ConfigError, DataError, FedatlasError
 from fedatlas.experiment import catalogue, config
@@ -307,3 +310,36 @@ def test_an_infinite_target_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="NaN or infinite"):
         set_up(config.read(None, ["data.name=file", f"data.path={tmp_path / 'i.npz'}", "data.task=numbers"]), 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("public.per_class=2",), r"\[public\]: 'fedavg' uses no public rows"),
+        (("failures.dropout=1",), "nobody ever returns"),
+    ],
+)
+def test_what_is_written_and_does_nothing_is_said(overrides: tuple[str, ...], words: str) -> None:
+    notices = set_up(config.read(None, overrides), 1).notices
+    assert any(re.search(words, notice) for notice in notices)
+
+
+def test_a_run_that_stops_early_says_why(tmp_path: Path) -> None:
+    asked = ["run", "rounds=5", "stop.accuracy=0.01", "--no-baselines", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-c", "from fedatlas.cli import main; main()", *asked]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert re.search(r"Stopped after round 0 of 5: accuracy 0\.\d+ has reached 0\.01", said)
+
+
+def test_a_table_that_is_not_utf8_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("café,y\n1,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match="it is not UTF-8 text: save it as UTF-8"):
+        set_up(config.read(None, ["data.name=file", f"data.path={tmp_path / 'latin.csv'}", "data.label=y"]), 1)
+
+
+def test_a_damaged_summary_is_one_sentence(tmp_path: Path) -> None:
+    path = run(Experiment.of(rounds=0), out=tmp_path / "run", baselines=False).path
+    (path / "summary.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"is damaged .*--resume"):
+        fedatlas.report(path)
+    assert fedatlas.resume(path).summary["rounds"] == 0

@@ -31,7 +31,7 @@ File = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
 Plugin = Annotated[
     list[Path] | None,
-    typer.Option("--plugin", help="Python file that brings ALGORITHMS, MODELS or PARTITIONS of your own."),
+    typer.Option("--plugin", help="Python file that brings ALGORITHMS, MODELS, PARTITIONS or TRANSFORMS of your own."),
 ]
 
 
@@ -93,10 +93,16 @@ def run(
         found = dry.dry_run(config.read(path, overrides))
         emit(found) if as_json else dry.show(found)
         return
-    if resume is not None:
-        done = api.resume(resume, overrides, baselines=baselines, progress=progress)
-    else:
-        done = api.run(api.Experiment(config.read(path, overrides)), out=out, baselines=baselines, progress=progress)
+    try:
+        if resume is not None:
+            done = api.resume(resume, overrides, baselines=baselines, progress=progress)
+        else:
+            experiment = api.Experiment(config.read(path, overrides))
+            done = api.run(experiment, out=out, baselines=baselines, progress=progress)
+    except KeyboardInterrupt:
+        folder = resume or out or getattr(progress, "folder", None) or "FOLDER"
+        sys.stderr.write(f"fedatlas: stopped; what was done is kept, continue with: fedatlas run --resume {folder}\n")
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         emit({**done.summary, "run_dir": str(done.path)})
 
@@ -104,7 +110,10 @@ def run(
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="One or more run folders.")],
-    out: Annotated[Path | None, typer.Option(help="File to write (default: report.html in the first run).")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write (default: report.html in the run, comparison.html in the first of several)."),
+    ] = None,
     plugin: Plugin = None,
 ) -> None:
     """Write report.html for a run, or for several side by side."""
@@ -185,6 +194,7 @@ def predict(
     plugin: Plugin = None,
 ) -> None:
     """Apply a run's model, with its preprocessing, to new rows."""
+    from fedatlas.experiment.files import write_text
     from fedatlas.experiment.predict import load
 
     plug(plugin)
@@ -194,7 +204,7 @@ def predict(
     if out is None:
         sys.stdout.write(table.to_csv(index=False))
     else:
-        table.to_csv(out, index=False)
+        write_text(out, table.to_csv(index=False))
         typer.echo(f"{len(table)} predictions written to {out}")
 
 
@@ -214,7 +224,12 @@ def reproduce(
     """Run a published experiment as written and print published against obtained, gate by gate."""
     from fedatlas.experiment.reproduce import reproduce as reproduce_
 
-    if not reproduce_(name, quick=quick, rounds=rounds, only=only, out=out, publish=publish):
+    try:
+        passed = reproduce_(name, quick=quick, rounds=rounds, only=only, out=out, publish=publish)
+    except KeyboardInterrupt:
+        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
+        raise typer.Exit(INTERRUPTED) from None
+    if not passed:
         raise typer.Exit(1)
 
 
@@ -234,8 +249,6 @@ def main() -> None:
             raise
         sys.stderr.write(f"{wrong_usage(error)}\n")
         code = 2
-    if code == INTERRUPTED:
-        sys.stderr.write("fedatlas: stopped; what was done is kept, continue with: fedatlas run --resume FOLDER\n")
     sys.exit(code if isinstance(code, int) else 0)
 
 

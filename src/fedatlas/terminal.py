@@ -68,7 +68,7 @@ class Watcher:
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:
         """Says what runs and where it is kept."""
-        self.rounds, self.seen, self.begun = setup.config.rounds, [], time.perf_counter()
+        self.rounds, self.seen, self.begun, self.folder = setup.config.rounds, [], time.perf_counter(), folder
         self.out.print(f"[bold]{sentence(setup)}[/]")
         where = f"{plan.workers} worker{'s' if plan.workers > 1 else ''}"
         self.out.print(
@@ -184,7 +184,10 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     table.add_row("time", seconds_text(cost["seconds"]))
     gained = summary.get("gain")
     if gained:
+        own = " (own rows)" if any(row["own_rows"] for row in summary.get("per_client", ())) else ""
+        error = gained["figure"] == "rmse"  # the worst is the largest, under the same keys
+        words = {"mean": "mean", "p10": "p90" if error else "p10", "min": "worst"}
         for name, spread in gained["summary"].items():
-            line = ", ".join(f"{key} {figure_text(spread[key])}" for key in ("mean", "p10", "min"))
-            table.add_row(f"{gained['figure']}, {name.replace('_', ' ')}", line)
+            line = ", ".join(f"{word} {figure_text(spread[key])}" for key, word in words.items())
+            table.add_row(f"{gained['figure']}, {name.replace('_', ' ')}{own}", line)
     return table

@@ -49,12 +49,12 @@ def obtain(
     if found is not None:
         return found
     wanted = files[0] if len(files) == 1 else f"{files[0]} ... {files[-1]}"
-    absent = f"data set '{name}' is not on this machine: {wanted} is neither in {store}"
+    absent = f"data set '{name}' is not on this machine: {wanted} is not in {store}"
     if prepare is None or not remotes:
-        raise DataError(f"{absent}, nor can it be downloaded for you: {hint}")
+        raise DataError(f"{absent} and cannot be downloaded for you: {hint}")
     home = store.home()
     originals = fetch(
-        remotes, home, lambda why: f"{absent}, nor could it be downloaded ({why}): {hint or _by_hand(remotes)}"
+        remotes, home, lambda why: f"{absent} and could not be downloaded ({why}): {hint or _by_hand(remotes)}"
     )
     prepare(originals, home)
     for path in originals.values():

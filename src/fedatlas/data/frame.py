@@ -78,7 +78,12 @@ def _read_text(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     raw = path.read_bytes()
-    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    try:
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not UTF-8 text: save it as UTF-8, or convert it with iconv") from error
+    if not text.strip():
+        raise ValueError("it is empty")
     first, _, _ = text.partition("\n")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
     header = next(lines, [])

@@ -37,6 +37,20 @@ def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]
     return out
 
 
+def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
+    """What is written in the file and does nothing, or leaves nothing to do."""
+    out = []
+    if config.public is not None and algorithm.public is None:
+        out.append(f"[public]: '{algorithm.name}' uses no public rows; they are only taken out of the others.")
+    if (config.data.model_extra or {}).get("client") and config.partition.name != "natural":
+        out.append(
+            f"data.client is not used: partition.name = '{config.partition.name}' says who holds what; 'natural' takes the column's owners."
+        )
+    if config.failures.dropout == 1:
+        out.append("failures.dropout = 1: nobody ever returns, and the model stays as it is.")
+    return out
+
+
 def check_asked(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> None:
     """ConfigError for what these data and these clients cannot give."""
     have = sum(n > 0 for n in partition.sizes)

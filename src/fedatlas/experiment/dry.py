@@ -12,6 +12,7 @@ from torch import nn
 from fedatlas.algorithm import Round
 from fedatlas.data.partition import draw, draw_text
 from fedatlas.deploy import codec
+from fedatlas.engine.executors import Plan
 from fedatlas.engine.host import Cost
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
@@ -54,15 +55,17 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     ]
     returning = sum(d.round.m for d in drawn) / len(drawn)
     parties = [party for d in drawn for party in parties_of(d.round)]
-    together = len(parties) / len(drawn)
-    cost, one = trial(
-        setup, plan._replace(workers=1), [*parties, tuple(k for k in setup.sizes if setup.sizes[k])[:1]][0]
-    )
+    spent = spent_by(setup, plan, parties or [tuple(k for k in setup.sizes if setup.sizes[k])[:1]])
+    share = 1 / len(drawn) if parties else 0.0
+    sent = {
+        key: share * sum(getattr(cost, key) * n for cost, _, n in spent)
+        for key in ("bytes_up", "bytes_down", "bytes_peer")
+    }
     messages = algorithm.sends == "messages"
-    up, down = (round(b * together) if messages else 0 for b in (cost.bytes_up, cost.bytes_down))
+    up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
     workers = max(plan.workers, 1)
-    seconds = one if algorithm.sends == "rows" else one * together / workers
-    peer = between_clients(setup, round(returning)) + round(cost.bytes_peer * together)
+    seconds = spent[0][1] if algorithm.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
+    peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
     first = before.bytes_up + before.bytes_down + before.bytes_peer
     notices = list(setup.notices)
     if not returning:
@@ -86,6 +89,14 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
         "models": setup.owned(),
         "notices": notices,
     }
+
+
+def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[tuple[Cost, float, int]]:
+    """(cost, seconds, how many parties) of one party of each architecture, worked through alone."""
+    alike: dict[str, list[tuple[int, ...]]] = {}
+    for party in parties:
+        alike.setdefault(setup.bench.architecture(party[0]), []).append(party)
+    return [(*trial(setup, plan._replace(workers=1), some[0]), len(some)) for some in alike.values()]
 
 
 def parties_of(round: Round) -> list[tuple[int, ...]]:

@@ -73,7 +73,7 @@ class Loaded(NamedTuple):
         """One of the run's models: the first without a name; ConfigError where there is none of that name."""
         if not model:
             if self.model is None:
-                raise ConfigError(f"'{self.path}' has no model of all clients: {self.choices()}.")
+                raise ConfigError(f"'{self.path}' has no model of all clients (model.safetensors): {self.choices()}.")
             return self.model
         file = self.path / file_of("model", model)
         if not file.exists():

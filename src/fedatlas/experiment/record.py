@@ -137,4 +137,8 @@ class RunFolder:
             raise ConfigError(
                 f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}'."
             ) from None
+        except ValueError as error:
+            raise ConfigError(
+                f"'{self.path / SUMMARY}' is damaged ({error}): 'fedatlas run --resume {self.path}' writes it anew."
+            ) from None
         return out

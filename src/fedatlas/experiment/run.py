@@ -280,6 +280,10 @@ def run_one(
             write_end(simulation, folder, rows, str(error))
             raise
         simulation.save()
+        if simulation.number < setup.config.rounds:
+            progress.said(
+                f"Stopped after round {simulation.number} of {setup.config.rounds}: {stopped(config, rows)} ([stop])."
+            )
         summary = write_end(simulation, folder, rows)
     finally:
         simulation.close()
@@ -305,16 +309,18 @@ def own_module(path: Path, module: nn.Module | None, resume: bool) -> None:
         raise ConfigError(f"'{path}' was run with the model of its configuration: leave module out.")
 
 
-def stopped(config: ExperimentConfig, rows: list[Row]) -> bool:
-    """Whether ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds."""
+def stopped(config: ExperimentConfig, rows: list[Row]) -> str:
+    """Why ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds; else nothing."""
     if config.stop is None or not rows:
-        return False
+        return ""
     key, sign = ("rmse", -1.0) if "rmse" in rows[0] else ("accuracy", 1.0)
     seen = [(r["round"], sign * r[key]) for r in rows if r.get(key) is not None]
     best_round, _ = max(seen, key=lambda pair: (pair[1], -pair[0]))
     if config.stop.accuracy is not None and key == "accuracy" and seen[-1][1] >= config.stop.accuracy:
-        return True
-    return config.stop.patience is not None and seen[-1][0] - best_round >= config.stop.patience
+        return f"accuracy {seen[-1][1]:.4f} has reached {config.stop.accuracy:g}"
+    if config.stop.patience is not None and seen[-1][0] - best_round >= config.stop.patience:
+        return f"no better {key} since round {best_round}"
+    return ""
 
 
 def write_beginning(setup: Setup, folder: RunFolder) -> None:

@@ -31,6 +31,7 @@ from fedatlas.experiment.advice import (
     data_notices,
     network_notices,
     profile_notices,
+    unused_notices,
 )
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.compression import make_transform, transform_notices
@@ -192,7 +193,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
     algorithm = with_batch_norm(algorithm, config.model.bn, len(several))
-    notices += [*data_notices(dataset), *profile_notices(config, algorithm)]
+    notices += [*data_notices(dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     rows = PartyRows(dataset, partition, seed, dtype, public)
     sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
     bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from fedatlas.experiment.files import write_text
 
-REPORT = "report.html"
+REPORT, COMPARISON = "report.html", "comparison.html"
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
-    """Writes the report of these run folders to ``out`` (default: report.html in the first of them) and returns its path.
+    """Writes the report of these run folders to ``out`` and returns its path.
+
+    By default to report.html in the run's folder, of several to comparison.html in the first of them.
 
     ConfigError where a folder is no run, is not finished, is named twice, or predicts another kind of thing than the first.
     """
@@ -19,6 +21,6 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     from fedatlas.experiment.report.source import read_entries
 
     entries = read_entries([Path(run) for run in runs])
-    path = Path(out) if out is not None else Path(runs[0]) / REPORT
+    path = Path(out) if out is not None else Path(runs[0]) / (REPORT if len(runs) == 1 else COMPARISON)
     write_text(path, render(entries))
     return path

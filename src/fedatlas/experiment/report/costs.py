@@ -50,19 +50,34 @@ def _table(subject: Subject) -> Table:
     rows: list[list[Cell]] = []
     table: list[tuple[object, ...]] = []
 
-    def add(name: str, total: float, key: str, text: Callable[[float], str], *, each: bool = False) -> None:
-        per_visit = text(total / visits) if each and visits else ""
-        cells = [Cell(printed(total, subject.at(key), text)), Cell(text(total / rounds)), Cell(per_visit)]
-        rows.append([Cell(name), *cells])
-        table.append((name, total, total / rounds, total / visits if each and visits else None))
+    def add(name: str, key: str, text: Callable[[float], str], *, each: bool = False) -> None:
+        """Rounds are those from 1: what came before them stands in a line of its own."""
+        total, before = _at(cost, key), _at(subject.rows[0], key)
+        spent = total - before
+        per_visit = text(spent / visits) if each and visits else ""
+        rows.append(
+            [
+                Cell(name),
+                Cell(printed(total, subject.at(f"cost.{key}"), text)),
+                Cell(text(spent / rounds)),
+                Cell(per_visit),
+            ]
+        )
+        table.append((name, total, spent / rounds, spent / visits if each and visits else None))
 
     for key, name in DIRECTIONS.items():
         if cost[key] or key != "bytes_peer":
-            add(f"sent {name}", cost[key], f"cost.{key}", bytes_text, each=True)
-    add("time", cost["seconds"], "cost.seconds", seconds_text)
-    for phase, seconds in cost["seconds_by_phase"].items():
-        add(f"of which {PHASES.get(phase, phase)}", seconds, f"cost.seconds_by_phase.{phase}", seconds_text)
-    add("floating-point operations", cost["flops"], "cost.flops", flops_text, each=True)
+            add(f"sent {name}", key, bytes_text, each=True)
+    add("time", "seconds", seconds_text)
+    for phase in cost["seconds_by_phase"]:
+        add(f"of which {_phase(phase)}", f"seconds_by_phase.{phase}", seconds_text)
+    add("floating-point operations", "flops", flops_text, each=True)
+    first = subject.rows[0]
+    early = sum(first[key] for key in DIRECTIONS)
+    if early or first["flops"]:
+        said = f"{bytes_text(early)}, {seconds_text(first['seconds'])}"
+        rows.append([Cell("of these before round 1, by the algorithm's set-up"), Cell(said), Cell(""), Cell("")])
+        table.append(("bytes before round 1", early, None, None))
     memory = printed(cost["peak_memory_bytes"], subject.at("cost.peak_memory_bytes"), bytes_text)
     rows.append([Cell("peak memory of the main process"), Cell(memory), Cell(""), Cell("")])
     table.append(("peak memory of the main process", cost["peak_memory_bytes"], None, None))
@@ -73,6 +88,17 @@ def _table(subject: Subject) -> Table:
     head = [Cell("what"), Cell("in all"), Cell("per round"), Cell("per client and round")]
     text = csv_text(("what", "total", "per_round", "per_client_and_round"), table)
     return Table(f"{subject.key}-costs", f"Cost of {count(subject.summary['rounds'], 'round')}", head, rows, text)
+
+
+def _phase(name: str) -> str:
+    """'training', or what the algorithm calls its task."""
+    return PHASES.get(name, f"the task '{name}'")
+
+
+def _at(held: Plain, path: str) -> float:
+    """The figure under a dotted path; nothing where it is absent."""
+    first, _, rest = path.partition(".")
+    return _at(held[first], rest) if rest else float(held.get(first) or 0.0)
 
 
 def _visits(row: Plain) -> int:
@@ -110,7 +136,7 @@ def _seconds(subject: Subject) -> Figure:
         subject,
         "seconds",
         "Seconds in each round",
-        {p: PHASES.get(p, p) for p in phases},
+        {p: _phase(p) for p in phases},
         values,
         axis,
         seconds_text,
@@ -136,7 +162,8 @@ def _figure(
         tips = [f"{span}, {label}: {text(v)}" for span, v in zip(spans, means, strict=True)]
         stacks.append(Bars(label, style, means, tips))
     grouped = f" Each bar is the mean of up to {len(rounds[0])} rounds." if len(rounds[0]) > 1 else ""
-    how = f"One bar a round; its parts add up to the whole.{grouped}"
+    early = " What the set-up before round 1 took is not drawn." if subject.rows[0]["flops"] else ""
+    how = f"One bar a round; its parts add up to the whole.{grouped}{early}"
     draw = partial(_draw, [str(r[0]) for r in rounds], y, stacks, f"{title}: {', '.join(kinds.values())}")
     return Figure(f"{subject.key}-{name}", title, how, draw, csv, (NARROW,))
 

@@ -164,7 +164,7 @@ def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
         return f"After each round, what the algorithm '{subject.config.algorithm.name}' says of its own state."
     if key == CLIENT:
         return (
-            "Accuracy of the model at each client, on rows that the client keeps for testing: the mean over the clients, "
+            f"Accuracy of the model at each client, on {subject.judged_on}: the mean over the clients, "
             "the client at the 10th percentile, and the worst one. Lines that stay apart mean that some clients are served badly."
         )
     better = "Lower is better." if key in LOWER_IS_BETTER else "Higher is better."

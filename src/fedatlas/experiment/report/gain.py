@@ -159,13 +159,29 @@ def _sure(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _method(subject: Subject, gains: Gains) -> Markup:
     meant = Markup("; ").join(Markup("<b>{}</b>: {}").format(PARTS[p], MEANT[p]) for p in gains.parts)
-    own = any(row["own_rows"] for row in gains.rows)
-    rows = (
-        "each client's own rows, kept out of training" if own else f"the same {where(subject.config)} for every client"
+    started = "All start from the same model"
+    if subject.config.models:
+        started = "Each client starts from the model of its architecture, pooled rows from the first of the models; all"
+    judged = Markup("{}. {} and are judged by {} on {}.").format(
+        meant, started, NAMES[subject.headline], subject.judged_on
     )
-    return Markup("{}. All start from the same model and are judged by {} on {}.").format(
-        meant, NAMES[subject.headline], rows
-    )
+    return judged + Markup("").join(Markup(" {}").format(line) for line in _unequal(subject, gains))
+
+
+def _unequal(subject: Subject, gains: Gains) -> list[str]:
+    """Where the sides did not do the same amount of work."""
+    out: list[str] = []
+    if len(gains.parts) == 1:
+        return out
+    if subject.rows[0]["flops"]:
+        out.append(
+            "Together began with a set-up before round 1, which the others did not have; what it brought counts for together."
+        )
+    if any(len(row["selected"]) < len(gains.rows) for row in subject.rows[1:]):
+        out.append(
+            "Together and pooled, a round trains the rows of those who take part; alone, every client trains in every round."
+        )
+    return out
 
 
 def _picture(subject: Subject, gains: Gains) -> Figure:

@@ -17,6 +17,9 @@ ALIKE = 1.02  # largest to smallest, up to which a picture would show nothing
 BOTH = (NARROW, WIDE)
 
 
+NAMED = 60  # clients that a sentence names
+
+
 def held_blocks(subject: Subject) -> list[Block]:
     """The section of one run."""
     facts = subject.summary["partition_facts"]
@@ -26,7 +29,28 @@ def held_blocks(subject: Subject) -> list[Block]:
     if "target_mean" in facts:
         out.append(_targets(subject))
     out += [_sizes(subject)] if max(facts["sizes"]) > ALIKE * min(facts["sizes"]) else []
-    return [*out, _table(subject), *weight_blocks(subject)]
+    return [*out, *together(subject), _table(subject), *weight_blocks(subject)]
+
+
+def together(subject: Subject) -> list[Block]:
+    """Which clients share a model, or are drawn as one."""
+    found, groups = subject.summary.get("clusters"), subject.summary.get("groups")
+    if found:
+        members: dict[int, list[str]] = {}
+        for k, cluster in found["assignment"].items():
+            members.setdefault(cluster, []).append(k)
+        who = "; ".join(f"cluster {cluster}: {_listed(members[cluster])}" for cluster in sorted(members))
+        return [Text(f"At the end the clients share {count(found['number'], 'model')}: {who}.")]
+    if groups:
+        sizes = [len(group) for group in groups]
+        who = "; ".join(map(_listed, groups)) if sum(sizes) <= NAMED else f"of {min(sizes)} to {max(sizes)}"
+        return [Text(f"The clients form {count(len(groups), 'superclient')}, each trained through in a chain: {who}.")]
+    return []
+
+
+def _listed(clients: Sequence[object]) -> str:
+    """'0, 3, 5', or how many where they are too many to read."""
+    return ", ".join(map(str, clients)) if len(clients) <= NAMED else count(len(clients), "client")
 
 
 def _sentence(subject: Subject) -> str:

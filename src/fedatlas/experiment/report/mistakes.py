@@ -7,8 +7,9 @@ from functools import partial
 
 from fedatlas.experiment.report.blocks import NARROW, WIDE, Block, Cell, Figure, Figures, Key, Keys, Table, Text
 from fedatlas.experiment.report.charts import Axis, Bars, Point, Shaded, bars, diagonal, heat
+from fedatlas.experiment.report.opening import models_used
 from fedatlas.experiment.report.source import Subject
-from fedatlas.experiment.report.words import count, csv_text, number, printed, share, where
+from fedatlas.experiment.report.words import capital, count, csv_text, number, printed, share, where
 
 CLASSES_OPEN = 24
 WIDE_FROM = 16  # classes from which a matrix takes the whole width
@@ -20,7 +21,8 @@ def error_blocks(subject: Subject) -> list[Block]:
     if subject.numbers:
         return []
     if not final.get("per_class_f1"):
-        return [Text("Every client uses a model of its own here, so that there is no single confusion matrix to show.")]
+        whose = capital(models_used(subject))
+        return [Text(f"{whose}, so that there is no single confusion matrix to show.")]
     pictures = [*([_matrix(subject)] if "confusion" in final else []), _f1(subject)]
     many = len(final["per_class_f1"]) >= WIDE_FROM
     return [*(pictures if many else [Figures(pictures)]), _table(subject), *_two_class(subject)]

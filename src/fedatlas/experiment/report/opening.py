@@ -136,12 +136,15 @@ def _keys(entry: Entry) -> list[Key]:
     )
     out = [Key(f"{NAMES[key]}{', mean' if several else ''}", printed(final[key], entry.at(f"final.{key}")), note)]
     gained = None if several else s.get("gain")
-    for part, term in (("local_only", "each alone, mean"), ("centralised", "all rows pooled")):
+    own = first.own_rows
+    terms = {"federated": "together, mean"} if own else {}
+    for part, term in (terms | {"local_only": "each alone, mean", "centralised": "all rows pooled"}).items():
         if gained and part in gained["summary"]:
             found = gained["summary"][part]
             worst = (
-                f"worst client {number(found['min'])}" if part == "local_only" else "what sharing the rows would give"
+                "what sharing the rows would give" if part == "centralised" else f"worst client {number(found['min'])}"
             )
+            worst += "; on the clients' own rows" if own else ""
             out.append(
                 Key(f"{NAMES[key]}, {term}", printed(found["mean"], entry.at(f"gain.summary.{part}.mean")), worst)
             )
@@ -167,13 +170,21 @@ def interval_words(subject: Subject, key: str) -> str:
     """The bootstrap interval of a final figure in words."""
     interval = subject.summary["final"].get("interval", {})
     if key not in interval or interval[key][0] is None:
-        return "no interval: every client uses a model of its own"
+        return f"no interval: {models_used(subject)}"
     low, high = interval[key]
     rows = {row["test_rows"] for row in subject.summary["per_client"] if not row["own_rows"]}
     n = f"{count(rows.pop())} " if len(rows) == 1 else ""
     return (
         f"{interval['level']:.0%} interval {interval_text(low, high)}, from resampling the {n}{where(subject.config)}"
     )
+
+
+def models_used(subject: Subject) -> str:
+    """Where there is no model of all: whose models the clients use."""
+    found = subject.summary.get("clusters")
+    if not found:
+        return "every client uses a model of its own"
+    return f"the clients share {count(found['number'], 'model')}, one a cluster"
 
 
 def _figures(subject: Subject) -> Table:

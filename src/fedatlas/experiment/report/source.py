@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
+from fedatlas.experiment.report.words import where
 from fedatlas.experiment.summary import over
 
 Plain = Mapping[str, Any]
@@ -40,6 +41,18 @@ class Subject(NamedTuple):
     def headline(self) -> str:
         """The figure that stands first."""
         return "rmse" if self.numbers else "accuracy"
+
+    @property
+    def own_rows(self) -> bool:
+        """Whether clients are judged on rows of their own."""
+        return any(row["own_rows"] for row in self.summary["per_client"])
+
+    @property
+    def judged_on(self) -> str:
+        """The rows that clients are judged on."""
+        if self.own_rows:
+            return "each client's own rows, kept out of training"
+        return f"the same {where(self.config)} for every client"
 
     def name(self, k: int) -> str:
         """The name of client ``k``: of its natural owner where there is one, else its number."""
@@ -72,6 +85,9 @@ class Entry(NamedTuple):
         return self.subjects[0].headline
 
 
+KIND = {"accuracy": "classes", "rmse": "numbers"}
+
+
 def read_entries(paths: Sequence[Path]) -> list[Entry]:
     """The runs of these folders. ConfigError where one is no run, is not finished, or cannot stand beside the others."""
     if not paths:
@@ -82,8 +98,7 @@ def read_entries(paths: Sequence[Path]) -> list[Entry]:
     for other in entries[1:]:
         if other.headline != first.headline:
             raise ConfigError(
-                f"'{first.label}' and '{other.label}' predict different kinds of things (classes and numbers): "
-                f"write a report for each."
+                f"'{first.label}' predicts {KIND[first.headline]} and '{other.label}' {KIND[other.headline]}: write a report for each."
             )
     return entries
 
