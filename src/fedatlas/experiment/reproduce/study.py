@@ -235,7 +235,8 @@ def page(record: Mapping[str, Any], folder: str = "") -> str:
     seconds = sum(one["seconds"] for one in record["runs"])
     commits = sorted({one["commit"][:10] for one in record["runs"] if one["commit"]})
     cpus = sorted({one["cpu"]["model"] for one in record["runs"]})
-    facts = f"{len(record['runs'])} runs, {seconds:.0f} s of simulation in all, on {', '.join(cpus)}; commits {', '.join(commits)}."
+    spent = f"{seconds:.0f} s of simulation in all (by the clock, other work on the machine included)"
+    facts = f"{len(record['runs'])} runs, {spent}, on {', '.join(cpus)}; commits {', '.join(commits)}."
     smaller = record["smaller"]
     flag = "" if not smaller else " --quick" if smaller == "quick" else f" --rounds {smaller.removesuffix('-rounds')}"
     name = f"fedatlas reproduce {record['study']}{flag}"
