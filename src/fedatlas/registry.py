@@ -69,6 +69,9 @@ def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> dict[st
     for key in given:
         if key not in fields:
             raise unknown_key(table, key, fields)
+        wanted = in_words(fields[key][0])
+        if isinstance(given[key], bool) and KINDS[bool] not in wanted and wanted != KINDS[Any]:
+            raise ConfigError(f"{table}.{key} = {shown(given[key])}: expected {wanted}.")
     schema = create_model("Arguments", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)
     try:
         checked = schema.model_validate(dict(given))

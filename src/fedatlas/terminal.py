@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from fedatlas.engine.executors import Plan
-from fedatlas.experiment.report.words import bytes_text, facts_text, seconds_text
+from fedatlas.experiment.report.words import bytes_text, count, facts_text, seconds_text
 from fedatlas.experiment.run import Row
 from fedatlas.experiment.setup import Setup
 
@@ -54,7 +54,7 @@ def sentence(setup: Setup) -> str:
     rows = f"{min(held):,} to {max(held):,}" if min(held) != max(held) else f"{held[0]:,}"
     return (
         f"{len(held)} clients with {rows} rows of {d.name} each ({c.partition.name}), {setup.algorithm.name} "
-        f"over {c.rounds} rounds, model {', '.join(setup.several) or c.model.name}, seed {setup.seed}"
+        f"over {count(c.rounds, 'round')}, model {', '.join(setup.several) or c.model.name}, seed {setup.seed}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +86,12 @@ def load_initial(module: nn.Module, path: str | Path) -> None:
 def _build(model: ModelConfig, shape: Shape, outputs: int, seed: int) -> nn.Module:
     """`init_model`, with a ConfigError for what a builder (a third party's, too) refuses in its own words."""
     builder, keys = find_model(model.name), model.builder_arguments()
+    try:
+        inspect.signature(builder).bind(shape, outputs, **keys)
+    except TypeError:
+        raise ConfigError(
+            f"model '{model.name}': its builder cannot be called as {model.name}(shape, outputs, *, keys of the [model] table)."
+        ) from None
     try:
         return init_model(builder, shape, outputs, seed, **keys)
     except (ValueError, TypeError, RuntimeError) as error:
