@@ -114,7 +114,7 @@ def test_a_test_share_lies_between_0_and_1(test):
 @pytest.mark.parametrize("name", ["credit_default_taiwan", "give_me_some_credit"])
 def test_what_cannot_be_downloaded_says_how_to_get_it(name):
     with pytest.raises(
-        DataError, match=r"is not on this machine: tables/.*\.csv\.gz is neither in /nonexistent.*save"
+        DataError, match=r"is not on this machine: tables/.*\.csv\.gz is not in /nonexistent.*save"
     ) as error:
         load_dataset(DataConfig(name=name), 1, NOWHERE)
     assert "\n" not in str(error.value)

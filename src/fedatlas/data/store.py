@@ -62,7 +62,7 @@ class Store:
         )
 
     def __str__(self) -> str:
-        return " and ".join(str(root) for root in self.roots)
+        return " or ".join(str(root) for root in self.roots)
 
 
 def _writable(folder: Path) -> bool:
