@@ -75,14 +75,22 @@ def reproduce(
             for seed in part.seeds:
                 if (part.name, seed) not in published:
                     run_part(part, seed, base, console)
+                    write_outcome(
+                        collect(study, base, smaller, published), label, out, publish
+                    )  # hours of work: kept as they come
     record = collect(study, base, smaller, published)
+    write_outcome(record, label, out, publish)
+    show(record)
+    return not any(gate["passed"] is False for gate in record["gates"])
+
+
+def write_outcome(record: Mapping[str, Any], label: str, out: Path, publish: Path | None) -> None:
+    """The record and its page, and all records' page where they are published."""
     write_record(out, label, record)
     write_text(out / f"{label}.md", page(record))
     if publish is not None:
         write_record(publish / "results", label, record)
         write_text(publish / "results.md", results_page(read_records(publish / "results")))
-    show(record)
-    return not any(gate["passed"] is False for gate in record["gates"])
 
 
 def write_record(folder: Path, label: str, record: Mapping[str, Any]) -> None:
