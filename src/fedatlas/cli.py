@@ -100,7 +100,9 @@ def run(
             experiment = api.Experiment(config.read(path, overrides))
             done = api.run(experiment, out=out, baselines=baselines, progress=progress)
     except KeyboardInterrupt:
-        folder = resume or out or getattr(progress, "folder", None) or "FOLDER"
+        begun = getattr(progress, "folder", None)  # of several seeds, the one at work: all are continued
+        begun = begun.parent if begun is not None and begun.name.startswith("seed-") else begun
+        folder = resume or out or begun or "FOLDER"
         sys.stderr.write(f"fedatlas: stopped; what was done is kept, continue with: fedatlas run --resume {folder}\n")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:

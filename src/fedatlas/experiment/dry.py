@@ -68,7 +68,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
     first = before.bytes_up + before.bytes_down + before.bytes_peer
     notices = list(setup.notices)
-    if not returning:
+    if not returning and setup.config.failures.dropout < 1:  # which is said already
         notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
     return {
         "partition": partition_facts(setup),

@@ -29,10 +29,10 @@ def held_blocks(subject: Subject) -> list[Block]:
     if "target_mean" in facts:
         out.append(_targets(subject))
     out += [_sizes(subject)] if max(facts["sizes"]) > ALIKE * min(facts["sizes"]) else []
-    return [*out, *together(subject), _table(subject), *weight_blocks(subject)]
+    return [*out, *_shared(subject), _table(subject), *weight_blocks(subject)]
 
 
-def together(subject: Subject) -> list[Block]:
+def _shared(subject: Subject) -> list[Block]:
     """Which clients share a model, or are drawn as one."""
     found, groups = subject.summary.get("clusters"), subject.summary.get("groups")
     if found:
