@@ -170,7 +170,7 @@ def test_a_dry_run_knows_the_set_up(algorithm: dict[str, object], tmp_path: Path
     assert looked["bytes_setup"] == pytest.approx(sent[0], rel=0.01)
     assert looked["bytes_setup"] > 0
     assert looked["bytes_total"] == pytest.approx(sent.sum(), rel=0.1)
-    assert 0 < looked["seconds_setup"] < looked["seconds_about"]
+    assert 0 < looked["seconds_evaluation"] < looked["seconds_about"] - looked["seconds_setup"]
 
 
 def test_a_dry_run_where_nobody_returns() -> None:
@@ -201,6 +201,8 @@ def test_the_last_round_that_runs_is_evaluated(tmp_path: Path, stop: dict[str, A
     last = json.loads((done.path / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["round"] == done.summary["rounds"] == done.summary["final"]["round"] < 40
     assert last["accuracy"] is not None
+    assert f"after round {last['round']} of 40" in done.summary["stopped"]
+    assert "This run stopped</b> after round" in fedatlas.report(done.path).read_text()
 
 
 def test_a_report_of_a_run_that_diverged(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -41,6 +41,10 @@ def refusal(*overrides: str, path: Path | None = None) -> str:
         ("local.lr=fast", "local.lr = 'fast': expected a number."),
         ("local.epochs=1.5", "local.epochs = 1.5: expected a whole number."),
         ("local.nesterov=maybe", "local.nesterov = 'maybe': expected true or false."),
+        ("rounds=true", "rounds = true: expected a whole number, 0 or more."),
+        ("local.schedule.gamma=false", "local.schedule.gamma = false: expected a number, above 0, or left out."),
+        ("data.limit=true", "data.limit = true: expected a whole number, 0 or more."),
+        ("algorithm={name='fedprox', mu=true}", "algorithm.mu = true: expected a number"),
         ("local.lr=0", "local.lr = 0: expected a number above 0."),
         ("cohort.fraction=1.5", "cohort.fraction = 1.5: expected a number of 1 or less."),
         ("local=3", "local = 3: expected a table."),
@@ -264,13 +268,18 @@ def test_wrong_usage_is_one_line(words: tuple[str, ...], said: str, command: Cal
 def test_an_interrupted_command_says_how_to_go_on(
     command: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*given: object, **keys: object) -> None:
+    """Also without progress, and of several seeds the folder of all."""
+    begun = [None, Path("a"), Path("b/seed-2")]
+
+    def interrupt(*given: object, progress: Any, **keys: object) -> None:
+        progress.folder = begun.pop(0)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedatlas.experiment.api.run", interrupt)
-    done = command("run", "--quiet")
-    assert done.code == 130
-    assert "--resume" in done.stderr
+    for said in ("nothing was begun", "--resume a\n", "--resume b\n"):
+        done = command("run", "--quiet")
+        assert done.code == 130
+        assert said in done.stderr
 
 
 def test_help_is_still_help(command: Callable[..., Done]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,10 +101,13 @@ def run(
             experiment = api.Experiment(config.read(path, overrides))
             done = api.run(experiment, out=out, baselines=baselines, progress=progress)
     except KeyboardInterrupt:
-        begun = getattr(progress, "folder", None)  # of several seeds, the one at work: all are continued
+        begun = progress.folder  # of several seeds, the one at work: all are continued
         begun = begun.parent if begun is not None and begun.name.startswith("seed-") else begun
-        folder = resume or out or begun or "FOLDER"
-        sys.stderr.write(f"fedatlas: stopped; what was done is kept, continue with: fedatlas run --resume {folder}\n")
+        folder = resume or begun
+        kept = (
+            f"what was done is kept, continue with: fedatlas run --resume {folder}" if folder else "nothing was begun"
+        )
+        sys.stderr.write(f"fedatlas: stopped; {kept}\n")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         emit({**done.summary, "run_dir": str(done.path)})
@@ -202,7 +206,11 @@ def predict(
     plug(plugin)
     if client is not None and model:
         raise ConfigError("give --client or --model, not both.")
-    table = load(run).predict(file, client=client, model=model)
+    with warnings.catch_warnings(record=True, category=UserWarning) as noticed:
+        warnings.simplefilter("always", UserWarning)
+        table = load(run).predict(file, client=client, model=model)
+    for notice in noticed:
+        sys.stderr.write(f"fedatlas: {notice.message}\n")
     if out is None:
         sys.stdout.write(table.to_csv(index=False))
     else:

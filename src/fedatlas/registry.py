@@ -69,15 +69,30 @@ def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> dict[st
     for key in given:
         if key not in fields:
             raise unknown_key(table, key, fields)
-        wanted = in_words(fields[key][0])
-        if isinstance(given[key], bool) and KINDS[bool] not in wanted and wanted != KINDS[Any]:
-            raise ConfigError(f"{table}.{key} = {shown(given[key])}: expected {wanted}.")
+        refuse_flag(f"{table}.{key}", given[key], fields[key][0])
     schema = create_model("Arguments", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)
     try:
         checked = schema.model_validate(dict(given))
     except ValidationError as error:
         raise config_error(error, table) from None
     return {name: getattr(checked, name) for name in fields}
+
+
+def refuse_flag(where: str, value: Any, hint: Any) -> None:
+    """ConfigError where true or false stands for a number, which pydantic would take for 1 or 0."""
+    wanted = in_words(hint)
+    if isinstance(value, bool) and KINDS[bool] not in wanted and wanted != KINDS[Any]:
+        raise ConfigError(f"{where} = {shown(value)}: expected {'a ' if wanted[0].isalpha() else ''}{wanted}.")
+
+
+def refuse_flags(given: Mapping[str, Any], model: type[BaseModel], table: str = "") -> None:
+    """`refuse_flag` on every key of nested tables that the model has."""
+    for key, value in given.items():
+        where, inner = f"{table}.{key}" if table else key, field_model(model, key)
+        if isinstance(value, Mapping) and inner is not None:
+            refuse_flags(value, inner, where)
+        elif key in model.model_fields:
+            refuse_flag(where, value, model.model_fields[key].rebuild_annotation())
 
 
 def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:

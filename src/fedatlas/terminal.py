@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fedatlas.engine.executors import Plan
 from fedatlas.experiment.report.words import bytes_text, count, facts_text, seconds_text
-from fedatlas.experiment.run import Row
+from fedatlas.experiment.run import Row, Silent
 from fedatlas.experiment.setup import Setup
 
 SHOWN = 12  # rounds in the live table
@@ -60,6 +60,8 @@ def sentence(setup: Setup) -> str:
 
 class Watcher:
     """Common to the live and the plain view."""
+
+    folder: Path | None = None  # of the run, once it has begun
 
     def __init__(self) -> None:
         self.out = console()
@@ -165,7 +167,7 @@ class Lively(Watcher):
 def watcher(quiet: bool) -> Any:
     """The view that fits: live in a terminal, lines elsewhere, silent if asked."""
     if quiet:
-        return None
+        return Silent()
     return Lively() if sys.stderr.isatty() else Plain()
 
 

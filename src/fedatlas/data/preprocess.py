@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -76,8 +77,8 @@ class Preprocess:
     def apply(self, rows: pd.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor) -> Tensor:
         """New rows -> model inputs: a table by column names (further columns are ignored), or an array in stored form.
 
-        Categories that no training client held become zeros; a missing cell is filled where ``missing = "median"``
-        and a DataError otherwise.
+        Categories that no training client held become zeros, with a UserWarning that counts them; a missing cell is filled
+        where ``missing = "median"`` and a DataError otherwise.
         """
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(np.ascontiguousarray(rows))
@@ -85,7 +86,15 @@ class Preprocess:
             return self._array(rows)
         if self.kind != "table":
             raise DataError(f"the model reads {self.kind}, not a table.")
-        return encode(raw_rows(rows, self.schema), self.rules, self.missing == "median")
+        raw = raw_rows(rows, self.schema)
+        for rule, column in zip(self.rules, raw.T, strict=True):
+            if rule.categories and (unseen := int((column < 0).sum())):
+                warnings.warn(
+                    f"column '{rule.name}': {unseen} of {len(raw)} rows hold a category that no training client had; "
+                    "for the model they are of none.",
+                    stacklevel=2,
+                )
+        return encode(raw, self.rules, self.missing == "median")
 
     def _array(self, x: Tensor) -> Tensor:
         if self.kind == "table":

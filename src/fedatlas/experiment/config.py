@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError
 from fedatlas.models import MixedConfig, ModelConfig
-from fedatlas.registry import Decay, config_error
+from fedatlas.registry import Decay, config_error, refuse_flags
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -302,6 +302,7 @@ def _drop_none(value: Any) -> Any:
 
 def parse(values: Mapping[str, Any]) -> ExperimentConfig:
     """Plain nested values -> a checked configuration."""
+    refuse_flags(values, ExperimentConfig)
     try:
         return ExperimentConfig.model_validate(dict(values))
     except ValidationError as error:

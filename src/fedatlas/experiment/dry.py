@@ -21,7 +21,7 @@ from fedatlas.experiment.report.words import bytes_text, facts_text, seconds_tex
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, set_up
 from fedatlas.experiment.summary import partition_facts
-from fedatlas.experiment.trial import trial, trial_of_setup
+from fedatlas.experiment.trial import trial, trial_of_evaluation, trial_of_setup
 
 SHOWN = 40  # clients whose holdings fit on a screen
 DRAWN = 20  # rounds that are drawn to see how many return
@@ -63,7 +63,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     }
     messages = algorithm.sends == "messages"
     up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
-    workers = max(plan.workers, 1)
+    workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)
     seconds = spent[0][1] if algorithm.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
     peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
     first = before.bytes_up + before.bytes_down + before.bytes_peer
@@ -83,7 +83,8 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
         "bytes_peer_per_round": peer,
         "bytes_total": first + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0),
         "seconds_setup": sum(before.seconds.values()) / workers,
-        "seconds_about": sum(before.seconds.values()) / workers + seconds * rounds,
+        "seconds_evaluation": judging,
+        "seconds_about": sum(before.seconds.values()) / workers + seconds * rounds + judging,
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.algorithm_facts),
         "models": setup.owned(),
@@ -141,7 +142,8 @@ def show(found: dict[str, Any]) -> None:
     console.print(said[found["sends"]])
     if found["algorithm_facts"]:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
-    console.print(f"About {seconds_text(found['seconds_about'])} of training ({found['plan']['reason']}).")
+    about, judging = (seconds_text(found[k]) for k in ("seconds_about", "seconds_evaluation"))
+    console.print(f"About {about} in all, {judging} of them for evaluation ({found['plan']['reason']}).")
     for notice in found["notices"]:
         console.print(f"Notice: {notice}", markup=False)
     console.print("Nothing was trained.")

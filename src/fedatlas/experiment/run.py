@@ -49,10 +49,13 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Tells nobody."""
+    """Tells nobody; knows which folder it is about."""
 
-    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:
-        """Nothing."""
+    folder: Path | None = None
+
+    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
+        """Remembers the folder."""
+        self.folder = folder
 
     def said(self, notice: str) -> None:
         """Nothing."""
@@ -280,11 +283,11 @@ def run_one(
             write_end(simulation, folder, rows, str(error))
             raise
         simulation.save()
+        early = ""
         if simulation.number < setup.config.rounds:
-            progress.said(
-                f"Stopped after round {simulation.number} of {setup.config.rounds}: {stopped(config, rows)} ([stop])."
-            )
-        summary = write_end(simulation, folder, rows)
+            early = f"after round {simulation.number} of {setup.config.rounds}: {stopped(config, rows)} ([stop])."
+            progress.said(f"Stopped {early}")
+        summary = write_end(simulation, folder, rows, stopped=early)
     finally:
         simulation.close()
     return Run(path, summary)
@@ -334,8 +337,10 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
     folder.write_json("preprocess.json", setup.preprocess.to_json())
 
 
-def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row], diverged: str = "") -> dict[str, Any]:
-    """The models and the summary; of a run that ``diverged``, those before it did, and why."""
+def write_end(
+    simulation: Simulation, folder: RunFolder, rows: list[Row], diverged: str = "", stopped: str = ""
+) -> dict[str, Any]:
+    """The models and the summary; of a run that ``diverged``, those before it did, and why; why one ``stopped`` early."""
     models = simulation.models()
     for name, model in models.items():
         only = not model.architecture and name == next(iter(models))
@@ -355,6 +360,8 @@ def write_end(simulation: Simulation, folder: RunFolder, rows: list[Row], diverg
         summary["final"] |= simulation.evaluator.detail(models["global"])
     if diverged:
         summary["diverged"] = diverged + (f" {LOST}" if lost else "")
+    if stopped:
+        summary["stopped"] = stopped
     folder.write_json(SUMMARY, summary)
     return summary
 

@@ -1,4 +1,4 @@
-"""Work that is thrown away: what a round or a set-up costs under a plan, for ``--dry-run`` and ``plan = "calibrate"``."""
+"""Work that is thrown away: what rounds, set-up and evaluation cost under a plan, for ``--dry-run`` and ``plan = "calibrate"``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.host import Cost, Executor, Host
 from fedatlas.experiment.cohort import draw_round
+from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.setup import Setup, all_clients, first_server
 from fedatlas.rounds import federated
 
@@ -79,3 +80,18 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[Cost, floa
         executor.close()
         host.states.close()
     return host.cost, seconds
+
+
+def trial_of_evaluation(setup: Setup, plan: Plan) -> float:
+    """About how many seconds the figures of all rounds take: those of one model, the initial one, times how often they are made."""
+    name = next(iter(setup.several), "")
+    _, params, buffers, *_ = setup.built(name)
+    evaluator, one = Evaluator(setup, plan.threads), 0.0
+    for _ in range(2):  # the first pays for what later ones find ready
+        started = time.perf_counter()
+        evaluator.row(Trained(params.clone(), buffers, name))
+        one = time.perf_counter() - started
+    own = setup.personal and setup.algorithm.clusters is None
+    rounds, every = setup.config.rounds, setup.config.evaluation.every
+    times = 1 + rounds // every + bool(rounds % every)
+    return one * times * (len(setup.sizes) if own else max(len(setup.several), 1))

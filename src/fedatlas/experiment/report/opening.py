@@ -84,10 +84,10 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
     """The first screen."""
     if len(entries) > 1:
         said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
-        return [*said, *_diverged(entries), *_incomparable(entries), _runs(entries)]
+        return [*said, *_diverged(entries), *_stopped(entries), *_incomparable(entries), _runs(entries)]
     entry = entries[0]
     out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
-    out += _diverged(entries)
+    out += [*_diverged(entries), *_stopped(entries)]
     return [*out, _seeds(entry) if len(entry.subjects) > 1 else _figures(entry.subjects[0])]
 
 
@@ -98,14 +98,29 @@ def _diverged(entries: Sequence[Entry]) -> list[Block]:
     out: list[Block] = []
     for entry in entries:
         ended = [s for s in entry.subjects if "diverged" in s.summary]
-        alone = len(entries) == 1 and entry.config.seeds is None
         means = " Means are over the other seeds." if 0 < len(ended) < len(entry.subjects) else ""
-        for s in ended:
-            who = "This run" if alone else s.label
-            out.append(Text(before.format(who, s.summary["diverged"], means), tone="notice"))
+        out += [
+            Text(before.format(called(s, entry, entries), s.summary["diverged"], means), tone="notice") for s in ended
+        ]
         if left := not_run(entry):
             out.append(Text(absent.format(entry.label, ", ".join(map(str, left))), tone="notice"))
     return out
+
+
+def _stopped(entries: Sequence[Entry]) -> list[Block]:
+    """A line for each run that ``[stop]`` ended early."""
+    said = Markup("<b>{} stopped</b> {}")
+    return [
+        Text(said.format(called(s, entry, entries), s.summary["stopped"]))
+        for entry in entries
+        for s in entry.subjects
+        if "stopped" in s.summary
+    ]
+
+
+def called(subject: Subject, entry: Entry, entries: Sequence[Entry]) -> str:
+    """A run's name in a sentence: its label, where there are others."""
+    return "This run" if len(entries) == 1 and entry.config.seeds is None else subject.label
 
 
 def not_run(entry: Entry) -> list[int]:
