@@ -19,6 +19,9 @@ from fedatlas.metrics.fairness import client_summary
 HELD = 8  # models whose figures are kept
 PIECE, PICTURES = 2000, 125  # rows a forward pass; of pictures so few that activations stay in the cache
 TWO = 2
+SHARED = (
+    1e9  # operations from which on threads share them: below, waking them costs more, and far more on a busy machine
+)
 QUALITY = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
     "numbers": ("rmse", "mae", "r2", "loss"),
@@ -61,12 +64,13 @@ class Evaluator:
         return self._last[2]
 
     def _forward(self, model: Trained, rows: Rows) -> Scores:
-        module = self.setup.built(model.architecture).network.module
+        built = self.setup.built(model.architecture)
+        module, several = built.network.module, built.flops * rows.n >= SHARED
         module.eval()
         state = {name: channels_last(x) for name, x in (*model.params.items(), *model.buffers.items())}
         size = PICTURES if rows.x.dim() == 4 else PIECE
         pieces = []
-        with torch.inference_mode(), threads(self.threads):
+        with torch.inference_mode(), threads(self.threads if several else 1):
             for at in range(0, max(rows.n, 1), size):
                 x, y = channels_last(rows.x[at : at + size]), rows.y[at : at + size]
                 pieces.append(self._score(torch.func.functional_call(module, state, (x,)), y))
