@@ -18,7 +18,7 @@ from fedatlas.data.batches import Draw, Rows, batches, parted_rows, public_rows
 from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
 from fedatlas.rng import numpy_stream
-from federation import TWO, Federation, another, cohorts, federation, play, sgd
+from federation import TWO, Deep, Federation, Smooth, another, cohorts, federation, play, sgd
 from oracles.problem import EVERYBODY, Problem
 
 FOLDER = Path(__file__).parent / "oracles"
@@ -125,6 +125,7 @@ def disagreement(name: str, case: Mapping[str, Any], build: Callable[..., Algori
         budget=Budget(epochs=keys["epochs"]),
         weight_decay=keys["weight_decay"],
         several=TWO if keys.get("several") else None,
+        make=Deep if keys.get("deep") else Smooth,
     )
     plan = cohorts(keys["rounds"], m=keys["m"])
     expected = oracles()[name].run(problem_of(fed, plan, keys), **parameters)

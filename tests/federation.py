@@ -57,6 +57,19 @@ class Wider(nn.Module):
         return self.head(torch.tanh(self.hidden(x)))
 
 
+class Deep(nn.Module):
+    """4 - 6 - 5 - 3: two hidden layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 6)
+        self.second = nn.Linear(6, 5)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.second(torch.tanh(self.hidden(x)))))
+
+
 TWO: Mapping[str, Callable[[], nn.Module]] = {"six": Smooth, "nine": Wider}
 
 

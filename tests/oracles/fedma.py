@@ -1,4 +1,4 @@
-"""FedMA: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, Algorithm 1, with communication, on one hidden layer.
+"""FedMA: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, Algorithm 1, with communication, on dense layers.
 
 Matching as in Yurochkin et al., ICML 2019 (PFNM): the gain of putting a neuron into an atom is twice the change of
 log N(members | theta) N(theta | mu0, sigma0^2) maximised over theta, plus the beta-Bernoulli prior's log odds. It is computed here from
@@ -21,6 +21,8 @@ CASES: list[dict[str, Any]] = [
     {"averaging": "map", "sigma2": 0.5, "sigma0_2": 2.0, "mu0_bias": 0.0, "problem": {"rounds": 8}},
     {"gamma": 7.0, "sweeps": 1, "retrain_epochs": 1, "last_lr": 0.5, "problem": {"rounds": 8}},
     {"sigma2": 0.05, "sigma0_2": 4.0, "problem": {"momentum": 0.9, "m": 5, "lr": 0.02, "rounds": 6}},
+    {"problem": {"deep": True, "rounds": 10}},
+    {"gamma": 7.0, "retrain_lr": 0.5, "retrain_epochs": 3, "averaging": "map", "problem": {"deep": True, "rounds": 6}},
 ]
 
 
@@ -80,25 +82,46 @@ def match(
     return first_seen(atom)
 
 
+def layers_of(p: Named) -> list[str]:
+    """The names of the layers, the last one's last."""
+    return [name.removesuffix(".weight") for name in p if name.endswith(".weight")]
+
+
 def loss(p: Named, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    logits = torch.tanh(x @ p["hidden.weight"].T + p["hidden.bias"]) @ p["head.weight"].T + p["head.bias"]
+    *hidden, last = layers_of(p)
+    for layer in hidden:
+        x = torch.tanh(x @ p[f"{layer}.weight"].T + p[f"{layer}.bias"])
+    logits = x @ p[f"{last}.weight"].T + p[f"{last}.bias"]
     return (logits.logsumexp(1) - logits[torch.arange(len(y)), y]).mean()
 
 
 def sgd(problem: Problem, p: Named, free: list[str], batches: Any, lr: float) -> Named:
-    """Steps on the named tensors alone."""
-    shapes = [p[name].shape for name in free]
-    w, u = torch.cat([p[name].reshape(-1) for name in free]), 0.0
+    """Steps on the tensors of the layers ``free`` alone."""
+    names = [f"{layer}.{kind}" for layer in free for kind in ("weight", "bias")]
+    shapes = [p[name].shape for name in names]
+    w, u = torch.cat([p[name].reshape(-1) for name in names]), 0.0
 
     def named(vector: torch.Tensor) -> Named:
         parts = vector.split([shape.numel() for shape in shapes])
-        return {**p, **{name: x.reshape(shape) for name, x, shape in zip(free, parts, shapes, strict=True)}}
+        return {**p, **{name: x.reshape(shape) for name, x, shape in zip(names, parts, shapes, strict=True)}}
 
     for x, y in batches:
         g = gradient_of(lambda vector, x=x, y=y: loss(named(vector), x, y), w) + problem.weight_decay * w
         u = problem.momentum * u + g
         w = w - lr * u
     return named(w)
+
+
+def part_of(W: Named, units: dict[str, list[int]]) -> Named:
+    """The network of some units of each hidden layer."""
+    own, before = {}, None
+    for layer in layers_of(W):
+        weight, bias = W[f"{layer}.weight"], W[f"{layer}.bias"]
+        weight = weight if before is None else weight[:, units[before]]
+        mine = units.get(layer, list(range(len(bias))))
+        own |= {f"{layer}.weight": weight[mine], f"{layer}.bias": bias[mine]}
+        before = layer
+    return own
 
 
 def run(
@@ -111,49 +134,52 @@ def run(
     sweeps: int = 5,
     averaging: str = "mean",
     retrain_epochs: int = 0,
+    retrain_lr: float = 1.0,
     last_lr: float = 0.1,
 ) -> dict[str, Any]:
-    W = problem.start
-    L = len(W["hidden.bias"])
-    mine: dict[int, list[int]] = {}  # those of the last round
-    members = [0] * L
-    mu0 = np.append(np.zeros(W["hidden.weight"].shape[1]), mu0_bias)
+    W = dict(problem.start)
+    *hidden, last = layers_of(W)
+    size = {layer: len(W[f"{layer}.bias"]) for layer in hidden}
+    members = {layer: [0] * size[layer] for layer in hidden}
+    mine: dict[int, dict[str, list[int]]] = {}  # those of the last round
+    passes = retrain_epochs or problem.epochs
     for number, cohort in problem.rounds():
-        local, v = {}, {}
+        w: dict[int, Named] = {}
         for k in cohort:
-            popular = sorted(sorted(range(len(members)), key=lambda i: -members[i])[:L])
-            units = mine.get(k, popular)
-            own = {
-                "hidden.weight": W["hidden.weight"][units],
-                "hidden.bias": W["hidden.bias"][units],
-                "head.weight": W["head.weight"][:, units],
-                "head.bias": W["head.bias"],
+            popular = {
+                layer: sorted(sorted(range(len(n)), key=lambda i, n=n: -n[i])[: size[layer]])
+                for layer, n in members.items()
             }
-            local[k] = sgd(problem, own, list(own), problem.batches(number, k), problem.lr)
-            v[k] = torch.cat([local[k]["hidden.weight"], local[k]["hidden.bias"][:, None]], 1).numpy()
-        mine = match(v, sigma2, sigma0_2, mu0, gamma, sweeps, problem.stream("matching", number, 0))
-        G = 1 + max(max(names) for names in mine.values())
-        count = Counter(name for names in mine.values() for name in names)
-        members = [count[i] for i in range(G)]
-        theta = np.zeros((G, len(mu0)))
-        for k, names in mine.items():
-            for unit, name in enumerate(names):
-                theta[name] += v[k][unit]
-        for i in range(G):
+            w[k] = part_of(W, mine.get(k, popular))
+            w[k] = sgd(problem, w[k], [*hidden, last], problem.batches(number, k), problem.lr)
+        mine, W = {k: {} for k in cohort}, {}
+        for at, layer in enumerate(hidden):
+            v = {k: torch.cat([x[f"{layer}.weight"], x[f"{layer}.bias"][:, None]], 1).numpy() for k, x in w.items()}
+            mu0 = np.append(np.zeros(v[cohort[0]].shape[1] - 1), mu0_bias)
+            pi = match(v, sigma2, sigma0_2, mu0, gamma, sweeps, problem.stream("matching", number, at))
+            count = Counter(name for names in pi.values() for name in names)
+            members[layer] = [count[i] for i in range(len(count))]
+            theta = np.zeros((len(count), len(mu0)))
+            for k, names in pi.items():
+                for unit, name in enumerate(names):
+                    theta[name] += v[k][unit]
             prior = sigma2 / sigma0_2 if averaging == "map" else 0.0
-            theta[i] = (theta[i] + prior * mu0) / (members[i] + prior)
-        W = {"hidden.weight": torch.tensor(theta[:, :-1]), "hidden.bias": torch.tensor(theta[:, -1])}
+            for i in range(len(count)):
+                theta[i] = (theta[i] + prior * mu0) / (members[layer][i] + prior)
+            W |= {f"{layer}.weight": torch.tensor(theta[:, :-1]), f"{layer}.bias": torch.tensor(theta[:, -1])}
+            later = [*hidden, last][at + 1 :]
+            rate = problem.lr * (last_lr if later == [last] else retrain_lr)
+            for k in cohort:
+                mine[k][layer] = pi[k]
+                inputs = w[k][f"{later[0]}.weight"]
+                wide = torch.zeros(len(inputs), len(count), dtype=torch.float64)
+                wide[:, pi[k]] = inputs
+                after = {**w[k], **W, f"{later[0]}.weight": wide}
+                rest = problem.batches(number, k, passes, (at + 1) * problem.epochs)
+                w[k] = sgd(problem, after, later, rest, rate)
         n_kc = {k: torch.bincount(problem.clients[k][1], minlength=3).double() for k in cohort}
         total = sum(n_kc.values())
-        head, bias = torch.zeros(3, G, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-        for k in cohort:
-            wide = torch.zeros(3, G, dtype=torch.float64)
-            wide[:, mine[k]] = local[k]["head.weight"]
-            after = {**W, "head.weight": wide, "head.bias": local[k]["head.bias"]}
-            passes = retrain_epochs or problem.epochs
-            rest = problem.batches(number, k, passes, problem.epochs)
-            done = sgd(problem, after, ["head.weight", "head.bias"], rest, last_lr * problem.lr)
-            share = torch.where(total > 0, n_kc[k] / total.clamp(min=1), 1 / len(cohort))
-            head, bias = head + share[:, None] * done["head.weight"], bias + share * done["head.bias"]
-        W = {**W, "head.weight": head, "head.bias": bias}
+        share = {k: torch.where(total > 0, n_kc[k] / total.clamp(min=1), 1 / len(cohort)) for k in cohort}
+        W[f"{last}.weight"] = sum(share[k][:, None] * w[k][f"{last}.weight"] for k in cohort)
+        W[f"{last}.bias"] = sum(share[k] * w[k][f"{last}.bias"] for k in cohort)
     return {"model": torch.cat([W[name].reshape(-1) for name in problem.start])}
