@@ -173,6 +173,14 @@ def test_a_dry_run_knows_the_set_up(algorithm: dict[str, object], tmp_path: Path
     assert 0 < looked["seconds_evaluation"] < looked["seconds_about"] - looked["seconds_setup"]
 
 
+def test_a_dry_run_knows_who_was_there_in_the_round_before(tmp_path: Path) -> None:
+    """FedMA sends them the last layer alone."""
+    tables = {"rounds": 12, "cohort": {"size": 5}, "algorithm": {"name": "fedma", "sweeps": 1}}
+    looked = fedatlas.dry_run(Experiment.of(**tables))
+    spent = run(Experiment.of(**tables), out=tmp_path / "run", baselines=False).summary["cost"]
+    assert looked["bytes_total"] == pytest.approx(spent["bytes_up"] + spent["bytes_down"], rel=0.03)
+
+
 def test_a_dry_run_where_nobody_returns() -> None:
     looked = fedatlas.dry_run(Experiment.of(failures={"dropout": 1.0}))
     assert (looked["returning"], looked["bytes_total"]) == (0, 0)

@@ -14,7 +14,7 @@ from fedatlas.data.partition import draw, draw_text
 from fedatlas.deploy import codec
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.host import Cost
-from fedatlas.experiment.cohort import draw_round
+from fedatlas.experiment.cohort import Drawn, draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
 from fedatlas.experiment.report.words import bytes_text, facts_text, seconds_text
@@ -57,8 +57,10 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     parties = [party for d in drawn for party in parties_of(d.round)]
     spent = spent_by(setup, plan, parties or [tuple(k for k in setup.sizes if setup.sizes[k])[:1]])
     share = 1 / len(drawn) if parties else 0.0
+    known = returning_clients(drawn) / len(setup.sizes)  # were there in the round before, too
     sent = {
-        key: share * sum(getattr(cost, key) * n for cost, _, n in spent)
+        key: share
+        * sum(((1 - known) * getattr(first, key) + known * getattr(second, key)) * n for (first, second), _, n in spent)
         for key in ("bytes_up", "bytes_down", "bytes_peer")
     }
     messages = algorithm.sends == "messages"
@@ -66,7 +68,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)
     seconds = spent[0][1] if algorithm.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
     peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
-    first = before.bytes_up + before.bytes_down + before.bytes_peer
+    begun = before.bytes_up + before.bytes_down + before.bytes_peer
     notices = list(setup.notices)
     if not returning and setup.config.failures.dropout < 1:  # which is said already
         notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
@@ -77,11 +79,11 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
         "returning": returning,
         "sends": algorithm.sends,
         "examples_per_round": drawn[0].round.examples,
-        "bytes_setup": first,
+        "bytes_setup": begun,
         "bytes_up_per_round": up,
         "bytes_down_per_round": down,
         "bytes_peer_per_round": peer,
-        "bytes_total": first + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0),
+        "bytes_total": begun + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0),
         "seconds_setup": sum(before.seconds.values()) / workers,
         "seconds_evaluation": judging,
         "seconds_about": sum(before.seconds.values()) / workers + seconds * rounds + judging,
@@ -92,8 +94,13 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     }
 
 
-def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[tuple[Cost, float, int]]:
-    """(cost, seconds, how many parties) of one party of each architecture, worked through alone."""
+def returning_clients(drawn: list[Drawn]) -> float:
+    """How many clients return in a round, on average; of chains, all their members."""
+    return sum(len(party) for d in drawn for party in parties_of(d.round)) / len(drawn)
+
+
+def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[tuple[list[Cost], float, int]]:
+    """(costs of a first and a second round, seconds, how many parties) of one party of each architecture, worked through alone."""
     alike: dict[str, list[tuple[int, ...]]] = {}
     for party in parties:
         alike.setdefault(setup.bench.architecture(party[0]), []).append(party)

@@ -60,26 +60,27 @@ def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
     return host.cost, server
 
 
-def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[Cost, float]:
-    """Cost of a first round with these clients, and its seconds once the step is derived: the second time it is run."""
+def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost], float]:
+    """Costs of a first and a second round with these clients, and the second's seconds: its step is derived by then."""
     executor = make_executor(plan, setup.bench, setup.sizes.values())
     host = Host(setup.bench, executor, ClientStates(), setup.sizes, setup.seed)
     algorithm, lr = setup.algorithm, setup.config.local.lr
-    server = first_server(setup, host)
+    server: State = first_server(setup, host)
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
     some = drawn._replace(cohort=cohort, sizes={k: setup.sizes[k] for k in cohort})
     if algorithm.groups is not None:  # without the set-up that would form them, these clients are one group
         some = some._replace(units=(Unit(0, cohort),), groups=1)
-    seconds = 0.0
+    costs, seconds = [], 0.0
     try:
-        for _ in range(2):
-            started = time.perf_counter()
-            host.drive((algorithm.rounds or federated)(algorithm, server, some), 1, lr)
+        for number in (1, 2):
+            started, asked = time.perf_counter(), some._replace(number=number)
+            server = host.drive((algorithm.rounds or federated)(algorithm, server, asked), number, lr)
             seconds = time.perf_counter() - started
+            costs.append(host.cost)
     finally:
         executor.close()
         host.states.close()
-    return host.cost, seconds
+    return costs, seconds
 
 
 def trial_of_evaluation(setup: Setup, plan: Plan) -> float:
