@@ -166,11 +166,13 @@ def test_show_prints_ranges_and_units(capsys: pytest.CaptureFixture[str]) -> Non
 
     assert "mu = 0.01  # number, 0 or more" in shown("fedprox")
     assert "beta1 = 0.9  # number, 0 or more and below 1" in shown("fedadam")
-    assert 'option = \'II\'  # "I" | "II"' in shown("scaffold")
-    assert "rotate = ()  # list of numbers; degrees anticlockwise" in shown("feature_skew")
+    assert 'option = "II"  # "I" | "II"' in shown("scaffold")
+    assert "rule  # table, or left out" in shown("fedseq")
+    assert "path  # text; has to be given" in shown("file")
+    assert "rotate = []  # list of numbers; degrees anticlockwise" in shown("feature_skew")
     assert "majority = 0.7  # number; above 0, at most 1; share of a client's rows" in shown("majority_even")
-    assert "hidden = (64,)  # list of whole numbers" in shown("mlp")
-    assert 'split = \'official\'  # "official" | "pooled"' in shown("har")
+    assert "hidden = [64]  # list of whole numbers" in shown("mlp")
+    assert 'split = "official"  # "official" | "pooled"' in shown("har")
     for kind in catalogue.KINDS:
         for row in catalogue.rows(kind):
             assert set(row.get("parameters", {})) == set(row.get("accepts", {})), row["name"]

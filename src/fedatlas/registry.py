@@ -219,7 +219,10 @@ def summary(builder: Builder) -> str:
 def accepts(builder: Builder) -> dict[str, str]:
     """Parameter -> what it takes, in words: kind, range, choices and, where the signature says it, the meaning and unit."""
     hints = typing.get_type_hints(builder, include_extras=True)
-    return {name: in_words(hints.get(name, Any)) for name in keywords(builder)}
+    return {
+        name: in_words(hints.get(name, Any)) + ("; has to be given" if p.default is p.empty else "")
+        for name, p in keywords(builder).items()
+    }
 
 
 KINDS = {
@@ -229,6 +232,8 @@ KINDS = {
     str: "text",
     tuple: "list",
     list: "list",
+    dict: "table",
+    Mapping: "table",
     Sequence: "list",
     Any: "any value",
     type(None): "nothing",
@@ -258,7 +263,7 @@ def in_words(hint: Any) -> str:
         )
     if origin in {tuple, list, Sequence}:
         return f"list of {in_words(inner[0])}s" if inner and inner[0] in {int, float, str} else "list"
-    return KINDS.get(hint, getattr(hint, "__name__", str(hint)))
+    return KINDS.get(origin or hint, getattr(hint, "__name__", str(hint)))
 
 
 def defaults(builder: Builder) -> dict[str, Any]:

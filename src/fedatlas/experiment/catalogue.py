@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
+import tomli_w
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -164,13 +165,21 @@ def show_entry(found: Mapping[str, Any]) -> None:
             takes = found.get("accepts", {})
             for name, default in value.items():
                 what = f"  # {takes[name]}" if name in takes else ""
-                console.print(f"  {name} = {default!r}{what}", markup=False)
+                console.print(f"  {as_written(name, default)}{what}", markup=False)
         else:
             console.print(f"[bold]{key}[/] ", end="")
-            console.print("" if value is None else str(value), markup=False)
+            console.print(cell(value) if isinstance(value, bool | None) else str(value), markup=False)
     if found.get("source"):
         console.print()
         console.print(found["source"], markup=False)
+
+
+def as_written(name: str, default: Any) -> str:
+    """A key with its default as a file has it; the key alone where there is none."""
+    if default is None:
+        return name
+    text = tomli_w.dumps({name: default}).strip()
+    return text.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ")
 
 
 def doctor() -> dict[str, Any]:
