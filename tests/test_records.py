@@ -21,6 +21,7 @@ from fedatlas.errors import ConfigError, DataError, DivergedError
 from fedatlas.experiment import api, config
 from fedatlas.experiment.api import run
 from fedatlas.experiment.dry import dry_run
+from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.setup import raw_bytes, set_up
 from fedatlas.experiment.setup import test_rows as judged_rows
 from tables import of_table, table
@@ -211,6 +212,18 @@ def test_the_last_round_that_runs_is_evaluated(tmp_path: Path, stop: dict[str, A
     assert last["accuracy"] is not None
     assert f"after round {last['round']} of 40" in done.summary["stopped"]
     assert "This run stopped</b> after round" in fedatlas.report(done.path).read_text()
+
+
+def test_figures_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece of the rows is one thread's."""
+    for name, value in {"SHARED": 0, "PICTURES": 100}.items():
+        monkeypatch.setattr(f"fedatlas.experiment.evaluate.{name}", value)
+    setup = set_up(config.read(None, ["model.name=cnn1"]), 1)
+    model = Trained(setup.params, setup.buffers)
+    one, three = (Evaluator(setup, count) for count in (1, 3))
+    assert one.row(model) == three.row(model)
+    assert torch.equal(one.scores(model, one.rows).losses, three.scores(model, three.rows).losses)
+    assert len(three.modules("", 3)) == 3
 
 
 def test_a_report_of_a_run_that_diverged(tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedatlas.data.batches import Rows
 from fedatlas.experiment.setup import Setup, own_rows, test_rows
@@ -19,9 +21,7 @@ from fedatlas.metrics.fairness import client_summary
 HELD = 8  # models whose figures are kept
 PIECE, PICTURES = 2000, 125  # rows a forward pass; of pictures so few that activations stay in the cache
 TWO = 2
-SHARED = (
-    1e9  # operations from which on threads share them: below, waking them costs more, and far more on a busy machine
-)
+SHARED = 1e8  # operations from which on threads share the pieces
 QUALITY = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
     "numbers": ("rmse", "mae", "r2", "loss"),
@@ -35,6 +35,11 @@ class Trained(NamedTuple):
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     architecture: str = ""  # its name, where there are several
+
+
+def identity(model: Trained) -> tuple[int, ...]:
+    """The same for the same tensors, as long as somebody holds them."""
+    return tuple(id(x) for x in (*model.params.values(), *model.buffers.values()))
 
 
 class Scores(NamedTuple):
@@ -51,32 +56,59 @@ class Evaluator:
     def __init__(self, setup: Setup, threads: int = 1) -> None:
         self.setup, self.threads = setup, threads
         self.rows = test_rows(setup)
-        self._last: tuple[Mapping[str, Tensor], Rows, Scores] | None = None
+        self._last: tuple[tuple[int, ...], Trained, Rows, Scores] | None = None
         self._seen: OrderedDict[tuple[int, ...], tuple[Trained, dict[str, Any]]] = OrderedDict()
+        self._modules: dict[str, list[nn.Module]] = {}
         self.numbers = setup.dataset.task == "numbers"
         self.keys = QUALITY["numbers" if self.numbers else "classes"]
         self.headline = "rmse" if self.numbers else "accuracy"
 
     def scores(self, model: Trained, rows: Rows) -> Scores:
         """Predictions and losses in evaluation mode (ALGORITHMS.md C10), in pieces; those of the last call are kept."""
-        if self._last is None or self._last[0] is not model.params or self._last[1] is not rows:
-            self._last = (model.params, rows, self._forward(model, rows))
-        return self._last[2]
+        key = identity(model)
+        if self._last is None or self._last[0] != key or self._last[2] is not rows:
+            self._last = (key, model, rows, self._forward(model, rows))
+        return self._last[3]
 
     def _forward(self, model: Trained, rows: Rows) -> Scores:
-        built = self.setup.built(model.architecture)
-        module, several = built.network.module, built.flops * rows.n >= SHARED
-        module.eval()
+        """Whole pieces for each thread, so that the bits do not depend on how many there are.
+
+        Threads that share one operator after another wait for each other at each of them: on a busy machine, twenty times as
+        long as the work takes.
+        """
         state = {name: channels_last(x) for name, x in (*model.params.items(), *model.buffers.items())}
         size = PICTURES if rows.x.dim() == 4 else PIECE
-        pieces = []
-        with torch.inference_mode(), threads(self.threads if several else 1):
-            for at in range(0, max(rows.n, 1), size):
-                x, y = channels_last(rows.x[at : at + size]), rows.y[at : at + size]
-                pieces.append(self._score(torch.func.functional_call(module, state, (x,)), y))
+        starts = range(0, max(rows.n, 1), size)
+        work = self.setup.built(model.architecture).flops * rows.n
+        modules = self.modules(model.architecture, min(self.threads, len(starts)) if work >= SHARED else 1)
+
+        def part(number: int) -> list[Scores]:
+            with torch.inference_mode():
+                return [one(at) for at in starts[number :: len(modules)]]
+
+        def one(at: int) -> Scores:
+            x, y = channels_last(rows.x[at : at + size]), rows.y[at : at + size]
+            module = modules[at // size % len(modules)]
+            return self._score(torch.func.functional_call(module, state, (x,)), y)
+
+        with one_thread_an_operator():
+            if len(modules) == 1:
+                parts = [part(0)]
+            else:
+                with ThreadPoolExecutor(len(modules)) as pool:
+                    parts = list(pool.map(part, range(len(modules))))
+        pieces = [parts[i % len(modules)][i // len(modules)] for i in range(len(starts))]
         margins = [piece.margin for piece in pieces if piece.margin is not None]
         predicted, losses = torch.cat([p.predicted for p in pieces]), torch.cat([p.losses for p in pieces])
         return Scores(predicted, losses, torch.cat(margins) if margins else None)
+
+    def modules(self, architecture: str, count: int) -> list[nn.Module]:
+        """So many networks to evaluate with, one a thread: parameters are lent to a network while it is called."""
+        found = self._modules.setdefault(architecture, [self.setup.built(architecture).network.module])
+        found += [copy.deepcopy(found[0]) for _ in range(count - len(found))]
+        for module in found:
+            module.eval()
+        return found[:count]
 
     def _score(self, outputs: Tensor, y: Tensor) -> Scores:
         losses = self.setup.loss.elements(outputs, y)
@@ -111,7 +143,7 @@ class Evaluator:
 
         A few models are held, so that none of their tensors can be freed and its identity given to another's.
         """
-        key = tuple(id(x) for x in (*model.params.values(), *model.buffers.values()))
+        key = identity(model)
         if key not in self._seen:
             self._seen[key] = model, self.figures(model)
             while len(self._seen) > HELD:
@@ -209,10 +241,10 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
-    """So many threads inside; as before outside, where workers train with one each."""
+def one_thread_an_operator() -> Iterator[None]:
+    """For this thread and those that begin inside."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
