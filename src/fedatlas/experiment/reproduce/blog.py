@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from fedatlas.experiment.reproduce.gates import Gate, Outcome, Outcomes, Part, S
 
 MODELS = ("mlp1", "mlp2", "cnn1", "resnet1", "cnn2", "resnet2")
 SPLITS = ("iid", "shards")
+CLIMBED = 10  # the round from which on steps are shown, too, without the climb of the first rounds
 FLOORS = {  # published floors: "at least" for the MLPs, "more than" for the others under IID
     "iid": {"mlp1": 0.94, "mlp2": 0.94, "cnn1": 0.98, "cnn2": 0.98, "resnet1": 0.98, "resnet2": 0.98},
     "shards": {"mlp1": 0.86, "mlp2": 0.86, "cnn1": 0.95, "cnn2": 0.95, "resnet1": 0.95, "resnet2": 0.95},
@@ -31,6 +33,8 @@ def blog(quick: bool = False, shorter: int | None = None) -> Study:
     notes = (
         "The post gives no batch size; batches of 10 are McMahan's for MNIST (ALGORITHMS.md H2).",
         "Under shards the best of the last ten rounds counts, because that curve oscillates.",
+        "CNN1 fails 'more oscillatory' as the gate states it: under IID its accuracy leaps by about 50 points from round 1 to 2.",
+        "The deviation of all steps counts that leap. From round 10 on its steps deviate by 0.1 points, under shards by 3.4.",
     )
     title = "FedAvg on MNIST: six networks, IID and shards"
     return Study("blog", title, "blog post on FedAvg for MNIST (seed S4), figure 2", parts, floors + shapes, notes)
@@ -94,9 +98,10 @@ def slower(model: str) -> Gate:
     """Shards are slower and more oscillatory than IID."""
     names = (f"{model}-iid", f"{model}-shards")
 
-    def jumps(outcome: Outcome) -> float:
+    def jumps(outcome: Outcome, first: int = 1) -> float:
         curves = [[x for x in outcome.curve(seed, "accuracy") if x is not None] for seed in outcome.rows]
-        return statistics.fmean(statistics.stdev(b - a for a, b in itertools.pairwise(c[1:])) for c in curves)
+        steps = [[b - a for a, b in itertools.pairwise(c[first:])] for c in curves]
+        return statistics.fmean(statistics.stdev(c) if len(c) > 1 else math.nan for c in steps)
 
     def area(outcome: Outcome) -> float:
         return statistics.fmean(
@@ -105,7 +110,11 @@ def slower(model: str) -> Gate:
 
     def check(parts: Outcomes) -> Verdict:
         spread, mean = ([figure(parts[name]) for name in names] for figure in (jumps, area))
-        text = f"sd of steps {100 * spread[0]:.2f} | {100 * spread[1]:.2f} points, mean accuracy {percent(mean[0])} | {percent(mean[1])}"
+        late = [jumps(parts[name], CLIMBED) for name in names]
+        text = (
+            f"sd of steps {100 * spread[0]:.2f} | {100 * spread[1]:.2f} points (from round {CLIMBED} on {100 * late[0]:.2f} | "
+            f"{100 * late[1]:.2f}), mean accuracy {percent(mean[0])} | {percent(mean[1])}"
+        )
         return Verdict(text, spread[1] > spread[0] and mean[1] < mean[0])
 
     rule = "larger sd of round-to-round differences, lower mean over rounds"
