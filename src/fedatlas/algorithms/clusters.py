@@ -121,7 +121,11 @@ def squared_distances(trees: list[Tree], others: list[Tree]) -> Tensor:
     """||a - b||^2 of every tree to every other, (len(trees), len(others)), in float64, tensor by tensor."""
     out = torch.zeros(len(trees), len(others), dtype=torch.float64)
     for name in trees[0]:
-        a, b = (torch.stack([t[name].reshape(-1).double() for t in side]) for side in (trees, others))
-        for j, row in enumerate(b):
-            out[:, j] += (a - row).square().sum(1)
+        theirs = [t[name].reshape(-1).double() for t in others]
+        apart = torch.empty_like(theirs[0])  # one at a time stays in the cache
+        for i, tree in enumerate(trees):
+            own = tree[name].reshape(-1).double()
+            for j, other in enumerate(theirs):
+                torch.sub(own, other, out=apart)
+                out[i, j] += apart @ apart
     return out
