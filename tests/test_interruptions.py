@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fedatlas.engine.pool import can_fork
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.engine.job import Bench, Job, Result
+from fedatlas.engine.loop import run_job
+from fedatlas.engine.pool import PoolExecutor, can_fork
+from federation import federation, play
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system has no fork, which the harness uses")
 
@@ -93,3 +97,31 @@ def test_a_dead_worker_is_an_error_with_its_clients_name(tmp_path: Path) -> None
     assert process.returncode != 0
     assert "the worker that trained client" in said
     assert "signal 9" in said
+
+
+def test_a_worker_whose_run_was_stopped_says_nothing(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C closes the pipes while a client trains; nobody hears its answer."""
+
+    def slowly(bench: Bench, job: Job) -> Result:
+        time.sleep(0.3)
+        return run_job(bench, job)
+
+    def interrupt(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    fed = federation(ALGORITHMS["fedavg"]())
+    made: list[PoolExecutor] = []
+
+    def pool(bench: Bench) -> PoolExecutor:
+        made.append(PoolExecutor(bench, slowly, 2, 8))
+        return made[0]
+
+    monkeypatch.setattr("fedatlas.engine.pool.wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        play(fed, 1, make=pool)
+    workers = [worker.process for worker in made[0].workers]
+    made[0].close()
+    assert [process.exitcode for process in workers] == [0, 0]  # not killed: they found the pipe closed
+    assert capfd.readouterr().err == ""

@@ -243,9 +243,13 @@ def _work(
             said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
             had, memory = (had["state"], had["memory"]) if sealed else (had, None)
             job = Job(client, what, said, had, Facts(*facts), Budget(*budget), seed, memory, architecture)
-            pipe.send(("done", _answer(run_job(bench, job), arena, slot)))
+            answer: tuple[str, Any] = ("done", _answer(run_job(bench, job), arena, slot))
         except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the client and raises it
-            pipe.send(("error", (type(error).__name__, str(error), traceback.format_exc())))
+            answer = ("error", (type(error).__name__, str(error), traceback.format_exc()))
+        try:
+            pipe.send(answer)
+        except OSError:  # nobody waits for it any more: the run was stopped
+            os._exit(0)
 
 
 def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
