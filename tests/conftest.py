@@ -14,6 +14,8 @@ import hypothesis
 import pytest
 import torch
 
+from fedatlas.data.store import Store
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -72,3 +74,18 @@ def reports(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     from reports import make_reports
 
     return make_reports(runs, tmp_path_factory.mktemp("reports"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[Store, Path, Callable[[dict[str, bytes]], dict[str, Path]]]:
+    """A store of one folder, and a function that lays originals beside it."""
+    home = tmp_path / "data"
+    home.mkdir()
+    (home / "originals").mkdir()
+
+    def lay(files: dict[str, bytes]) -> dict[str, Path]:
+        for name, content in files.items():
+            (home / "originals" / name).write_bytes(content)
+        return {name: home / "originals" / name for name in files}
+
+    return Store((home,)), home, lay

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import io
-import json
 import lzma
-import sqlite3
-import struct
-import tarfile
-import zipfile
 from functools import partial
 
 import numpy as np
@@ -18,81 +12,16 @@ import torch
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
-from fedatlas.data import handwriting, har, images, shakespeare, stackoverflow
+from fedatlas.data import handwriting, har, images
 from fedatlas.data.catalogue import TABLES
 from fedatlas.data.formats import decode_pixels, encode_pixels, member, parse_cifar, parse_example, parse_idx, read_leaf
 from fedatlas.data.loaded import Request
 from fedatlas.data.store import Store, read_npz
 from fedatlas.data.tables import load_table, parse_original, prepare_table
 from fedatlas.errors import DataError
+from originals import database, example, idx, leaf, tarred, zipped
 
 RNG = np.random.default_rng(7)
-
-
-def idx(a: np.ndarray) -> bytes:
-    kind = {"u1": 0x08, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D}[a.dtype.str[1:]]
-    return struct.pack(f">4B{a.ndim}I", 0, 0, kind, a.ndim, *a.shape) + a.astype(a.dtype.newbyteorder(">")).tobytes()
-
-
-def varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    out = b""
-    while True:
-        value, low = value >> 7, value & 0x7F
-        out += bytes([low | (0x80 if value else 0)])
-        if not value:
-            return out
-
-
-def field(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def example(**features) -> bytes:
-    """A tf.train.Example, fields in the numbers of its .proto file."""
-    entries = b""
-    for name, values in features.items():
-        if isinstance(values[0], bytes):
-            feature = field(1, b"".join(field(1, v) for v in values))
-        elif isinstance(values[0], float):
-            feature = field(2, field(1, struct.pack(f"<{len(values)}f", *values)))
-        else:
-            feature = field(3, field(1, b"".join(varint(v) for v in values)))
-        entries += field(1, field(1, name.encode()) + field(2, feature))
-    return field(1, entries)
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return out.getvalue()
-
-
-def tarred(files: dict[str, bytes], mode: str) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode=mode) as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
-
-
-@pytest.fixture
-def place(tmp_path):
-    """A store of one folder, and a function that lays originals beside it."""
-    home = tmp_path / "data"
-    home.mkdir()
-    (home / "originals").mkdir()
-
-    def lay(files: dict[str, bytes]):
-        for name, content in files.items():
-            (home / "originals" / name).write_bytes(content)
-        return {name: home / "originals" / name for name in files}
-
-    return Store((home,)), home, lay
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "i4", "f4"])
@@ -245,14 +174,6 @@ def test_the_order_of_emnist_classes():
     assert [handwriting.BY_CLASS[i] for i in (0, 10, 36)] == ["0", "A", "a"]
 
 
-def leaf(folder, users: dict[str, tuple[list, list]]) -> None:
-    folder.mkdir(parents=True)
-    data = {u: {"x": x, "y": y} for u, (x, y) in users.items()}
-    (folder / "all_data.json").write_text(
-        json.dumps({"users": list(users), "num_samples": [len(y) for _, y in users.values()], "user_data": data})
-    )
-
-
 def test_femnist_from_leafs_json(tmp_path):
     white = [1.0] * 784
     ink = white.copy()
@@ -267,19 +188,6 @@ def test_femnist_from_leafs_json(tmp_path):
     assert [loaded.client_names[i] for i in loaded.train.client] == ["f0000_14", "f0000_14", "f0001_41"]
     with pytest.raises(DataError, match=r"holds no \.json file"):
         list(read_leaf(tmp_path))
-
-
-def database(path, rows: list[tuple[str, str, bytes]]) -> bytes:
-    link = sqlite3.connect(path)
-    link.execute("CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)")
-    link.execute("CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)")
-    link.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
-    link.executemany(
-        "INSERT INTO client_metadata VALUES (?, ?, 1)", sorted({(client, split) for split, client, _ in rows})
-    )
-    link.commit()
-    link.close()
-    return path.read_bytes()
 
 
 def test_femnist_from_the_tensorflow_federated_file(place, tmp_path):
@@ -320,81 +228,6 @@ def test_har_from_ucis_zip_within_a_zip(place):
     assert (loaded.class_names, loaded.columns) == (("walking", "laying"), ("tBodyAcc-mean()-X", "tBodyAcc-mean()-Y"))
     assert [loaded.client_names[i] for i in loaded.train.client] == ["person 1", "person 30"]
     assert len(har.load_har(Request(store, 1), split="pooled").train.y) == 4
-
-
-PLAY = """<?xml version="1.0" encoding="UTF-8" ?><play><title><main>A</main></title><castList><castItem><role>A</role></castItem></castList>
-<act num="1"><prologue actnum="1" num="0"><sp><speaker long="Chorus">CHORUS.</speaker><l>Two households&#8212;both</l></sp></prologue>
-<scene actnum="1" num="2"><stage><dir>Enter.</dir></stage><sp><speaker long="Ch&#233;rie">CH.</speaker>
-<stage><dir>Aside</dir></stage><l>&#8217;Tis &#8220;so&#8288;&#8221;<stage><dir>Sighs.</dir></stage> <foreign>oui</foreign>, and</l>
-<l>more.</l></sp></scene></act>
-<epilogue><sp><speaker long="Chorus">CHORUS.</speaker><l>Exeunt</l></sp></epilogue></play>"""
-
-
-def test_the_plays_xml_becomes_spoken_lines():
-    assert list(shakespeare.spoken_lines(PLAY.encode())) == [
-        ("1", "prologue", "1", "Chorus", "Two households--both"),
-        ("1", "2", "2", "Cherie", '\'Tis "so" oui, and'),
-        ("1", "2", "2", "Cherie", "more."),
-        ("epilogue", "epilogue", "3", "Chorus", "Exeunt"),
-    ]
-
-
-def test_the_plays_archive_becomes_the_prepared_table_of_roles(place):
-    _, home, lay = place
-    files = {f"repo/playshakespeare_editions/ps_{play}.xml": PLAY.encode() for play in shakespeare.PLAYS}
-    shakespeare.prepare_shakespeare(lay({shakespeare.REMOTES[0].file: zipped(files)}), home)
-    texts = shakespeare.role_texts(home / shakespeare.FILES[0])
-    assert len(texts) == 2 * 39
-    assert "".join(shakespeare.ALPHABET[c] for c in texts["hamlet / Cherie"]) == '\'Tis "so" oui, and more.'
-
-
-def test_leafs_shakespeare_is_taken_as_it_is_and_unknown_signs_are_counted(tmp_path):
-    text = ("abc" * 27)[:80]
-    leaf(tmp_path / "train", {"MACBETH_FIRST": ([text, "é" + text[1:]], ["z", "!"])})
-    leaf(tmp_path / "test", {"MACBETH_FIRST": ([text], ["Q"])})
-    loaded = shakespeare.load_shakespeare(Request(Store((tmp_path / "none",)), 1), path=str(tmp_path))
-    assert "".join(loaded.class_names[c] for c in loaded.train.x[0]) == text
-    assert [loaded.class_names[c] for c in loaded.train.y] == ["z", "!"]
-    assert loaded.class_names[loaded.train.x[1, 0]] == " "
-    assert loaded.facts["characters_outside_the_alphabet"] == 1
-    leaf(tmp_path / "b" / "train", {"X": ([text[:79]], ["z"])})
-    with pytest.raises(DataError, match=r"79 \+ 1 characters"):
-        shakespeare.load_shakespeare(Request(Store((tmp_path / "none",)), 1), path=str(tmp_path / "b"))
-
-
-def test_titles_from_their_two_files(place):
-    store, home, lay = place
-    titles = b"How do I page a collection with LINQ?\nDowncasting and Linq\n"
-    stackoverflow.prepare_titles(lay({"title_StackOverflow.txt": titles, "label_StackOverflow.txt": b"18\n18\n"}), home)
-    loaded = stackoverflow.load_stackoverflow(Request(store, 1))
-    words = [loaded.class_names[w] for w in loaded.train.x[0] if w >= 0]
-    assert words == ["how", "do", "i", "page", "a", "collection", "with", "linq", "?"]
-    assert loaded.client_names[loaded.train.client[1]] == "linq"
-
-
-def test_sentences_by_user_from_the_tensorflow_federated_files(place, tmp_path):
-    store, home, lay = place
-
-    def sentence(text: bytes, kind: bytes) -> bytes:
-        return example(creation_date=[b"2010"], score=[80], tags=[b"css"], title=[b"t"], tokens=[text], type=[kind])
-
-    rows = [
-        ("train", "u1", sentence(b"edit : the spec", b"question")),
-        ("train", "u1", sentence(b"thanks .", b"answer")),
-    ]
-    rows += [("train", "u2", sentence(b"the zebra", b"question"))] * 3 + [("test", "u1", sentence(b"the", b"question"))]
-    counts = tarred({"stackoverflow.word_count": b"the 9\n: 5\nedit 4\nspec 2\n"}, "w:bz2")
-    raw = lzma.compress(database(tmp_path / "s.sqlite", rows), lzma.FORMAT_ALONE)
-    stackoverflow.prepare_users(
-        lay({"stackoverflow.sqlite.lzma": raw, "stackoverflow.word_count.tar.bz2": counts}), home
-    )
-    options = {"form": "users", "target": "per_step", "users": 2, "per_user": 2}
-    loaded = stackoverflow.finish_stackoverflow(stackoverflow.load_stackoverflow(Request(store, 1), **options), options)
-    edit, colon, the, spec = 3, 2, 1, 4  # ranks of the published counts, from 1
-    assert loaded.train.x[0, :6].tolist() == [stackoverflow.BOS, edit, colon, the, spec, stackoverflow.EOS]
-    assert loaded.train.x[1, :4].tolist() == [stackoverflow.BOS, the, stackoverflow.OOV, stackoverflow.EOS]
-    assert loaded.train.client.tolist() == [0, 1, 1]  # answers are left out, a user's sentences capped at two
-    assert len(loaded.class_names) == 10_004
 
 
 ORIGINALS = {

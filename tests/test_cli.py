@@ -1,0 +1,56 @@
+"""The command line: what goes where, and what it takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedatlas import Experiment
+from fedatlas.errors import ConfigError
+from fedatlas.experiment.api import run
+
+
+def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from fedatlas.cli import main; main()", "run"]
+    good = subprocess.run(
+        [*command, "rounds=1", "--no-baselines", "--json", "--out", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert good.returncode == 0
+    assert json.loads(good.stdout)["run_dir"] == str(tmp_path / "run")
+    bad = subprocess.run([*command, "local.lrr=1"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 2
+    assert bad.stdout == ""
+    assert "did you mean 'local.lr'" in bad.stderr
+    assert "Traceback" not in bad.stderr
+    twice = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, check=False)
+    assert twice.returncode == 2
+    assert "--resume" in twice.stderr
+
+
+def test_a_plugin_brings_an_algorithm(tmp_path: Path) -> None:
+    from fedatlas.experiment.plugins import load_plugins
+
+    (tmp_path / "mine.py").write_text(
+        "from fedatlas import Algorithm\n"
+        "def half(*, share: float = 0.5) -> Algorithm:\n"
+        '    """w <- w + share (mean - w)."""\n'
+        "    def update(server, mean, round):\n"
+        "        return {**server, 'model': server['model'] + share * (mean['model'] - server['model'])}\n"
+        "    return Algorithm('half', server_update=update)\n"
+        "ALGORITHMS = {'half': half}\n"
+    )
+    load_plugins([tmp_path / "mine.py"])
+    done = run(Experiment.of(rounds=2, algorithm={"name": "half", "share": 0.0}), out=tmp_path / "run", baselines=False)
+    start, end = (load_file(done.path / f"{name}.safetensors") for name in ("initial", "model"))
+    assert all(torch.equal(start[name], end[name]) for name in start)
+    with pytest.raises(ConfigError, match="no such Python file"):
+        load_plugins([tmp_path / "other.py"])

@@ -1,0 +1,97 @@
+"""A user's own network: as a module, and by entry point."""
+
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+from fedatlas.errors import ConfigError
+from fedatlas.models import (
+    ModelConfig,
+    dropout_shapes,
+    find_model,
+    make_model,
+    parameter_count,
+    roles,
+)
+
+
+def test_roles_of_a_users_module():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(3)
+            self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+            self.register_buffer("flag", torch.tensor(True))
+            self.a = nn.Linear(3, 3)
+            self.b = self.a  # one layer under two names: the state dict holds both
+
+    assert roles(Odd()) == {
+        "frozen": "float buffer",
+        "flag": "int buffer",
+        "norm.weight": "norm",
+        "norm.bias": "norm",
+        "a.weight": "weight",
+        "a.bias": "weight",
+        "b.weight": "weight",
+        "b.bias": "weight",
+    }
+    assert parameter_count(Odd()) == 6 + 12
+
+
+def test_a_package_brings_its_model_by_entry_point(tmp_path, monkeypatch):
+    (tmp_path / "brought.py").write_text(
+        textwrap.dedent("""
+            from torch import nn
+            def tiny(shape, outputs, *, bias: bool = True):
+                \"\"\"A tiny one.\"\"\"
+                return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], outputs, bias=bias))
+        """)
+    )
+    info = tmp_path / "brought-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedatlas.models]\ntiny = brought:tiny\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "brought", raising=False)
+    assert find_model("tiny").__doc__ == "A tiny one."
+    model = make_model(ModelConfig(name="tiny", bias=False), (5,), 2, seed=1)
+    assert parameter_count(model) == 10
+
+
+class Own(nn.Module):
+    def __init__(self, p=0.3):
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(6, 8), nn.Dropout(p), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.drop(torch.relu(self.first(x))))
+
+
+def test_a_users_module_is_copied_with_its_weights_and_our_dropout():
+    own = Own()
+    model = make_model(own, (6,), 3, seed=1)
+    assert isinstance(own.drop, nn.Dropout)
+    assert dropout_shapes(model, torch.zeros(2, 6)) == {"drop.mask": (8,)}
+    assert torch.equal(model.first.weight, own.first.weight)
+    with torch.no_grad():
+        model.first.weight.zero_()
+    assert own.first.weight.any()
+
+
+def test_a_users_module_that_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match=r"model 'Own' cannot read rows of shape \(5,\)"):
+        make_model(Own(), (5,), 3, seed=1)
+    with pytest.raises(ConfigError, match=r"must answer two rows of shape \(6,\) with a tensor \(2, 4\)"):
+        make_model(Own(), (6,), 4, seed=1)
+
+
+def test_a_lazy_layer_is_drawn_from_the_seed():
+    a, b, c = (
+        make_model(nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), (2, 4), 3, seed=s)[1].weight for s in (1, 1, 2)
+    )
+    assert a.shape == (3, 8)
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
