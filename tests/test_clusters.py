@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedatlas.algorithm import Ask, Budget, Replies, State, Work
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms import clusters as shared
-from fedatlas.algorithms.cfl import bipartition
+from fedatlas.algorithms.cfl import Rule, bipartition, divided
 from fedatlas.algorithms.fesem import nearest, seeds
 from fedatlas.data.batches import Rows
 from fedatlas.engine.seal import MEMORY
@@ -26,7 +26,7 @@ from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
 from fedatlas.rng import numpy_stream
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
-from federation import Federation, cohorts, everyone, federation, gap, play, same
+from federation import Federation, cohorts, everyone, federation, gap, play, rows, same
 
 K = 6
 WHOLE: dict[str, Any] = {"batch_size": 0, "budget": Budget(epochs=2)}
@@ -139,6 +139,19 @@ def test_a_split_waits_for_everybody_and_for_separation() -> None:
     strict = federation(ALGORITHMS["cfl"](eps1=9.0, eps2=0.0, after_round=0, gamma=0.999), populations(), **WHOLE)
     kept, _ = play(strict, everyone(strict, 2), lr=0.3)
     assert len(kept["clusters"]) == 1
+
+
+@pytest.mark.parametrize(("gamma", "clusters"), [(0.6, 2), (0.8, 1)])
+def test_separation_is_the_root_of_half_of_one_minus_the_similarity(gamma: float, clusters: int) -> None:
+    """Halves at a right angle: similarity 0, separation 0.707."""
+    ways = {0: [1.0, 0.0], 1: [2.0, 0.0], 2: [0.0, 1.0], 3: [0.0, 2.0]}
+    each = {k: {"model": Tree(w=torch.tensor(way, dtype=torch.float64))} for k, way in ways.items()}
+    fed = federation(ALGORITHMS["cfl"](), {k: rows()[k] for k in ways})
+    server = {**fed.begin(), **shared.first_state([Tree(w=torch.zeros(2, dtype=torch.float64))])}
+    server |= {"splits": [], "cluster": dict.fromkeys(map(str, ways), "0")}
+    rule = Rule(9.0, 0.0, gamma, "complete", "uniform")
+    after = divided(server, "0", list(ways), Replies(tuple(ways), None, each, {}), fed.round(1, tuple(ways)), rule)
+    assert len(after["clusters"]) == clusters
 
 
 def server_with_all(fed: Federation) -> State:

@@ -90,6 +90,10 @@ def test_error_feedback_is_worth_its_memory(tmp_path: Path, monkeypatch: pytest.
             "[compression]: not with 'local_only': nothing leaves a client; remove the table.",
         ),
         (("compression.name=topk", "algorithm.name=centralised"), "[compression]: not with 'centralised'"),
+        (
+            ("compression={name='clip', norm=0.1}", "algorithm.name=fednova"),
+            "compression.name = 'clip': not with 'fednova': a change divided by its steps",
+        ),
     ],
 )
 def test_one_sentence_for_what_cannot_be(overrides: tuple[str, ...], expected: str) -> None:

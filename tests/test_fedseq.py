@@ -36,7 +36,8 @@ from fedatlas.experiment.config import parse
 from fedatlas.experiment.setup import set_up
 from fedatlas.rng import numpy_stream
 from fedatlas.tree import Tree
-from federation import cohorts, everyone, federation, gap, play, rows, same, sgd
+from federation import Deep, cohorts, everyone, federation, gap, play, rows, same, sgd
+from test_vectors import UNEQUAL, quadratics, x_of
 
 TOY = {1: np.array([0.1, 0.9]), 2: np.array([0.2, 0.8]), 3: np.array([0.9, 0.1]), 4: np.array([0.7, 0.3])}
 EVEN = np.array([0.5, 0.5])
@@ -173,6 +174,25 @@ def test_chains_of_one_client_are_their_rule(rule: str) -> None:
     plain, _ = play(federation(ALGORITHMS[rule]()), cohorts(4))
     chains, _ = play(federation(fedseq(**ALONE, rule={"name": rule})), cohorts(4))
     assert same(plain["model"], chains["model"])
+
+
+@pytest.mark.parametrize("by_size", [False, True])
+def test_duals_add_up_over_chains(by_size: bool) -> None:
+    """FedDyn's invariant h = mean of the duals, over superclients, whoever takes part; its limit is the federation's optimum."""
+    rule = {"name": "feddyn", "alpha": 1.0, "alpha_by_size": by_size}
+    made = fedseq(phi="random", group_size=2, max_clients=3, rule=rule)
+    fed = quadratics(made, **UNEQUAL, tau=5)
+    server, host = play(fed, 4, lr=0.1)
+    n, sizes, N_S = sum(UNEQUAL["n"]), UNEQUAL["n"], len(groups(server))
+    assert 1 < N_S < 5
+    weight = {k: 5 * sizes[k] / n if by_size else 1.0 for k in host.states.clients()}
+    duals = sum(float((host.states.get(k) or {})["g_k"]["w"]) * weight[k] for k in weight)
+    assert abs(float(server["h"]["w"])) > 0.1
+    assert float(server["h"]["w"]) == pytest.approx(duals / N_S, abs=1e-12)
+    server, _ = play(fed, everyone(fed, 400), lr=0.1)
+    a, b, p = UNEQUAL["a"], UNEQUAL["b"], sizes if by_size else [1] * 5
+    best = sum(x * y * z for x, y, z in zip(a, b, p, strict=True)) / sum(x * z for x, z in zip(a, p, strict=True))
+    assert x_of(server) == pytest.approx(best, abs=1e-6)
 
 
 def test_a_single_chain_is_sequential_training() -> None:
@@ -316,12 +336,47 @@ def test_every_way_to_group_runs() -> None:
         assert gap(server["model"], fed.params) > 1e-3
 
 
+def test_a_groups_vector_counts_its_members_examples() -> None:
+    """Client 0 with 9 of 10 examples decides what complements the group: by the plain mean client 2 would."""
+    vectors = {0: np.array([0.8, 0.2]), 1: np.array([0.0, 1.0]), 2: np.array([0.6, 0.4]), 3: np.array([0.1, 0.9])}
+    pick = greedy_pick(vectors, {0: 9, 1: 1, 2: 1, 3: 1}, gini, first="best", start=EVEN, seed=1)
+    assert pick([0, 1], [2, 3]) == 3
+    plain = greedy_pick(vectors, dict.fromkeys(vectors, 1), gini, first="best", start=EVEN, seed=1)
+    assert plain([0, 1], [2, 3]) == 2
+
+
+def test_which_weights_make_a_vector() -> None:
+    """Of linear layers the weights, never the biases; all of them, the last two, or the last (G3)."""
+
+    def told(layers: Any) -> list[str]:
+        return list(federation(fedseq(psi="clf", layers=layers), make=Deep).begin()["linear"])
+
+    assert told("all") == ["hidden.weight", "second.weight", "head.weight"]
+    assert told("last2") == ["second.weight", "head.weight"]
+    assert told("last") == ["head.weight"]
+
+
+def test_where_greedy_groups_start() -> None:
+    """psi = "clf": the vector of largest norm, or with ``start = "code"`` the one that complements the even vector best."""
+    vectors = {0: np.array([3.0, 3.0]), 1: np.array([-1.0, -1.0]), 2: np.array([1.0, -1.0])}
+    sizes = dict.fromkeys(vectors, 1)
+
+    def first(start: str) -> int:
+        how = Grouping("clf", "greedy", "cosine", 2, 0, 3, 1, "all", "sum", "best", start)
+        return picker(how, vectors, sizes, 2, 1)([], [0, 1, 2])
+
+    assert (first("norm"), first("code")) == (0, 1)
+
+
 def test_a_rule_that_would_be_ignored_is_refused() -> None:
     """A chain has no cohort whose loss mu could follow, and slots are averaged by the examples they saw."""
     with pytest.raises(ConfigError, match="adaptive"):
         fedseq(rule={"name": "fedprox", "adaptive": True})
     with pytest.raises(ConfigError, match="weights"):
         fedseq_inter(rule={"name": "fedavg", "weights": "uniform"})
+    with pytest.raises(ConfigError, match="duals of 'feddyn' add up"):
+        fedseq(anchor="server", rule={"name": "feddyn"})
+    assert fedseq(anchor="server", rule={"name": "feddyn", "variant": "fedseq_code"}).name == "fedseq"
 
 
 def test_public_rows_with_holes_are_dropped_and_no_test_row_takes_their_place(tmp_path: Path) -> None:

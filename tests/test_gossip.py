@@ -211,6 +211,14 @@ def test_push_sum_reaches_the_mean_with_nodes_away() -> None:
     assert max(gap(x, mean(models(f, begun))) for x in models(f, server)) < 1e-9
 
 
+def test_pairs_are_drawn_anew_every_round() -> None:
+    """Without local work all nodes come to the mean: pairs that stayed together never would."""
+    f = fed("gossip", {"mixing": "pairwise"}, budget=STILL)
+    begun = scattered(f)
+    server, _ = play(f, everyone(f, 200), server=begun)
+    assert max(gap(x, mean(models(f, begun))) for x in models(f, server)) < 1e-9
+
+
 @pytest.mark.parametrize(("name", "keys"), EVERY, ids=str)
 def test_an_absent_node_keeps_its_model(name: str, keys: Mapping[str, Any]) -> None:
     """Bit for bit; the others move."""

@@ -12,6 +12,7 @@ from fedatlas.algorithm import UNION, Algorithm, Batch, Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.optim import Optimizer
+from fedatlas.errors import DivergedError
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, cohorts, everyone, federation, gap, play, rows, same, sgd
 from invariants import (
@@ -287,10 +288,20 @@ def test_adaptive_mu_follows_the_training_loss() -> None:
     server, round_ = f.begin(), f.round(1, (0, 1))
     mean = {"model": f.params}
     seen = []
-    for loss in (9.0, 8.0, 7.0, 6.0, 5.0, 5.5, 5.0):
+    losses = (9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 4.5, 4.5, 4.0, 3.0, 3.0, 2.0, 1.0, 0.9, 0.8, 0.7)
+    for loss in losses:
         server = algorithm.server_update(server, mean, round_._replace(loss=loss))
         seen.append(round(server["mu"], 3))
-    assert seen == [0.5, 0.5, 0.5, 0.5, 0.4, 0.5, 0.5]
+    assert seen == [*[0.5] * 5, 0.4, *[0.5] * 9, 0.4]  # nothing to compare the first with; an equal loss is neither
+
+
+def test_an_adaptive_mu_that_overshoots_ends_the_run() -> None:
+    """eta mu >= 2 is refused at the start; mu may get there later."""
+    f = fed("fedprox", keys={"mu": 0.5, "adaptive": True})
+    begun = f.begin()
+    play(f, [(0, 1)], server={**begun, "mu": 19.9}, lr=0.1)
+    with pytest.raises(DivergedError, match=r"mu has risen to 20\.0"):
+        play(f, [(0, 1)], server={**begun, "mu": 20.0}, lr=0.1)
 
 
 @pytest.mark.parametrize("optimizer", [sgd(momentum=0.9), sgd(momentum=0.9, nesterov=True), Optimizer("adam")])
@@ -329,7 +340,8 @@ def test_a_client_without_rows_leaves_scaffolds_controls_alone(option: str) -> N
     """It took no step: there is no mean gradient to divide out."""
     held = rows()
     empty = {**held, 1: held[1].take(torch.empty(0, dtype=torch.long))}
-    server, host = play(federation(ALGORITHMS["scaffold"](option=option), held=empty), [(0, 1)])
+    fed = federation(ALGORITHMS["scaffold"](option=option), held=empty, weight_decay=0.1)
+    server, host = play(fed, [(0, 1)])
     assert all(bool(torch.isfinite(x).all()) for part in ("model", "c") for x in server[part].values())
     kept = host.states.get(1)
     assert kept is not None

@@ -341,7 +341,9 @@ class Algorithm(NamedTuple):
     sends: Literal["messages", "rows", "nothing"] = "messages"  # what crosses: its asks'; all rows, up, once; nothing
     leaves: str = "the local model"  # what leaves a client, for the record
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
-    refuses: Mapping[str, str] = {}  # experiment table -> why it makes no sense here, e.g. {"compression": "..."}
+    refuses: Mapping[
+        str, str
+    ] = {}  # table, or table.name -> why it makes no sense here: {"compression": "..."}, {"compression.clip": ...}
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
 
 

@@ -23,6 +23,7 @@ CASES: list[dict[str, Any]] = [
     {"sigma2": 0.05, "sigma0_2": 4.0, "problem": {"momentum": 0.9, "m": 5, "lr": 0.02, "rounds": 6}},
     {"problem": {"deep": True, "rounds": 10}},
     {"gamma": 7.0, "retrain_lr": 0.5, "retrain_epochs": 3, "averaging": "map", "problem": {"deep": True, "rounds": 6}},
+    {"last_epochs": 3, "last_weight_decay": 0.1, "problem": {"rounds": 6}},
 ]
 
 
@@ -95,7 +96,7 @@ def loss(p: Named, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (logits.logsumexp(1) - logits[torch.arange(len(y)), y]).mean()
 
 
-def sgd(problem: Problem, p: Named, free: list[str], batches: Any, lr: float) -> Named:
+def sgd(problem: Problem, p: Named, free: list[str], batches: Any, lr: float, decay: float | None = None) -> Named:
     """Steps on the tensors of the layers ``free`` alone."""
     names = [f"{layer}.{kind}" for layer in free for kind in ("weight", "bias")]
     shapes = [p[name].shape for name in names]
@@ -106,7 +107,10 @@ def sgd(problem: Problem, p: Named, free: list[str], batches: Any, lr: float) ->
         return {**p, **{name: x.reshape(shape) for name, x, shape in zip(names, parts, shapes, strict=True)}}
 
     for x, y in batches:
-        g = gradient_of(lambda vector, x=x, y=y: loss(named(vector), x, y), w) + problem.weight_decay * w
+        g = (
+            gradient_of(lambda vector, x=x, y=y: loss(named(vector), x, y), w)
+            + (problem.weight_decay if decay is None else decay) * w
+        )
         u = problem.momentum * u + g
         w = w - lr * u
     return named(w)
@@ -136,6 +140,8 @@ def run(
     retrain_epochs: int = 0,
     retrain_lr: float = 1.0,
     last_lr: float = 0.1,
+    last_epochs: int = 0,
+    last_weight_decay: float | None = None,
 ) -> dict[str, Any]:
     W = dict(problem.start)
     *hidden, last = layers_of(W)
@@ -168,15 +174,16 @@ def run(
                 theta[i] = (theta[i] + prior * mu0) / (members[layer][i] + prior)
             W |= {f"{layer}.weight": torch.tensor(theta[:, :-1]), f"{layer}.bias": torch.tensor(theta[:, -1])}
             later = [*hidden, last][at + 1 :]
-            rate = problem.lr * (last_lr if later == [last] else retrain_lr)
+            at_last = later == [last]
+            rate, times = problem.lr * (last_lr if at_last else retrain_lr), (at_last and last_epochs) or passes
             for k in cohort:
                 mine[k][layer] = pi[k]
                 inputs = w[k][f"{later[0]}.weight"]
                 wide = torch.zeros(len(inputs), len(count), dtype=torch.float64)
                 wide[:, pi[k]] = inputs
                 after = {**w[k], **W, f"{later[0]}.weight": wide}
-                rest = problem.batches(number, k, passes, (at + 1) * problem.epochs)
-                w[k] = sgd(problem, after, later, rest, rate)
+                rest = problem.batches(number, k, times, (at + 1) * problem.epochs)
+                w[k] = sgd(problem, after, later, rest, rate, last_weight_decay if at_last else None)
         n_kc = {k: torch.bincount(problem.clients[k][1], minlength=3).double() for k in cohort}
         total = sum(n_kc.values())
         share = {k: torch.where(total > 0, n_kc[k] / total.clamp(min=1), 1 / len(cohort)) for k in cohort}

@@ -40,16 +40,17 @@ def local(
 
 def run(problem: Problem, *, mu: float = 0.01, adaptive: bool = False) -> dict[str, Any]:
     w = problem.w0
-    before, falls = float("inf"), 0
+    seen: list[float] = []
+    falls = 0
     for number, cohort in problem.rounds():
         done = {k: local(problem, number, k, w, mu) for k in cohort}
         w = sum(problem.n[k] * done[k][0] for k in cohort) / sum(problem.n[k] for k in cohort)
         loss = sum(d[1] for d in done.values()) / sum(d[2] for d in done.values())
-        if adaptive and loss < before:
-            falls += 1
+        seen.append(loss)
+        if adaptive and len(seen) > 1:
+            change = seen[-1] - seen[-2]
+            mu += 0.1 * (change > 0)
+            falls = (falls + 1) * (change < 0)
             if falls == 5:
                 mu, falls = max(mu - 0.1, 0.0), 0
-        elif adaptive:
-            mu, falls = mu + 0.1, 0
-        before = loss
     return {"model": w, "mu": mu}

@@ -70,11 +70,14 @@ def fedma(
     retrain_epochs: Count = 0,
     retrain_lr: Positive = 1.0,
     last_lr: Positive = 0.1,
+    last_epochs: Count = 0,
+    last_weight_decay: Rate | None = None,
 ) -> Algorithm:
     """W_l: matched, averaged units, layer by layer. ``sigma2``, ``sigma0_2``: variance of a client's units, of the atoms.
 
     Atoms are drawn around 0, biases around ``mu0_bias``; ``gamma``: how freely units are added; ``averaging = "map"``: the mean is
-    drawn towards the prior. Retraining takes ``retrain_lr`` times ``local.lr``, that of the last layer alone ``last_lr`` times.
+    drawn towards the prior. Retraining takes ``retrain_lr`` times ``local.lr``, that of the last layer alone ``last_lr`` times,
+    for ``last_epochs`` (0: as many) and with a weight decay of its own where one is given.
     """
 
     def merge(layer: Layer, local: Mapping[int, Tree], rng: np.random.Generator) -> tuple[Tree, dict[int, Tensor]]:
@@ -95,7 +98,9 @@ def fedma(
         tasks={
             "train": Task(start=own_units, survey=count_rows, finish=send_first),
             "retrain": retrain._replace(options=Local(epochs=epochs, lr_scale=retrain_lr)),
-            "last": retrain._replace(options=Local(epochs=epochs, lr_scale=last_lr)),
+            "last": retrain._replace(
+                options=Local(epochs=last_epochs or epochs, lr_scale=last_lr, weight_decay=last_weight_decay)
+            ),
             "counts": Task(survey=count_rows, finish=send_counts, options=Local(steps=0), stateful=False),
         },
         server_init=begin,

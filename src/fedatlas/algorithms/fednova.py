@@ -56,4 +56,7 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
         lr_below=2 / mu if mu else math.inf,
         family="averaging",
         leaves="the normalised change of the model and its divisor",
+        refuses={
+            "compression.clip": "a change divided by its steps would be clipped, which the server multiplies by them again"
+        },
     )

@@ -8,7 +8,7 @@ mu   weight of (mu/2) ||w - w_t||^2         eta   ``local.lr``; eta mu >= 2 is r
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020. ALGORITHMS.md H9. Clients are drawn uniformly and
 averaged by samples, as in the authors' code (the paper draws by n_k/n and takes the plain mean). Stragglers' partial
 work counts (``failures.straggler_policy``). Adaptive mu: raised by 0.1 when the cohort's training loss rises, lowered
-by 0.1 after five falls in a row.
+by 0.1 after five falls in a row; the first round has nothing to be compared with. A mu that has risen to 2 / eta ends the run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping
 
 from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, keep_model, take_mean
+from fedatlas.errors import DivergedError
 from fedatlas.registry import Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
@@ -38,16 +39,23 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
         after = take_mean(server, mean, round)
         if not adaptive:
             return after
-        fell = round.loss < server["loss"]
-        falls = server["falls"] + 1 if fell else 0
-        now = server["mu"] if fell else server["mu"] + 0.1
+        before = server["loss"]
+        falls = server["falls"] + 1 if round.loss < before < math.inf else 0
+        now = server["mu"] + 0.1 if round.loss > before else server["mu"]
         if falls == 5:
             now, falls = max(now - 0.1, 0.0), 0
         return {**after, "mu": now, "loss": round.loss, "falls": falls}
 
+    def start(message: Message, client: State, facts: Facts) -> Tree:
+        if not facts.momentum and message["mu"] * facts.lr >= 2:
+            raise DivergedError(
+                f"mu has risen to {message['mu']:.1f}, and eta mu >= 2 throws w further from w_t every step"
+            )
+        return Tree(message["model"])
+
     return Algorithm(
         "fedprox",
-        tasks={"train": Task(direction=direction)},
+        tasks={"train": Task(direction=direction, start=start) if adaptive else Task(direction=direction)},
         server_init=server_init,
         broadcast=lambda server, client_id: {"model": server["model"], "mu": server["mu"]},
         server_update=server_update,

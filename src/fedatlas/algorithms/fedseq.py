@@ -15,9 +15,9 @@ Theta  FedSeqInter's bank of models, one a slot    omega    examples that each s
 
 Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022, and Rizzardi's thesis; ALGORITHMS.md G1 to G9. What goes on inside a
 chain is a rule of its own: FedAvg's local training, FedProx, FedDyn or MOON (their anchor is the model received from the predecessor;
-with ``anchor = "server"`` it is w_t). N_S takes K's place in every formula of the rule's server. Confidences are divided by their sum,
-not sent through a second softmax, and the client that complements a group best is the one with the largest tau (errata of the
-thesis). A client sees its predecessor's model: sums cannot be masked inside a chain.
+with ``anchor = "server"`` it is w_t; FedDyn's duals do not add up then, and it is refused). N_S takes K's place in every formula of the
+rule's server. Confidences are divided by their sum, not sent through a second softmax, and the client that complements a group best is
+the one with the largest tau (errata of the thesis). A client sees its predecessor's model: sums cannot be masked inside a chain.
 """
 
 from __future__ import annotations
@@ -206,6 +206,10 @@ def in_chains(
     how = how._replace(metric=metric_of(how))
     confidences = how.phi != "random" and how.psi == "conf"
     train, begin = local.tasks["train"], local.server_init
+    if anchor == "server" and train.settle is not None:
+        raise ConfigError(
+            f"algorithm.anchor = 'server': the duals of '{local.name}' add up over a chain only from hop to hop; remove the key."
+        )
     if anchor == "server":
         train = train._replace(start=lambda message, client, facts: Tree(message["start"]))
 

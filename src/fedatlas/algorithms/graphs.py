@@ -61,9 +61,9 @@ def hears(graph: Graph, K: int, seed: int) -> Booleans:
         lost = unreached(found)
         if lost:
             names = ", ".join(str(k) for k in lost[:5]) + (" ..." if len(lost) > 5 else "")
-            what = "arcs" if graph.directed else "edges"
+            what, way = ("arcs", "way there and back") if graph.directed else ("edges", "way")
             raise ConfigError(
-                f"algorithm.{what}: the graph is not connected, node 0 and node {names} cannot reach each other."
+                f"algorithm.{what}: the graph is not connected, between node 0 and node {names} there is no {way}."
             )
     found.flags.writeable = False
     return found

@@ -67,12 +67,12 @@ def scaffold(
 
     def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
         c_k = client["c_k"]
+        if paper and not (work.n_k if option == "I" else work.steps):  # a client without rows has nothing to say
+            return {"model": y, "c": c_k.zeros()}, client
         if not paper:
             new = facts.survey["gradient"]
         elif option == "I":
             new = facts.survey["gradient"] + facts.weight_decay * message["model"]
-        elif not work.steps:  # a client without rows has nothing to say
-            return {"model": y, "c": c_k.zeros()}, client
         else:
             new = c_k - message["c"] + (message["model"] - y) / work.lr_sum
         return {"model": y, "c": new - c_k}, client

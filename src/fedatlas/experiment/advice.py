@@ -10,6 +10,7 @@ from fedatlas.data.loaded import strange_classes
 from fedatlas.engine.model import NO_FEATURES, Network
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.models import has_batch_norm
 
 
 def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
@@ -69,7 +70,13 @@ def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Net
     """What is to be said of this network; ConfigError where the algorithm cannot work with it."""
     if algorithm.needs_features and not network.has_features:
         raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
-    return precision_notices(config, network.module)
+    idle = algorithm.name == "fedbn" and not has_batch_norm(network.module)
+    own = (
+        ["'fedbn' on a model without batch norm is FedAvg; model.norm = 'batch' gives it something to keep."]
+        if idle
+        else []
+    )
+    return [*own, *precision_notices(config, network.module)]
 
 
 def data_notices(dataset: Dataset) -> list[str]:

@@ -65,12 +65,16 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
     if any(p.default is p.empty for p in keywords(builder).values()):
         return {}
     made = builder()
+    sets = {"sets": ", ".join(f"{key} = {value!r}" for key, value in made.fixes.items())}
+    refuses = {"refuses": "; ".join(f"{table}: {why}" for table, why in made.refuses.items())}
+    public = {"public_rows": "; ".join(f"{key} = {value!r}" for key, value in (made.public or {}).items())}
     return {
         "partitioning": "horizontal",  # all of these: clients hold the same columns
         "family": made.family or "not declared",
         "communication": made.communication,
         "client_keeps": made.keeps,
         "leaves_client": made.leaves,
+        **{key: text for each in (sets, refuses, public) for key, text in each.items() if text},
     }
 
 

@@ -15,11 +15,13 @@ def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform 
         return None
     builder = find("transforms", TRANSFORMS, config.compression.name)
     given = arguments("compression", builder, config.compression.parameters())
-    why = algorithm.refuses.get("compression")
+    why, what = algorithm.refuses.get("compression"), "[compression]"
+    if why is None and (own := f"compression.{config.compression.name}") in algorithm.refuses:
+        why, what = algorithm.refuses[own], f"compression.name = '{config.compression.name}'"
     if why is None and str(algorithm.needs) == "neighbours":
         why = "its clients send to each other, and only what goes to the server is compressed"
     if why is not None:
-        raise ConfigError(f"[compression]: not with '{algorithm.name}': {why}; remove the table.")
+        raise ConfigError(f"{what}: not with '{algorithm.name}': {why}; remove the table.")
     made = builder(**given)
     if not isinstance(made, Transform):
         raise ConfigError(

@@ -305,9 +305,14 @@ def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Al
     several = algorithm.clusters is not None or algorithm.needs == "neighbours" or architectures
     if algorithm.family == "distillation":
         raise ConfigError(f"model.bn = '{bn}': '{algorithm.name}' distils whole models; use 'average'.")
-    if several or (bn == "recalibrate" and algorithm.personal is not None):
+    if several:
         raise ConfigError(
             f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."
+        )
+    if bn == "recalibrate" and algorithm.personal is not None:
+        raise ConfigError(
+            f"model.bn = '{bn}' renews the global model's statistics, but the clients of '{algorithm.name}' use models of their own; "
+            "use 'average'."
         )
     return local_norms(algorithm) if bn == "local" else recalibrated(algorithm)
 
