@@ -368,6 +368,12 @@ def test_where_greedy_groups_start() -> None:
     assert (first("norm"), first("code")) == (0, 1)
 
 
+def test_a_federation_of_one_is_one_group() -> None:
+    """Twice what an average client holds is more than there is."""
+    server, _ = play(federation(fedseq(), {0: rows()[0]}), [(0,)])
+    assert groups(server) == ((0,),)
+
+
 def test_a_rule_that_would_be_ignored_is_refused() -> None:
     """A chain has no cohort whose loss mu could follow, and slots are averaged by the examples they saw."""
     with pytest.raises(ConfigError, match="adaptive"):

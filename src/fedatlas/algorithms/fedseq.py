@@ -309,7 +309,8 @@ def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> 
         scores = principal_scores(np.stack(list(vectors.values())))
         vectors = dict(zip(vectors, scores, strict=True))
     sizes = {k: round.sizes[k] for k in round.cohort}
-    limits = Limits(how.min_examples or how.group_size * sum(sizes.values()) / len(sizes), how.max_clients)
+    total = sum(sizes.values())
+    limits = Limits(how.min_examples or min(how.group_size * total / len(sizes), total), how.max_clients)
     formed = form(picker(how, vectors, sizes, server["classes"], round.seed), sizes, limits)
     return {**server, "groups": formed, "notices": short(formed, sizes, limits)}
 
