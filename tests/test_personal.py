@@ -258,10 +258,16 @@ def test_a_run_with_batch_norm(name: str, bn: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bn"), [("fesem", "local"), ("ifca", "recalibrate"), ("ditto", "recalibrate"), ("fedbn", "recalibrate")]
+    ("name", "bn", "why"),
+    [
+        ("fesem", "local", "works with one global model"),
+        ("ifca", "recalibrate", "works with one global model"),
+        ("ditto", "recalibrate", "the clients of 'ditto' use models of their own"),
+        ("fedbn", "recalibrate", "the clients of 'fedbn' use models of their own"),
+    ],
 )
-def test_one_model_is_needed(name: str, bn: str) -> None:
-    with pytest.raises(ConfigError, match="works with one global model"):
+def test_one_model_is_needed(name: str, bn: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
         set_up(config.read(None, [f"algorithm.name={name}", "model.norm=batch", f"model.bn={bn}"]), 1)
 
 

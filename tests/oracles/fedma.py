@@ -21,8 +21,8 @@ CASES: list[dict[str, Any]] = [
     {"averaging": "map", "sigma2": 0.5, "sigma0_2": 2.0, "mu0_bias": 0.0, "problem": {"rounds": 8}},
     {"gamma": 7.0, "sweeps": 1, "retrain_epochs": 1, "last_lr": 0.5, "problem": {"rounds": 8}},
     {"sigma2": 0.05, "sigma0_2": 4.0, "problem": {"momentum": 0.9, "m": 5, "lr": 0.02, "rounds": 6}},
-    {"problem": {"deep": True, "rounds": 10}},
-    {"gamma": 7.0, "retrain_lr": 0.5, "retrain_epochs": 3, "averaging": "map", "problem": {"deep": True, "rounds": 6}},
+    {"problem": {"deep": True, "rounds": 5}},
+    {"gamma": 7.0, "retrain_lr": 0.5, "retrain_epochs": 3, "averaging": "map", "problem": {"deep": True, "rounds": 4}},
     {"last_epochs": 3, "last_weight_decay": 0.1, "problem": {"rounds": 6}},
 ]
 
@@ -81,6 +81,21 @@ def match(
             atom[k] = rematch(k, v, atom, s, s0, mu0, gamma)
         atom = first_seen(atom)
     return first_seen(atom)
+
+
+def averaged(
+    v: dict[int, np.ndarray], atom: dict[int, list[int]], mu0: np.ndarray, prior: float
+) -> tuple[np.ndarray, list[int]]:
+    """The atoms as means of their members, drawn to mu0 by ``prior`` further members; how many each has."""
+    count = Counter(name for names in atom.values() for name in names)
+    members = [count[i] for i in range(len(count))]
+    theta = np.zeros((len(count), len(mu0)))
+    for k, names in atom.items():
+        for unit, name in enumerate(names):
+            theta[name] += v[k][unit]
+    for i, n in enumerate(members):
+        theta[i] = (theta[i] + prior * mu0) / (n + prior)
+    return theta, members
 
 
 def layers_of(p: Named) -> list[str]:
@@ -163,15 +178,7 @@ def run(
             v = {k: torch.cat([x[f"{layer}.weight"], x[f"{layer}.bias"][:, None]], 1).numpy() for k, x in w.items()}
             mu0 = np.append(np.zeros(v[cohort[0]].shape[1] - 1), mu0_bias)
             pi = match(v, sigma2, sigma0_2, mu0, gamma, sweeps, problem.stream("matching", number, at))
-            count = Counter(name for names in pi.values() for name in names)
-            members[layer] = [count[i] for i in range(len(count))]
-            theta = np.zeros((len(count), len(mu0)))
-            for k, names in pi.items():
-                for unit, name in enumerate(names):
-                    theta[name] += v[k][unit]
-            prior = sigma2 / sigma0_2 if averaging == "map" else 0.0
-            for i in range(len(count)):
-                theta[i] = (theta[i] + prior * mu0) / (members[layer][i] + prior)
+            theta, members[layer] = averaged(v, pi, mu0, sigma2 / sigma0_2 if averaging == "map" else 0.0)
             W |= {f"{layer}.weight": torch.tensor(theta[:, :-1]), f"{layer}.bias": torch.tensor(theta[:, -1])}
             later = [*hidden, last][at + 1 :]
             at_last = later == [last]
@@ -179,7 +186,7 @@ def run(
             for k in cohort:
                 mine[k][layer] = pi[k]
                 inputs = w[k][f"{later[0]}.weight"]
-                wide = torch.zeros(len(inputs), len(count), dtype=torch.float64)
+                wide = torch.zeros(len(inputs), len(theta), dtype=torch.float64)
                 wide[:, pi[k]] = inputs
                 after = {**w[k], **W, f"{later[0]}.weight": wide}
                 rest = problem.batches(number, k, times, (at + 1) * problem.epochs)
