@@ -105,7 +105,7 @@ def test_a_client_without_rows_changes_nothing() -> None:
     [
         ({"mu": 0.1}, {"momentum": 0.9}, r"local\.momentum = 0\.9"),
         ({}, {"optimizer": "adam"}, r"local\.optimizer = 'adam'"),
-        ({}, {"momentum": 0.9, "nesterov": True}, r"local\.nesterov = True"),
+        ({}, {"momentum": 0.9, "nesterov": True}, r"local\.nesterov = true"),
     ],
 )
 def test_solvers_without_a_known_norm_are_refused(

@@ -116,10 +116,11 @@ def parties_of(round: Round) -> list[tuple[int, ...]]:
 
 def between_clients(setup: Setup, m: int) -> int:
     """About how many bytes m of the clients send each other in a round: the models of the messages whose ends both take part."""
-    share = m / len(setup.sizes)
+    K = len(setup.sizes)
+    share = m * (m - 1) / max(K * (K - 1), 1)
     parts = {"model": setup.params, **({"buffers": setup.buffers} if setup.buffers else {})}
     messages = float(setup.algorithm_facts.get("messages", 0))
-    return round(messages * share**2 * codec.size(parts))
+    return round(messages * share * codec.size(parts))
 
 
 def show(found: dict[str, Any]) -> None:

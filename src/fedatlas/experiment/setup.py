@@ -41,7 +41,7 @@ from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public
 from fedatlas.layers import Layer
 from fedatlas.models import Loss, has_batch_norm
 from fedatlas.models.chain import elastic, find_chain
-from fedatlas.registry import arguments, find
+from fedatlas.registry import arguments, find, shown
 from fedatlas.rng import derive
 from fedatlas.tree import Tree
 
@@ -142,7 +142,8 @@ def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Experim
                 f"local.steps = {config.local.steps}: '{algorithm.name}' works with {value} epoch only; remove the key."
             )
         if field in table.model_fields_set:
-            raise ConfigError(f"{key} = {now!r}: '{algorithm.name}' works with {value!r} only; remove the key.")
+            only = "without it" if value is None else f"with {shown(value)} only"
+            raise ConfigError(f"{key} = {shown(now)}: '{algorithm.name}' works {only}; remove the key.")
         changed = table.model_copy(update={field: value})
         config = config.model_copy(update={table_name: changed})
         notices.append(f"'{algorithm.name}' sets {key} = {value!r} (the default is {now!r}).")
