@@ -82,13 +82,8 @@ def cnn2(params: Mapping[str, Tensor], rows: int, lr: float, correction: Correct
     dh, df = torch.empty(rows, 512), torch.empty(rows, 3136)
     flat_picture, df_picture = flat.view(rows, 64, 7, 7), df.view(rows, 64, 7, 7)
     w1_t, w2_t, p_t, dh_t = w1.t(), w2.t(), p.t(), dh.t()
-    s1, s2, ones, minus, rate = (
-        torch.empty(32),
-        torch.empty(64),
-        torch.ones(rows),
-        torch.full((rows, 1), -1.0),
-        -lr / rows,
-    )
+    s1, s2, ones = torch.empty(32), torch.empty(64), torch.ones(rows)
+    minus, rate = torch.full((rows, 1), -1.0), -lr / rows
     conv, conv_backward = torch.conv2d, aten.convolution_backward.default
     pool, pool_backward = aten.max_pool2d_with_indices.out, aten.max_pool2d_with_indices_backward.grad_input
     addmm, mm = torch.addmm, torch.mm

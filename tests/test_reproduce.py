@@ -42,7 +42,9 @@ def test_what_is_published_is_not_run_again(
     docs = tmp_path / "docs"
     assert room.reproduce("small", out=tmp_path / "a", publish=docs)
     first = seconds(docs / "results")
+    (docs / "results" / "small.txt").write_text("It learns.\n")
     assert room.reproduce("small", out=tmp_path / "b", publish=docs)
+    assert "**What was found.** It learns." in (docs / "results.md").read_text()
     assert seconds(docs / "results") == first
     assert len(first) == 2
     assert not (tmp_path / "b" / "small" / "one").exists()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from torch import nn
 
 import fedatlas
 from fedatlas import Experiment, cli
@@ -328,11 +329,20 @@ def test_an_infinite_target_is_refused(tmp_path: Path) -> None:
     [
         (("public.per_class=2",), r"\[public\]: 'fedavg' uses no public rows"),
         (("failures.dropout=1",), "nobody ever returns"),
+        (("algorithm.name=fedbn",), "'fedbn' changes nothing: the model has no batch norm"),
     ],
 )
 def test_what_is_written_and_does_nothing_is_said(overrides: tuple[str, ...], words: str) -> None:
     notices = set_up(config.read(None, overrides), 1).notices
     assert any(re.search(words, notice) for notice in notices)
+
+
+def test_a_policy_for_batch_norm_without_any_in_ones_own_network_is_said() -> None:
+    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    assert any(
+        "'recalibrate' changes nothing" in n
+        for n in set_up(config.read(None, ["model.bn=recalibrate"]), 1, own).notices
+    )
 
 
 def test_a_run_that_stops_early_says_why(tmp_path: Path) -> None:

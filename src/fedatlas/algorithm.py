@@ -343,7 +343,7 @@ class Algorithm(NamedTuple):
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
     refuses: Mapping[
         str, str
-    ] = {}  # table, or table.name -> why it makes no sense here: {"compression": "..."}, {"compression.clip": ...}
+    ] = {}  # why a table makes no sense here: {"compression": "..."}, or {"compression.clip": "..."}
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
 
 

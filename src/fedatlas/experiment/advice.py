@@ -70,13 +70,15 @@ def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Net
     """What is to be said of this network; ConfigError where the algorithm cannot work with it."""
     if algorithm.needs_features and not network.has_features:
         raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
-    idle = algorithm.name == "fedbn" and not has_batch_norm(network.module)
-    own = (
-        ["'fedbn' on a model without batch norm is FedAvg; model.norm = 'batch' gives it something to keep."]
-        if idle
-        else []
-    )
-    return [*own, *precision_notices(config, network.module)]
+    return [*norm_notices(config, algorithm, network.module), *precision_notices(config, network.module)]
+
+
+def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module) -> list[str]:
+    """A policy for batch norm without any."""
+    policy = "'fedbn'" if algorithm.name == "fedbn" else f"model.bn = '{config.model.bn}'"
+    if has_batch_norm(module) or policy == "model.bn = 'average'":
+        return []
+    return [f"{policy} changes nothing: the model has no batch norm (model.norm = 'batch' gives it some)."]
 
 
 def data_notices(dataset: Dataset) -> list[str]:

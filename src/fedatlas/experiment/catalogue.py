@@ -19,7 +19,7 @@ from fedatlas.data.sources import describe_sources, find_data
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.experiment import machine
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.registry import PLUGINS, accepts, defaults, describe, keywords, shown, summary
+from fedatlas.registry import PLUGINS, accepts, defaults, describe, keywords, summary
 from fedatlas.transforms import TRANSFORMS
 
 Rows = list[dict[str, Any]]
@@ -65,9 +65,9 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
     if any(p.default is p.empty for p in keywords(builder).values()):
         return {}
     made = builder()
-    sets = {"sets": ", ".join(fixed(key, value) for key, value in made.fixes.items())}
+    sets = {"sets": ", ".join(f"no {k}" if v is None else as_written(k, v) for k, v in made.fixes.items())}
     refuses = {"refuses": "; ".join(f"{table}: {why}" for table, why in made.refuses.items())}
-    public = {"public_rows": ", ".join(fixed(key, value) for key, value in (made.public or {}).items())}
+    public = {"public_rows": ", ".join(as_written(key, value) for key, value in (made.public or {}).items())}
     return {
         "partitioning": "horizontal",  # all of these: clients hold the same columns
         "family": made.family or "not declared",
@@ -76,11 +76,6 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
         "leaves_client": made.leaves,
         **{key: text for each in (sets, refuses, public) for key, text in each.items() if text},
     }
-
-
-def fixed(key: str, value: Any) -> str:
-    """A key with its value, as one would write it."""
-    return f"no {key}" if value is None else f"{key} = {shown(value)}"
 
 
 def partitions() -> Rows:
@@ -183,12 +178,12 @@ def show_entry(found: Mapping[str, Any]) -> None:
         console.print(found["source"], markup=False)
 
 
-def as_written(name: str, default: Any) -> str:
-    """A key with its default as a file has it; the key alone where there is none."""
-    if default is None:
-        return name
-    text = tomli_w.dumps({name: default}).strip()
-    return text.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ")
+def as_written(key: str, value: Any) -> str:
+    """A key, also a dotted one, with its value as a file has it; the key alone where there is none."""
+    if value is None:
+        return key
+    text = tomli_w.dumps({"x": value}).strip().removeprefix("x")
+    return key + text.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ")
 
 
 def doctor() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedatlas.data.partition import draw, draw_text
 from fedatlas.deploy import codec
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.host import Cost
-from fedatlas.experiment.cohort import Drawn, draw_round
+from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
 from fedatlas.experiment.report.words import bytes_text, facts_text, seconds_text
@@ -57,7 +57,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     parties = [party for d in drawn for party in parties_of(d.round)]
     spent = spent_by(setup, plan, parties or [tuple(k for k in setup.sizes if setup.sizes[k])[:1]])
     share = 1 / len(drawn) if parties else 0.0
-    known = returning_clients(drawn) / len(setup.sizes)  # were there in the round before, too
+    known = returning / len(setup.sizes)  # of them were there in the round before, too
     sent = {
         key: share
         * sum(((1 - known) * getattr(first, key) + known * getattr(second, key)) * n for (first, second), _, n in spent)
@@ -92,11 +92,6 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
         "models": setup.owned(),
         "notices": notices,
     }
-
-
-def returning_clients(drawn: list[Drawn]) -> float:
-    """How many clients return in a round, on average; of chains, all their members."""
-    return sum(len(party) for d in drawn for party in parties_of(d.round)) / len(drawn)
 
 
 def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[tuple[list[Cost], float, int]]:

@@ -117,6 +117,11 @@ class Evaluator:
         two = self.setup.dataset.task == "classes" and self.setup.dataset.classes == TWO
         return Scores(quality.predictions(outputs), losses, quality.margins(outputs) if two else None)
 
+    def forget(self) -> None:
+        """Before a new row: tensors may have been freed, and their identity given to others."""
+        self._last = None
+        self._seen.clear()
+
     def figures(self, model: Trained, rows: Rows | None = None) -> dict[str, Any]:
         """Every quality field of a row of metrics.jsonl, plus per-class accuracy."""
         rows = self.rows if rows is None else rows
@@ -130,7 +135,7 @@ class Evaluator:
 
     def row(self, model: Trained) -> dict[str, Any]:
         """The quality fields of a row, for one global model."""
-        self._seen.clear()
+        self.forget()
         return {**self.plain_row(model), "client_accuracy": self._own_summary(lambda k: model)}
 
     def plain_row(self, model: Trained) -> dict[str, Any]:
@@ -152,7 +157,7 @@ class Evaluator:
 
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
         """The quality fields where every client uses its own model: means over the clients, weighted by test size (C14)."""
-        self._seen.clear()
+        self.forget()
         each = [self.shared(model_of(k)) for k in self.setup.sizes]
         mean = {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
         own = self._own_summary(model_of)

@@ -287,7 +287,7 @@ def run_one(
         if simulation.number < setup.config.rounds:
             early = f"after round {simulation.number} of {setup.config.rounds}: {stopped(config, rows)} ([stop])."
             progress.said(f"Stopped {early}")
-        summary = write_end(simulation, folder, rows, stopped=early)
+        summary = write_end(simulation, folder, rows, early=early)
     finally:
         simulation.close()
     return Run(path, summary)
@@ -338,9 +338,9 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
 
 
 def write_end(
-    simulation: Simulation, folder: RunFolder, rows: list[Row], diverged: str = "", stopped: str = ""
+    simulation: Simulation, folder: RunFolder, rows: list[Row], diverged: str = "", early: str = ""
 ) -> dict[str, Any]:
-    """The models and the summary; of a run that ``diverged``, those before it did, and why; why one ``stopped`` early."""
+    """The models and the summary; of a run that ``diverged``, those before it did, and why; why one ended ``early``."""
     models = simulation.models()
     for name, model in models.items():
         only = not model.architecture and name == next(iter(models))
@@ -360,8 +360,8 @@ def write_end(
         summary["final"] |= simulation.evaluator.detail(models["global"])
     if diverged:
         summary["diverged"] = diverged + (f" {LOST}" if lost else "")
-    if stopped:
-        summary["stopped"] = stopped
+    if early:
+        summary["stopped"] = early
     folder.write_json(SUMMARY, summary)
     return summary
 

@@ -33,8 +33,6 @@ def blog(quick: bool = False, shorter: int | None = None) -> Study:
     notes = (
         "The post gives no batch size; batches of 10 are McMahan's for MNIST (ALGORITHMS.md H2).",
         "Under shards the best of the last ten rounds counts, because that curve oscillates.",
-        "CNN1 fails 'more oscillatory' as the gate states it: under IID its accuracy leaps by about 50 points from round 1 to 2.",
-        "The deviation of all steps counts that leap. From round 10 on its steps deviate by 0.1 points, under shards by 3.4.",
     )
     title = "FedAvg on MNIST: six networks, IID and shards"
     return Study("blog", title, "blog post on FedAvg for MNIST (seed S4), figure 2", parts, floors + shapes, notes)

@@ -32,10 +32,6 @@ def istat_strategies(quick: bool = False, shorter: int | None = None) -> Study:
         "Tuned once: with one to ten epochs of Adam, FedAvg on full data (seed 1) stands at F1 0.52 to 0.75 after round 2.",
         "The cheapest of a dozen settings that reaches 0.9 there is used for all: SGD 0.02, momentum 0.9, 20 epochs (0.93).",
         "Server optimisers have their untuned defaults. Rows are those of TARGETS.md T2.",
-        "Where full data fail and 1,600 records pass, it is FedYogi: its untuned server moves no weight by more than about 0.01",
-        "(server_lr) a round, while 20 epochs on full data move them further. Its curve starts below NWFedAvg's there.",
-        "Row 7 fails by FedAdam alone, which moves as far at the same untuned rate: within 0.025 of FedYogi in each seed, ahead in 3 of 5.",
-        "FedAdagrad is far behind, as published, and FedYogi's first F1 of 0.9 comes 2 to 6 rounds after FedAvg's.",
     )
     source = "Santos, Templeton, Chemli, Cerasti, Pugliese, Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023, and its slides (S0)"
     title = "Aggregation strategies on HAR: weights by homogeneity"

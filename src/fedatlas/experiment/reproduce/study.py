@@ -238,6 +238,8 @@ def page(record: Mapping[str, Any], folder: str = "") -> str:
             word(gate["passed"], gate["obtained"]),
         )
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    if record.get("findings"):
+        lines += ["", "**What was found.** " + record["findings"].strip()]
     for picture in record.get("curves", ()):
         lines += ["", f"![{picture['title']}]({folder}{picture['file']})"]
     seconds = sum(one["seconds"] for one in record["runs"])
@@ -253,14 +255,18 @@ def page(record: Mapping[str, Any], folder: str = "") -> str:
 
 def results_page(records: Sequence[Mapping[str, Any]]) -> str:
     """docs/results.md from the records of all studies."""
-    head = "# Results\n\nPublished figures beside obtained ones, gate by gate, generated from `docs/results/*.json`.\n"
     return (
-        head
-        + "A gate that fails is a finding, not an error.\n\n"
+        "# Results\n\nPublished figures beside obtained ones, gate by gate, generated from `docs/results/*.json`.\n"
+        "A gate that fails is a finding, not an error; what was found is said in the `.txt` beside the record.\n\n"
         + "\n".join(page(record, "results/") for record in records)
     )
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """The records in ``docs/results``."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    """The records in ``docs/results``, each with what people wrote beside it (NAME.txt) of why it came out so."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        written = path.with_suffix(".txt")
+        said = {"findings": written.read_text(encoding="utf-8")} if written.exists() else {}
+        found.append({**json.loads(path.read_text(encoding="utf-8")), **said})
+    return found
