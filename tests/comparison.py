@@ -18,7 +18,7 @@ from fedatlas.data.batches import Draw, Rows, batches, parted_rows, public_rows
 from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
 from fedatlas.rng import numpy_stream
-from federation import TWO, Deep, Federation, Smooth, another, cohorts, federation, play, sgd
+from federation import SIZES, TWO, Deep, Federation, Smooth, another, cohorts, federation, play, rows, sgd
 from oracles.problem import EVERYBODY, Problem
 
 FOLDER = Path(__file__).parent / "oracles"
@@ -118,8 +118,10 @@ def disagreement(name: str, case: Mapping[str, Any], build: Callable[..., Algori
     asked = parameters.pop("problem", {})
     made = (build or ALGORITHMS[name])(**parameters)
     keys = settings(ALGORITHMS[name](**parameters), asked)
+    clients = keys.get("clients", len(SIZES))
     fed = federation(
         made,
+        rows((*SIZES, 11)[:clients]),
         optimizer=sgd(momentum=keys["momentum"]),
         batch_size=keys["batch_size"],
         budget=Budget(epochs=keys["epochs"]),
@@ -127,7 +129,7 @@ def disagreement(name: str, case: Mapping[str, Any], build: Callable[..., Algori
         several=TWO if keys.get("several") else None,
         make=Deep if keys.get("deep") else Smooth,
     )
-    plan = cohorts(keys["rounds"], m=keys["m"])
+    plan = cohorts(keys["rounds"], clients, keys["m"])
     expected = oracles()[name].run(problem_of(fed, plan, keys), **parameters)
     try:
         server, host = play(fed, plan, lr=keys["lr"], seed=SEED)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas.algorithm import UNION, Algorithm, Budget, State
+from fedatlas.algorithm import UNION, Algorithm, Ask, Budget, Replies, RoundGenerator, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
@@ -24,7 +24,21 @@ from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.pool import PoolExecutor, can_fork
-from federation import SIZES, Federation, brief, cohorts, fast, federation, gap, play, same, sgd, stacked, states
+from federation import (
+    SIZES,
+    Federation,
+    brief,
+    cohorts,
+    cross_entropy,
+    fast,
+    federation,
+    gap,
+    play,
+    same,
+    sgd,
+    stacked,
+    states,
+)
 from wire import Wire, spied
 
 NAMES = sorted(ALGORITHMS)
@@ -38,6 +52,7 @@ LAWS = (
     "resume",
     "fixed_point",
     "nobody",
+    "leaving",
     "weights",
     "stragglers",
 )
@@ -218,6 +233,34 @@ def test_nobody(name: str) -> None:
     server, host = play(fed, 2)
     after, _ = play(fed, [()], server=server, host=host, first=3)
     assert same(server, after)
+
+
+class Losing(Host):
+    """Loses a client in every ask of a round after the first."""
+
+    asked = 0
+
+    def drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
+        self.asked = 0
+        return super().drive(generator, number, lr)
+
+    def answer(self, ask: Ask, number: int, lr: float) -> Replies:
+        self.asked += 1
+        lost = max(ask.to) if self.asked > 1 and len(ask.to) > 1 else None
+        return super().answer(ask._replace(to=tuple(k for k in ask.to if k != lost)), number, lr)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_leaving(name: str) -> None:
+    """Who leaves between two asks of a round spoils nothing: the others end it, and where nobody has a gradient nothing moves."""
+    for loss in (cross_entropy, flat):
+        fed = federation(algorithm(name, "leaving"), loss=loss)
+        host = Losing(fed.bench, SerialExecutor(fed.bench), ClientStates(), {k: r.n for k, r in fed.held.items()}, 1)
+        begun = fed.begin(fed.host())
+        before = models_of(fed, begun, host)
+        server, _ = play(fed, [(0, 1, 2), (1, 2, 3), (2, 3, 4)], server=begun, host=host)
+        if loss is flat and "fixed_point" not in fed.bench.algorithm.excluded_laws:
+            assert gap(models_of(fed, server, host), before) < 1e-15
 
 
 @pytest.mark.parametrize("name", NAMES)

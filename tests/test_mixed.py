@@ -257,8 +257,11 @@ FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200", "publi
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ([SMALL], "'fedavg' works with one architecture for all clients; take one of 'fedmd', 'feddf', 'local_only'"),
-        ([SMALL, "algorithm.name=centralised"], "works with one architecture"),
+        (
+            [SMALL],
+            "'fedavg' works with one architecture for all clients; take one of 'fedmd', 'feddf', 'centralised', 'local_only'",
+        ),
+        ([SMALL, "algorithm.name=scaffold"], "works with one architecture"),
         ([SMALL, "algorithm.name=feddf", "model.name=mlp"], "give .*models.* or model.name, not both"),
         ([SMALL, "algorithm.name=feddf", "model.hidden=[3]"], "give .*models.* or model.hidden, not both"),
         ([SMALL, "algorithm.name=feddf", "model.init=x.safetensors"], "give .*models.* or model.init, not both"),
@@ -361,12 +364,16 @@ def test_personal_models_can_be_had_after_a_run(overrides: list[str], tmp_path: 
         fedatlas.load(done.path).client_model(3)
 
 
-def test_a_baseline_on_all_rows_trains_the_first_model(tmp_path: Path) -> None:
+def test_a_party_is_set_beside_its_own_architecture_trained_on_all_rows(tmp_path: Path) -> None:
     settings = config.read(None, ["algorithm={name='feddf', steps=4}", SMALL, *FEW])
     done = run(Experiment(settings), out=tmp_path / "run", baselines=True)
     assert done.summary["gain"]["summary"].keys() == {"federated", "local_only", "centralised"}
-    central = config.read(done.path / "baselines" / "centralised" / "config.toml")
-    assert (central.model.name, central.model.model_extra, central.models) == ("mlp", {"hidden": [8]}, ())
+    central = fedatlas.load(done.path / "baselines" / "centralised")
+    assert central.summary["models"].keys() == {"mlp-1", "mlp-2"}
+    numbers = [sum(w.numel() for w in central.client_model(k).parameters()) for k in range(4)]
+    assert sorted(numbers) == [610, 610, 1242, 1242]
+    federated = fedatlas.load(done.path)
+    assert numbers == [sum(w.numel() for w in federated.client_model(k).parameters()) for k in range(4)]
     page = (done.path / "report.html").read_text()
     assert "mlp-1: 610 parameters, 2 clients" in page
 

@@ -70,7 +70,8 @@ def chained(passes: int = 1, *, anchored: bool = False) -> Callable[[Algorithm, 
             return {k: by_unit[unit_of[k]] for k in answered}  # type: ignore[index, return-value]
 
         replies = yield Ask(tuple(unit_of), "train", weights=weights, **last)
-        return updated(algorithm, server, replies, over._replace(loss=replies.loss))
+        there = tuple(sorted(unit_of[k] for k in replies.clients))
+        return updated(algorithm, server, replies, over._replace(cohort=there, loss=replies.loss))
 
     return rounds
 
@@ -93,7 +94,7 @@ def relay(
     """Hands the models of ``starts`` (by superclient) along all chains at once, up to the last client of each.
 
     Returns the chains and the fields of the ask that is left, of which the caller decides how it is reduced. Shorter
-    chains begin later, so that all end in the same ask.
+    chains begin later, so that all end in the same ask. Who leaves on the way is passed over.
     """
     chains = [chain_of(round, number, members, passes) for number, members in sorted(round.units) if members]
     longest = max((len(chain.order) for chain in chains), default=0)
@@ -113,12 +114,12 @@ def relay(
             seats[k], visits[k] = unit, at // (len(order) // passes)
             if unit in holder:
                 sender[k], anchors[k] = holder[unit], Tree(starts[unit]["model"])
-            holder[unit] = k
         fields = {"messages": messages, "budgets": round.budgets, "visits": visits, "seats": seats, "sender": sender}
         fields["anchors"] = anchors
         if hop < longest - 1:
             replies = yield Ask(tuple(seats), "train", reduce="each", via="peer", **fields)
             given |= {seats[k]: (got["model"], got.get("buffers")) for k, got in replies.each.items()}
+            holder |= {seats[k]: k for k in replies.each}
     return chains, fields
 
 

@@ -41,6 +41,11 @@ def owner(server: State, client: int) -> str:
     return str(server["owners"][client]) if "owners" in server else "global"
 
 
+def at(server: State, party: int, name: str) -> dict[int, str]:
+    """With which network a party works that has none of its own."""
+    return {party: name} if "owners" in server else {}
+
+
 def part(state: State) -> State:
     """What makes a model: its parameters, and its buffers where it has any."""
     return {name: state[name] for name in ("model", "buffers") if state.get(name)}

@@ -1,7 +1,8 @@
 """The two ends every federation lies between: all rows in one place, and everybody alone.
 
-``centralised`` trains on the union of the clients' rows with the batches of client 0. Source: ALGORITHMS.md H0 (the
-thesis' theta_C). ``local_only`` never averages: each client keeps its own model; the server's stays the initial one.
+``centralised`` trains on the union of the clients' rows with the batches of client 0, one model of each architecture.
+Source: ALGORITHMS.md H0 (the thesis' theta_C). ``local_only`` never averages: each client keeps its own model; the
+server's stays the initial one.
 Neither sends messages: the rows go up once (ALGORITHMS.md section 2), or nothing does (docs/decisions.md).
 """
 
@@ -24,7 +25,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.algorithms import architectures
-from fedatlas.rounds import federated, messages
+from fedatlas.rounds import messages, updated, weights_of
 from fedatlas.tree import Tree
 
 
@@ -39,11 +40,20 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
         whole = budget == "epochs" or (budget == "auto" and round.m == round.K)
         share = {} if whole else {UNION: Budget(examples=round.examples)}
         union = round._replace(cohort=(UNION,), sizes={UNION: round.n}, budgets=share)
-        return (yield from federated(algorithm, server, union))
+        after = {}
+        for name, state in architectures.states(server).items():
+            at, told = architectures.at(server, UNION, name), {UNION: architectures.part(state)}
+            replies = yield Ask((UNION,), "train", told, "mean", weights_of(algorithm, union), share, architectures=at)
+            after[name] = architectures.part(updated(algorithm, state, replies, union))
+        return architectures.renewed(server, after)
 
     return Algorithm(
         "centralised",
         rounds=rounds,
+        server_init=architectures.begin,
+        broadcast=architectures.told,
+        models=architectures.models,
+        mixed=True,
         family="baseline",
         sends="rows",
         leaves="all rows, once: this is the baseline without privacy",

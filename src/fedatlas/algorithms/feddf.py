@@ -141,20 +141,16 @@ def distilled(
     """The means after they have learnt from the mean logits of all local models. It is the server that works: no bytes."""
     total, m = WeightedSum(), len(replies.clients)
     for k in replies.clients:
-        told, of = {SERVER: replies.each[k]}, at(server, architectures.owner(server, k))
+        told, of = {SERVER: replies.each[k]}, architectures.at(server, SERVER, architectures.owner(server, k))
         scored = yield Ask((SERVER,), "score", told, "each", architectures=of)
         total.add(scored.each[SERVER], 1 / m)
     after, like = dict[str, State](), next(iter(replies.each.values()))["model"]
     teacher = {"teacher": cast_like(total.total["scores"], next(iter(like.values())))}
     for name, student in students.items():
-        got = yield Ask((SERVER,), "distil", {SERVER: {**student, **teacher}}, "each", architectures=at(server, name))
+        at = architectures.at(server, SERVER, name)
+        got = yield Ask((SERVER,), "distil", {SERVER: {**student, **teacher}}, "each", architectures=at)
         after[name] = {**student, **architectures.part(got.each[SERVER])}
     return after
-
-
-def at(server: State, name: str) -> dict[int, str]:
-    """Which network the server works with."""
-    return {SERVER: name} if "owners" in server else {}
 
 
 def notices(public: int, steps: int, passes: int) -> list[str]:

@@ -179,7 +179,7 @@ def fedseq_inter(
         starts = {number: bank.get(slot, {"model": server["base"]}) for number, slot in slots.items()}
         chains, last = yield from relay(algorithm, server, round, starts, passes, anchored=anchor == "server")
         replies = yield Ask(tuple(chain.order[-1] for chain in chains), "train", reduce="each", **last)
-        for chain in chains:
+        for chain in (one for one in chains if one.order[-1] in replies.each):
             slot = slots[chain.unit]
             bank[slot], held[slot] = dict(replies.each[chain.order[-1]]), chain.unit
             omega[slot] = omega.get(slot, 0) + chain.examples

@@ -21,9 +21,6 @@ def baseline_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {}
     plain.pop("compression", None)  # nothing is sent
-    if name == "centralised" and config.models:  # all rows in one place train one model: the first
-        plain.pop("models")
-        plain["model"] = config.models[0].under(config.model).model_dump()
     plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
     plain["evaluation"] = {**plain["evaluation"], "every": max(config.rounds, 1)}
     plain["checkpoint"] = {"every": max(config.rounds // 4, 1), "keep": 1}

@@ -31,7 +31,7 @@ from fedatlas.metrics.intervals import over_seeds
 MEANT = {
     "local_only": "the client trains on its own rows only",
     "federated": "the federation of this run",
-    "centralised": "one model trained on the rows of all clients, as if they could be sent to one place",
+    "centralised": "a model like the client's, trained on the rows of all clients, as if they could be sent to one place",
 }
 LISTED, OPEN = 200, 24  # clients that the table names, and shows without a fold
 NAMED = 30  # clients that the picture shows in their order; more are sorted
