@@ -87,6 +87,9 @@ def test_a_shortened_study_passes_no_gate(
     assert "smaller version" in capsys.readouterr().out
     record = json.loads((tmp_path / "small-1-rounds.json").read_text())
     assert [gate["passed"] for gate in record["gates"]] == [None]
+    assert "`fedatlas reproduce small --rounds 1`" in (tmp_path / "small-1-rounds.md").read_text()
+    assert room.reproduce("small", quick=True, rounds=1, out=tmp_path)
+    assert "`fedatlas reproduce small --quick --rounds 1`" in (tmp_path / "small-quick-1-rounds.md").read_text()
 
 
 def test_curves_are_drawn_from_the_record_and_beside_what_was_published(

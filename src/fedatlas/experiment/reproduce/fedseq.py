@@ -28,7 +28,7 @@ ROUND = 500
 
 def fedseq_cifar10(quick: bool = False, shorter: int | None = None) -> Study:
     """500 clients of one class each, a fifth a round, LeNet-5, to round 500."""
-    rounds, clients, limit = (10, 50, 5000) if quick else (ROUND, 500, 0)
+    rounds, clients, limit = (100, 50, 5000) if quick else (ROUND, 500, 0)
     rounds = shorter or rounds
     parts = tuple(Part(name, tables(name, rounds, clients, limit), (1,)) for name in ALGORITHMS)
     gates = (floor(rounds), lead(rounds), *(value(name, rounds) for name in ALGORITHMS))

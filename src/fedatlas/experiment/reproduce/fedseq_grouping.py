@@ -91,7 +91,7 @@ def tables(data: str, alpha: float, rule: str, quick: bool, shorter: int | None)
         "public": {"from": "test", "per_class": 10}
     }  # taken out for every rule, so that all are judged on the same rows
     return {
-        "rounds": shorter or (10 if quick else SETS[data].rounds),
+        "rounds": shorter or (50 if quick else SETS[data].rounds),
         "data": {"name": data, "augment": "crop_flip", "limit": 5000 if quick else 0},
         "partition": {"name": "dirichlet_fedseq", "clients": clients, "alpha": alpha, "min_size": 0},
         "cohort": {"fraction": 0.2},

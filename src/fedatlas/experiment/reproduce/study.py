@@ -61,7 +61,7 @@ def reproduce(
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
     study = EXPERIMENTS[name](quick, rounds)
-    smaller = "quick" if quick else "" if rounds is None else f"{rounds}-rounds"
+    smaller = "-".join(filter(None, ("quick" if quick else "", f"{rounds}-rounds" if rounds else "")))
     known = {part.name: part for part in study.parts}
     for wanted in only or ():
         if wanted not in known:
@@ -247,10 +247,14 @@ def page(record: Mapping[str, Any], folder: str = "") -> str:
     cpus = sorted({one["cpu"]["model"] for one in record["runs"]})
     spent = f"{seconds:.0f} s of simulation in all (by the clock, other work on the machine included)"
     facts = f"{len(record['runs'])} runs, {spent}, on {', '.join(cpus)}; commits {', '.join(commits)}."
-    smaller = record["smaller"]
-    flag = "" if not smaller else " --quick" if smaller == "quick" else f" --rounds {smaller.removesuffix('-rounds')}"
-    name = f"fedatlas reproduce {record['study']}{flag}"
-    return "\n".join([*lines, "", facts, f"Command: `{name}`.", ""])
+    command = f"fedatlas reproduce {record['study']}{flags(record['smaller'])}"
+    return "\n".join([*lines, "", facts, f"Command: `{command}`.", ""])
+
+
+def flags(smaller: str) -> str:
+    """'quick-60-rounds' as one asks for it."""
+    quick, rounds = "quick" in smaller, "".join(c for c in smaller if c.isdigit())
+    return " --quick" * quick + (f" --rounds {rounds}" if rounds else "")
 
 
 def results_page(records: Sequence[Mapping[str, Any]]) -> str:
