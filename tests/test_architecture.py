@@ -70,6 +70,7 @@ PUBLIC = [
     "ConfigError",
     "DataError",
     "Dataset",
+    "DiskError",
     "DivergedError",
     "Experiment",
     "FedatlasError",

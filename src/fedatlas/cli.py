@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -95,11 +96,12 @@ def run(
         emit(found) if as_json else dry.show(found)
         return
     try:
-        if resume is not None:
-            done = api.resume(resume, overrides, baselines=baselines, progress=progress)
-        else:
-            experiment = api.Experiment(config.read(path, overrides))
-            done = api.run(experiment, out=out, baselines=baselines, progress=progress)
+        with contextlib.closing(progress):
+            if resume is not None:
+                done = api.resume(resume, overrides, baselines=baselines, progress=progress)
+            else:
+                experiment = api.Experiment(config.read(path, overrides))
+                done = api.run(experiment, out=out, baselines=baselines, progress=progress)
     except KeyboardInterrupt:
         begun = progress.folder  # of several seeds, the one at work: all are continued
         begun = begun.parent if begun is not None and begun.name.startswith("seed-") else begun

@@ -7,6 +7,7 @@
     ├── PrivacyError      a privacy mechanism would not keep its promise
     ├── TransportError    a message did not arrive, or not whole
     ├── CheckpointError   a checkpoint is missing, cut short or altered
+    ├── DiskError         a file of the run could not be written
     └── DivergedError     training produced a loss that is not a number
 
 The command line prints the message of each as one sentence and ends with exit code 2.
@@ -46,8 +47,17 @@ class CheckpointError(FedatlasError):
     """A checkpoint is missing, cut short or altered."""
 
 
+class DiskError(FedatlasError):
+    """A file of the run could not be written."""
+
+
 class DivergedError(FedatlasError):
     """Training produced a loss that is not a number."""
+
+
+def first_line(error: Exception) -> str:
+    """What somebody else's error says, as part of a sentence."""
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:

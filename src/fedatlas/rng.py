@@ -3,7 +3,8 @@
 No library code touches a global generator, so the order in which clients, chunks or workers happen to
 run changes nothing (ALGORITHMS.md C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
 ``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``, ``grouping``, ``graph``,
-``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``.
+``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``, ``check``.
+The union of all rows and the server, which are no clients, shuffle with the streams of client 0.
 """
 
 from __future__ import annotations

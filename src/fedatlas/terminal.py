@@ -98,6 +98,9 @@ class Watcher:
         report = folder / "report.html"
         self.out.print(f"Report: {report if report.exists() else folder}")
 
+    def close(self) -> None:
+        """Gives the terminal back, however the run ended."""
+
 
 class Plain(Watcher):
     """One line a round, for pipes and logs; where rounds are fast, one line in half a second."""
@@ -146,21 +149,21 @@ class Lively(Watcher):
         assert self.live is not None
         self.live.update(Group(table, self.bar))
         if row["round"] == self.rounds:
-            self.stop()
+            self.close()
 
     def said(self, notice: str) -> None:
         """Prints above the table."""
         (self.live.console if self.live else self.out).print(f"[yellow]{escape(notice)}[/]")
 
-    def stop(self) -> None:
-        """Leaves the table as it stands."""
+    def close(self) -> None:
+        """Leaves the table as it stands, and the terminal as it was."""
         if self.live is not None:
             self.live.stop()
             self.live = None
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
         """The end table."""
-        self.stop()
+        self.close()
         super().finished(folder, summary)
 
 

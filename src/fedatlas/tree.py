@@ -84,9 +84,3 @@ def stack(trees: Iterable[Mapping[str, Tensor]]) -> Tree:
     """Trees of the same shapes -> one tree with a leading axis."""
     trees = list(trees)
     return Tree({name: torch.stack([tree[name] for tree in trees]) for name in trees[0]})
-
-
-def unstack(tree: Mapping[str, Tensor]) -> list[Tree]:
-    """The inverse of `stack`."""
-    count = len(next(iter(tree.values())))
-    return [Tree({name: x[i] for name, x in tree.items()}) for i in range(count)]

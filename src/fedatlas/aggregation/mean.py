@@ -24,17 +24,18 @@ class WeightedSum:
         self.total: Any = None
 
     def add(self, update: Update, coefficients: float | Mapping[str, float]) -> None:
-        """Adds ``coefficient * update``; with a mapping each part has its own, ``buffers`` that of ``model``."""
+        """Adds ``coefficient * update``; with a mapping each part has its own (`part_of`)."""
         self.total = {
-            part: _add(None if self.total is None else self.total[part], value, _coefficient(coefficients, part))
+            part: _add(None if self.total is None else self.total[part], value, part_of(coefficients, part))
             for part, value in update.items()
         }
 
 
-def _coefficient(coefficients: float | Mapping[str, float], part: str) -> float:
-    if isinstance(coefficients, Mapping):
-        return coefficients["model" if part == "buffers" else part]
-    return coefficients
+def part_of(coefficients: float | Mapping[str, float], part: str) -> float:
+    """The coefficient of a part of an update; ``buffers`` and parts without one have that of ``model``, else of the first."""
+    if not isinstance(coefficients, Mapping):
+        return coefficients
+    return coefficients.get(part, coefficients.get("model", next(iter(coefficients.values()))))
 
 
 def _add(total: Any, value: Any, by: float) -> Any:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Algorithm, Round, State, Update, keep_model
-from fedatlas.registry import Decay, Rate
+from fedatlas.registry import Decay, Positive, Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
@@ -80,7 +80,7 @@ def fedopt(
 def fedadagrad(
     *,
     server_lr: Rate = 0.1,
-    tau: Rate = 1e-2,
+    tau: Positive = 1e-2,
     beta1: Decay = 0.0,
     v_init: VInit = "tau2",
     weights: Weighting = "samples",
@@ -92,7 +92,7 @@ def fedadagrad(
 def fedadam(
     *,
     server_lr: Rate = 1e-2,
-    tau: Rate = 1e-3,
+    tau: Positive = 1e-3,
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,
     v_init: VInit = "tau2",
@@ -110,7 +110,7 @@ def fedadam(
 def fedyogi(
     *,
     server_lr: Rate = 1e-2,
-    tau: Rate = 1e-3,
+    tau: Positive = 1e-3,
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,
     v_init: VInit = "tau2",

@@ -47,6 +47,7 @@ from fedatlas.algorithm import (
     Update,
     Work,
 )
+from fedatlas.algorithms.distillation import both
 from fedatlas.algorithms.fedavg import fedavg, fedavgm
 from fedatlas.algorithms.feddyn import feddyn
 from fedatlas.algorithms.fedprox import fedprox
@@ -276,7 +277,7 @@ def confidences(model: Model, data: Data, message: Message, client: State) -> Ma
     total, count = torch.zeros(data.classes, dtype=torch.float64), torch.zeros(data.classes, dtype=torch.float64)
     with torch.no_grad():
         for piece in data.pieces():
-            p = torch.softmax(model.logits(message["model"], piece).double(), dim=1)
+            p = torch.softmax(both(model.logits(message["model"], piece).double()), dim=1)
             total.index_add_(0, piece.y, p[torch.arange(len(p)), piece.y])
             count.index_add_(0, piece.y, torch.ones(len(p), dtype=torch.float64))
     return {"p": total / count.clamp(min=1)}

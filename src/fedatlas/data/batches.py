@@ -50,6 +50,7 @@ class Draw(NamedTuple):
     masks: Masks | None = None  # dropout
     fill: tuple[float, ...] = ()  # what a cropped picture is padded with, per channel: black after scaling
     first_epoch: int = 0
+    least: int = 1  # rows that a batch must have; batch norm has no variance of one
 
 
 def examples_of(budget: Budget, n: int, batch_size: int) -> int:
@@ -66,7 +67,7 @@ def examples_of(budget: Budget, n: int, batch_size: int) -> int:
 
 
 def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
-    """The batches of a budget: epochs of shuffled rows, the last short batch of an epoch kept."""
+    """The batches of a budget: epochs of shuffled rows, the last short batch of an epoch kept where it has ``least`` rows."""
     left = examples_of(budget, rows.n, draw.batch_size) if rows.n else 0
     epoch = draw.first_epoch
     while left > 0:
@@ -80,6 +81,8 @@ def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
         weights = repeat(None) if shuffled.weight is None else torch.split(shuffled.weight, size)
         pieces = zip(torch.split(shuffled.x, size), torch.split(shuffled.y, size), weights, strict=False)
         for number, (x, y, weight) in enumerate(pieces):
+            if len(x) < draw.least:
+                continue
             masks = draw.masks(len(x), torch_stream(draw.seed, "dropout", *key, number)) if draw.masks else {}
             yield Batch(x, y, weight, masks)
         left -= take

@@ -83,12 +83,12 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "") -> Loaded:
     """
     names = _members(path)
     has_test = {"x_test", "y_test"} <= names
-    optional = ("client_train", "client_test", "weight_train", "weight_test", "class_names")
-    wanted = ["x_train", "y_train", *(["x_test", "y_test"] if has_test else []), *(n for n in optional if n in names)]
-    a = read_npz(path, wanted)
+    optional = {"client_train", "client_test", "weight_train", "weight_test", "class_names"} & names
+    a = read_npz(path, {"x_train", "y_train", *(("x_test", "y_test") if has_test else ()), *optional})
     if test_file:
-        extra = read_npz(Path(test_file), ("x_test", "y_test"))
-        a |= extra
+        more = {"client_test", "weight_test"} & _members(Path(test_file))
+        a = {name: x for name, x in a.items() if not name.endswith("_test")}
+        a |= read_npz(Path(test_file), {"x_test", "y_test", *more})
         has_test = True
     sides = SIDES if has_test else SIDES[:1]
     for side in sides:
@@ -169,8 +169,9 @@ def _owners(a: dict[str, np.ndarray], sides: tuple[str, ...], name: str) -> tupl
     if "client_train" not in a:
         return [None] * len(sides), ()
     have = [a[f"client_{side}"] for side in sides if f"client_{side}" in a]
-    if len(have[0]) != len(a["y_train"]):
-        raise DataError(f"'{name}': client_train has {len(have[0])} entries for {len(a['y_train'])} rows.")
+    for side, named in zip(sides, have, strict=False):
+        if len(named) != len(a[f"y_{side}"]):
+            raise DataError(f"'{name}': client_{side} has {len(named)} entries for {len(a[f'y_{side}'])} rows.")
     codes, names = owners(have, "")
     return [torch.from_numpy(codes[i]) if i < len(codes) else None for i in range(len(sides))], names
 

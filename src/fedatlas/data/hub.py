@@ -13,7 +13,7 @@ from torch import Tensor
 from fedatlas.data.dataset import Task
 from fedatlas.data.frame import is_quantity
 from fedatlas.data.loaded import Loaded, Part, Request
-from fedatlas.errors import ConfigError, DataError
+from fedatlas.errors import ConfigError, DataError, first_line
 
 
 def load_hub(
@@ -44,7 +44,7 @@ def load_hub(
             splits["test"] = source.load_split(test_split)
     except Exception as error:
         raise DataError(
-            f"'{path}' could not be read from the hub ({type(error).__name__}: {str(error).splitlines()[0]})."
+            f"'{path}' could not be read from the hub ({type(error).__name__}: {first_line(error)})."
         ) from error
     return from_hub(splits, path, label, image, client)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -41,12 +40,12 @@ class StackedExecutor:
             }
             yield from (results[job.client] for job in jobs)
             return
-        started, bench = time.perf_counter(), self.bench.of(jobs[0])
+        bench = self.bench.of(jobs[0])
         self.runner.warm(bench, jobs[0])
         ready = [prepare(bench, job) for job in jobs]
         programs = self.programs_for(jobs[0], ready[0])
         inputs = [inputs_of(job, one) for job, one in zip(jobs, ready, strict=True)]
-        if programs is None or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
+        if not programs or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
             yield from (self.runner(bench, job) for job in jobs)
             return
         bench.network.module.train()
@@ -55,16 +54,15 @@ class StackedExecutor:
             for one, given in zip(ready, inputs, strict=True)
         ]
         trained = train_together(programs, partial(self.runner.step_of, jobs[0].kind), members)
-        seconds = (time.perf_counter() - started) / len(jobs)
         for job, one, done in zip(jobs, ready, trained, strict=True):
             loss = done.loss / done.examples if done.examples else float("nan")
             work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)
             result = finish(bench, job, one, done.params, done.buffers, work)
             check_finite(result)
-            yield result._replace(seconds=seconds)
+            yield result
 
     def programs_for(self, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
-        """The stacked programs of a kind of job by batch size; None where it cannot be stacked."""
+        """The stacked programs of a kind of job by batch size; None, or none at all, where it cannot be stacked."""
         if job.kind not in self.programs:
             self.programs[job.kind] = self.derived(job, ready)
         return self.programs[job.kind]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.aggregation.mean import WeightedSum, part_of
 from fedatlas.algorithm import SERVER, Ask, Facts, Replies, Round, RoundGenerator, State, Weights, Work
 from fedatlas.data.batches import examples_of
 from fedatlas.deploy import codec
@@ -85,7 +85,7 @@ class Host:
             else:
                 total.add(update, coefficients[result.client])
         if ask.reduce == "mean":
-            weights = {k: c["model"] if isinstance(c, Mapping) else c for k, c in coefficients.items()}
+            weights = {k: part_of(c, "model") for k, c in coefficients.items()}
             self.cost = self.cost._replace(weights=weights)
         self.cost = self.cost._replace(bytes_peer=self.cost.bytes_peer + sent)
         self._count(ask, clients, up, work, time.perf_counter() - started)
@@ -134,6 +134,7 @@ class Host:
             if ask.visits.get(k):
                 n = int(facts.n_k)
                 epochs = math.ceil(examples_of(budget, n, self.bench.local.batch_size) / max(n, 1))
+                epochs = max(epochs, self.bench.algorithm.tasks[ask.what].options.epochs or 0)
                 budget = budget._replace(first_epoch=ask.visits[k] * epochs)
             stateful = self.bench.algorithm.tasks[ask.what].stateful
             state = self.state_of(k, message, facts) if stateful else {}

@@ -57,7 +57,6 @@ class Result(NamedTuple):
     update: Update
     state: State
     work: Work
-    seconds: float = 0.0
     memory: State | None = None
 
 
@@ -179,12 +178,12 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     size = batch_size_of(options, local.batch_size, rows.n)
     augment = "none" if options.targets else local.augment  # the targets are those of the rows as they are
     draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.masks, bench.fill)
-    draw = draw._replace(first_epoch=budget.first_epoch)
+    draw = draw._replace(first_epoch=budget.first_epoch, least=bench.network.least)
     if task.survey is not None:
         data = ClientData(rows, bench.classes, buffers, partial(batches, rows, budget, draw))
         bench.network.module.eval()
         facts = facts._replace(survey=task.survey(bench.network, data, job.message, job.state))
-    params = task.start(job.message, job.state, facts) if budget.steps != 0 else Tree()
+    params = task.start(job.message, job.state, facts) if options.steps != 0 else Tree()
     params, buffers = parted(params, buffers)
     lr = facts.lr * options.lr_scale if options.lr is None else options.lr
     return Prepared(rows, facts, params, buffers, budget, draw, lr, decay, held)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 from fedatlas.algorithm import Work
@@ -16,7 +15,6 @@ from fedatlas.errors import DivergedError
 
 def run_job(bench: Bench, job: Job) -> Result:
     """Local work of one client: every step is gradient + decay -> direction -> clip -> optimiser."""
-    started = time.perf_counter()
     bench, task = bench.of(job), bench.algorithm.tasks[job.what]
     ready = prepare(bench, job)
     watch = watching(bench, job, ready)
@@ -43,7 +41,7 @@ def run_job(bench: Bench, job: Job) -> Result:
     work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
     result = finish(bench, job, ready, detached(params), buffers, work)
     check_finite(result)
-    return result._replace(seconds=time.perf_counter() - started)
+    return result
 
 
 def check_finite(result: Result) -> None:

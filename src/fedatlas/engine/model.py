@@ -12,6 +12,7 @@ from torch.func import functional_call
 from fedatlas.algorithm import Batch
 from fedatlas.errors import ConfigError
 from fedatlas.models.dropout import evaluating
+from fedatlas.models.inspection import has_batch_norm
 from fedatlas.tree import Tree
 
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -30,12 +31,12 @@ class Network:
         self.module = module
         self.mean_loss = loss
         self.projection = int(getattr(module, "projection", 0) or 0)
+        self.least = 2 if has_batch_norm(module) else 1  # rows that a batch must have
 
     def initial(self) -> tuple[Tree, Tree]:
         """The module's trainable tensors, and the rest of its state: buffers and parameters that are not trained."""
         params = Tree({name: x.detach().clone() for name, x in self.module.named_parameters() if x.requires_grad})
-        state = self.module.state_dict()
-        return params, Tree({name: x.detach().clone() for name, x in state.items() if name not in params})
+        return params, self.buffers()
 
     def buffers(self) -> Tree:
         """The second of `initial` alone."""

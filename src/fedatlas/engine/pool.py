@@ -153,9 +153,7 @@ class PoolExecutor:
         else:
             value = codec.decode(answer)
         kept = codec.decode(codec.encode({"state": value["state"], "memory": value["memory"]}), copy=False)
-        return Result(
-            job.client, value["update"], kept["state"], Work(*value["work"]), value["seconds"], kept["memory"]
-        )
+        return Result(job.client, value["update"], kept["state"], Work(*value["work"]), kept["memory"])
 
     def _ready(self, told: int, slot: int, slots: int) -> Arena:
         """Workers and an arena with room for this chunk; they are made anew where there is too little."""
@@ -258,7 +256,6 @@ def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
         "update": dict(result.update),
         "state": dict(result.state),
         "work": list(result.work),
-        "seconds": result.seconds,
         "memory": result.memory,
     }
     if codec.size(value) > arena.slot:

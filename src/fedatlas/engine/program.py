@@ -36,8 +36,9 @@ from fedatlas.engine.step import (
     number,
     rebuilt,
 )
-from fedatlas.engine.trace import Example, first_line, laid_out, trace, training
+from fedatlas.engine.trace import Example, laid_out, trace, training
 from fedatlas.engine.tuned import Step, TunedStep
+from fedatlas.errors import first_line
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 

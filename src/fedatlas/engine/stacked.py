@@ -38,7 +38,7 @@ from fedatlas.engine.step import (
 )
 from fedatlas.engine.trace import Example, flat_of, trace, training
 from fedatlas.engine.tuned import Step, TunedStep
-from fedatlas.tree import Tree
+from fedatlas.tree import Tree, stack
 
 aten = torch.ops.aten
 
@@ -172,7 +172,7 @@ def at_count(piece: tuple[str, ...]) -> str:
 
 def verify(spec: StepSpec, program: StackedProgram, example: Example) -> None:
     """NotTraceable where the stack departs from autograd on each of its clients alone."""
-    clients = [disturbed(example, key)._replace(inputs=disturbed(example, key).inputs) for key in range(3)]
+    clients = [disturbed(example, key) for key in range(3)]
     arguments = [torch.stack(each) for each in zip(*(batch_arguments(at.batch) for at in clients), strict=True)]
     params = stack([local_copy(at.params) for at in clients])
     with program.mode():
@@ -183,8 +183,3 @@ def verify(spec: StepSpec, program: StackedProgram, example: Example) -> None:
         got = {"loss": losses[k], **{f"params/{name}": x[k] for name, x in params.items()}}
         expected = {path: x for path, x in outcome(tuned, at).items() if path in got}
         compare(spec, at, expected, got)
-
-
-def stack(trees: Sequence[Mapping[str, Tensor]]) -> Tree:
-    """Trees of several clients as one with a leading client dimension."""
-    return Tree({name: torch.stack([tree[name] for tree in trees]) for name in trees[0]})

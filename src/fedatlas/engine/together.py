@@ -11,10 +11,10 @@ from torch import Tensor
 from fedatlas.algorithm import Batch
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.program import StepProgram
-from fedatlas.engine.stacked import StackedProgram, stack
+from fedatlas.engine.stacked import StackedProgram
 from fedatlas.engine.step import Inputs, batch_arguments, fresh_memory, local_copy
 from fedatlas.engine.tuned import Step, TunedStep
-from fedatlas.tree import Tree
+from fedatlas.tree import Tree, stack
 
 Alone = Callable[[int], StepProgram | TunedStep]
 """The step of one client for a batch size."""

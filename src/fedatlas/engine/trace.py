@@ -19,6 +19,7 @@ from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
 from fedatlas.engine.recorder import record
 from fedatlas.engine.step import Inputs, NotTraceable, StepSpec, channels_last, is_number, leaves, number, rebuilt
+from fedatlas.errors import first_line
 from fedatlas.tree import Tree
 
 aten = torch.ops.aten
@@ -72,11 +73,6 @@ def flat_of(module: GraphModule, arguments: Iterable[str], results: Sequence[str
     placeholders = module.graph.find_nodes(op="placeholder")
     constants = {str(node.target): getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
     return Flat(module.graph, dict(zip(arguments, placeholders, strict=True)), list(results), constants, dict(fixed))
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:

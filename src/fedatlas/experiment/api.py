@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
+from fedatlas.data.batches import examples_of
 from fedatlas.errors import ConfigError, DivergedError, FedatlasError
+from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.config import ExperimentConfig, override, parse, read
 from fedatlas.experiment.files import write_json
 from fedatlas.experiment.gain import BASELINES, CHEAP, baseline_config, baseline_path, expected_flops, gain
@@ -212,7 +214,8 @@ def wants_baselines(config: ExperimentConfig, summary: Mapping[str, Any], asked:
         return False
     if asked is not None:
         return asked
-    examples = sum(row["train_rows"] for row in summary["per_client"]) * (config.local.epochs or 1)
+    budget, size = local_budget(config), config.local.batch_size
+    examples = sum(examples_of(budget, row["train_rows"], size) for row in summary["per_client"])
     return 2 * expected_flops(examples, summary["forward_flops"], config.rounds) < CHEAP
 
 
@@ -272,9 +275,3 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
 
 def _whole(experiment: Experiment | ExperimentConfig | None) -> Experiment:
     return experiment if isinstance(experiment, Experiment) else Experiment(experiment or parse({}))
-
-
-def summary_of(path: str | Path) -> dict[str, Any]:
-    """summary.json of a run as plain values."""
-    value: dict[str, Any] = json.loads((Path(path) / SUMMARY).read_text(encoding="utf-8"))
-    return value

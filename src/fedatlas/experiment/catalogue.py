@@ -16,10 +16,10 @@ from rich.table import Table
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.sources import describe_sources, find_data
-from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.errors import unknown_name
 from fedatlas.experiment import machine
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.registry import PLUGINS, accepts, defaults, describe, keywords, summary
+from fedatlas.registry import PLUGINS, describe, keywords, summary
 from fedatlas.transforms import TRANSFORMS
 
 Rows = list[dict[str, Any]]
@@ -37,6 +37,7 @@ EXTRAS = {
     "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
     "tables": ("pyarrow", ".parquet files"),
     "images": ("PIL", "folders of pictures"),
+    "he": ("tenseal", "homomorphic encryption"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),
     "cluster": ("ray", "many machines"),
@@ -47,17 +48,8 @@ EXTRAS = {
 def algorithms() -> Rows:
     """The algorithms with their parameters."""
     table = {**ALGORITHMS, **PLUGINS["algorithms"]}
-    return [
-        {
-            "name": n,
-            "summary": summary(b),
-            "parameters": defaults(b),
-            "accepts": accepts(b),
-            **place(b),
-            "source": source(b),
-        }
-        for n, b in table.items()
-    ]
+    rows = describe("algorithms", ALGORITHMS)
+    return [{**row, **place(table[row["name"]]), "source": source(table[row["name"]])} for row in rows]
 
 
 def place(builder: Callable[..., Any]) -> dict[str, str]:
@@ -88,10 +80,7 @@ def partitions() -> Rows:
 def transforms() -> Rows:
     """What ``[compression]`` can name, with parameters."""
     table = {**TRANSFORMS, **PLUGINS["transforms"]}
-    return [
-        {"name": n, "summary": summary(b), "parameters": defaults(b), "accepts": accepts(b), "source": source(b)}
-        for n, b in table.items()
-    ]
+    return [{**row, "source": source(table[row["name"]])} for row in describe("transforms", TRANSFORMS)]
 
 
 def losses() -> Rows:
@@ -210,6 +199,4 @@ def show_doctor(found: Mapping[str, Any]) -> None:
         hint = "installed" if there else f'not installed: pip install "fedatlas[{name}]"'
         console.print(f"[bold]{name}[/] ({EXTRAS[name][1]}): {escape(hint)}")
     console.print("[bold]data[/]")
-    if not found["data"]:
-        raise ConfigError("no data source is registered.")
     show_rows(found["data"])

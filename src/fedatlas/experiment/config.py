@@ -18,11 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError
 from fedatlas.models import MixedConfig, ModelConfig
-from fedatlas.registry import Decay, config_error, refuse_flags
+from fedatlas.registry import Count, Decay, Positive, Whole, config_error, refuse_flags
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
 
 ALTERNATIVES = (
     ("seed", "seeds"),
@@ -34,13 +32,13 @@ ALTERNATIVES = (
 
 
 def bytes_of(text: str) -> int:
-    """'4GiB' -> bytes. ConfigError for anything else."""
+    """'4GiB' -> bytes. ValueError for anything else."""
     units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
     for unit in sorted(units, key=len, reverse=True):
         number = text.removesuffix(unit).strip()
         if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
             return int(float(number) * units[unit])
-    raise ValueError(f"'{text}' is not a size: write a number above 0 and B, KiB, MiB or GiB, such as '4GiB'")
+    raise ValueError(f"'{text}' is not a size: write a number above 0 and B, KiB, MiB, GiB or TiB, such as '4GiB'")
 
 
 class Table(BaseModel):
@@ -126,8 +124,8 @@ class ScheduleConfig(Table):
 class LocalConfig(Table):
     """``[local]``: a client's work in a round."""
 
-    epochs: Count | None = 1
-    steps: Count | None = None
+    epochs: Whole | None = 1
+    steps: Whole | None = None
     batch_size: Count = 32
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -213,7 +211,20 @@ class EngineConfig(Table):
                     )
             if self.precision == "bfloat16":
                 raise ValueError("engine.precision = 'bfloat16': the loop computes in float32 or float64 only")
+        if self.plan == "stacked" and self.workers > 1:
+            raise ValueError(
+                f"engine.workers = {self.workers}: a stack is the work of one process; remove the key or the plan"
+            )
         return self
+
+
+COMPONENTS: Mapping[str, type[BaseModel]] = {
+    "partition": PartitionConfig,
+    "model": ModelConfig,
+    "algorithm": AlgorithmConfig,
+    "compression": CompressionConfig,
+}
+"""Tables whose further keys are those of the builder that ``name`` stands for."""
 
 
 class ExperimentConfig(Table):
@@ -286,7 +297,7 @@ class ExperimentConfig(Table):
         return out
 
     def hash(self) -> str:
-        """SHA-256 of what decides the result: everything but how fast, how often saved and how long."""
+        """SHA-256 of what decides the result: everything but how often it is saved and how long it runs."""
         plain = self._values()
         for key in ("rounds", "checkpoint"):
             plain.pop(key)
@@ -331,8 +342,21 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
             if isinstance(held, dict):
                 held.pop(key, None)
     for text in overrides:
+        renamed(values, text)
+    for text in overrides:
         override(values, text)
     return parse(values)
+
+
+def renamed(values: dict[str, Any], text: str) -> None:
+    """Where ``table.name=other`` asks for another component, the file's keys of the one it replaces go with it."""
+    for table, kind in COMPONENTS.items():
+        held = values.get(table)
+        if isinstance(held, dict) and text.partition("=")[0].strip() == f"{table}.name":
+            asked: dict[str, Any] = {}
+            override(asked, text)
+            if asked[table]["name"] != held.get("name", kind.model_fields["name"].default):
+                values[table] = {key: value for key, value in held.items() if key in kind.model_fields}
 
 
 def override(values: dict[str, Any], text: str) -> None:

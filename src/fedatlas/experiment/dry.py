@@ -17,6 +17,7 @@ from fedatlas.engine.host import Cost
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
+from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.report.words import bytes_text, facts_text, seconds_text
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, set_up
@@ -44,6 +45,7 @@ def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.M
     return Shown(partition_facts(setup), draw_text(setup.partition, labels, names), setup.partition.clients)
 
 
+@one_thread_an_operator()
 def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[str, Any]:
     """Who holds what, how many bytes, about how long. One party's work is timed, from a model that is thrown away."""
     setup = set_up(config, (config.seeds or (config.seed,))[0], module)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.data.batches import Rows
+from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.setup import Setup, own_rows, test_rows
 from fedatlas.metrics import intervals, quality
 from fedatlas.metrics.fairness import client_summary
@@ -243,17 +243,6 @@ class Evaluator:
 def channels_last(x: Tensor) -> Tensor:
     """Pictures and filters in the layout in which convolutions and pools are fast on a CPU."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
-
-
-@contextmanager
-def one_thread_an_operator() -> Iterator[None]:
-    """For this thread and those that begin inside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

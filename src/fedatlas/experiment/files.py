@@ -10,11 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedatlas.errors import FedatlasError
-
-
-class DiskError(FedatlasError):
-    """A file of the run could not be written."""
+from fedatlas.errors import DiskError
 
 
 def write_bytes(path: Path, data: bytes | bytearray) -> str:

@@ -1,4 +1,4 @@
-"""What a result was obtained on: versions, processor, memory, commit."""
+"""What a result is obtained on: versions, processor, memory, commit; and with how many threads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -60,10 +62,9 @@ def commit() -> str | None:
 
 
 def peak_memory() -> int:
-    """Largest resident set so far, of this process and of the largest finished child, in bytes."""
+    """Largest resident set of this process so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return unit * own
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def describe() -> dict[str, Any]:
@@ -74,3 +75,14 @@ def describe() -> dict[str, Any]:
 def accelerator() -> str | None:
     """The GPU that torch sees, if any."""
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+
+@contextmanager
+def one_thread_an_operator() -> Iterator[None]:
+    """For this thread and those that begin inside; afterwards torch has as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -31,7 +31,7 @@ def resolve_plan(setup: Setup) -> Plan:
     workers, reason = workers_for(setup)
     step = engine.plan if engine.plan != "auto" else step_for(setup, workers)
     if step == "stacked":
-        reason = "clients of a small dense model train in one stack"
+        reason = "as asked" if engine.plan == step else "clients of a small dense model train in one stack"
         return Plan("fast", step, 1, chunk_for(setup), threads, engine.precision, device, reason)
     return Plan("fast", step, workers, chunk_for(setup), threads, engine.precision, device, reason)
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedatlas.algorithm import SERVER, State, Work
 from fedatlas.engine.client_state import ClientStates
-from fedatlas.engine.executors import Plan, make_executor, restore
+from fedatlas.engine.executors import Plan, make_executor, restore, steps_of
 from fedatlas.engine.host import Cost, Host
 from fedatlas.errors import CheckpointError, ConfigError, DivergedError
 from fedatlas.experiment import machine
@@ -64,6 +64,9 @@ class Silent:
         """Nothing."""
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
         """Nothing."""
 
 
@@ -174,11 +177,14 @@ class Simulation:
         done = {k: w for k, w in work.items() if w.steps and k != SERVER}
         total = sum(w.examples for w in done.values())
         loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
+        clients, weights = took_part(drawn, work), cost.weights
+        if weights and not (drawn and drawn.round.units):  # who worked and was then left out of the mean had none
+            weights = {k: weights.get(k, 0.0) for k in clients}
         return {
             "train_loss": loss,
-            "clients": took_part(drawn, work),
+            "clients": clients,
             "selected": list(drawn.selected) if drawn else [],
-            "weights": [weight for k, weight in cost.weights.items() if k >= 0],
+            "weights": [weight for k, weight in weights.items() if k >= 0],
             "steps": [work[k].steps for k in sorted(work) if k != SERVER],
             "lr": None if math.isnan(lr) else lr,
         }
@@ -236,6 +242,7 @@ class Simulation:
         self.states.close()
 
 
+@machine.one_thread_an_operator()
 def run_one(
     config: ExperimentConfig,
     path: Path,
@@ -347,6 +354,7 @@ def write_end(
         network = simulation.setup.built(model.architecture).network
         folder.save_model(file_of("model", "" if only else name), network.state_dict(model.params, model.buffers))
     summary = summarise(simulation.setup, simulation.plan, rows)
+    summary["plan"]["steps"] = steps_of(simulation.executor)
     if simulation.setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
     lost = bool(diverged) and not simulation.go_back()

@@ -11,10 +11,10 @@ from fedatlas.engine.executors import Plan
 from fedatlas.experiment import machine
 from fedatlas.experiment.setup import Setup
 from fedatlas.metrics.intervals import mean_last, over_seeds
+from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.models import parameter_count
 
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer", "flops", "seconds")
-LOWER_IS_BETTER = {"loss", "rmse", "mae"}
 FIGURES = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 
 Values = Tensor | NDArray[Any]
 Floats = NDArray[np.float64]
+
+LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
 
 _TINY = 1e-12  # ALGORITHMS.md C15; log-loss clips probabilities to [1e-12, 1 - 1e-12]
 
@@ -274,29 +276,6 @@ def calibration(probabilities: Values, targets: Values, weights: Values | None =
         for b in np.flatnonzero(weight)
     )
     return Calibration(_ratio(float(np.abs(observed - predicted).sum()), float(total)), rows)
-
-
-class ElementLoss(Protocol):
-    """What `figures` asks of a loss: `fedatlas.models.Loss` has it."""
-
-    def elements(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
-
-
-def figures(
-    task: Literal["classes", "numbers", "tokens"],
-    outputs: Tensor,
-    targets: Tensor,
-    classes: int,
-    loss: ElementLoss,
-    weights: Tensor | None = None,
-    ignore: int = -100,
-) -> dict[str, Any]:
-    """`class_figures` or `number_figures` of a model's raw outputs for all rows at once."""
-    losses = loss.elements(outputs, targets)
-    if task == "numbers":
-        return dict(number_figures(number_sums(outputs, targets, losses, weights)))
-    skip = ignore if task == "tokens" else None
-    return class_figures(class_sums(predictions(outputs), targets, losses, classes, weights, skip))
 
 
 def _ratio(a: float, b: float) -> float | None:

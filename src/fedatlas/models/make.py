@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, first_line
 from fedatlas.models.config import ModelConfig
 from fedatlas.models.dropout import adopt_dropout, evaluating, refuse_hidden_draws
 from fedatlas.models.inspection import has_batch_norm
@@ -95,7 +95,7 @@ def _build(model: ModelConfig, shape: Shape, outputs: int, seed: int) -> nn.Modu
     try:
         return init_model(builder, shape, outputs, seed, **keys)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ConfigError(f"model '{model.name}' cannot be built: {_first_line(error)}.") from error
+        raise ConfigError(f"model '{model.name}' cannot be built: {first_line(error)}.") from error
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def _try_out(name: str, module: nn.Module, sample: Tensor, outputs: int) -> None
             answer = module(sample)
         refuse_hidden_draws(module, sample)
     except (ValueError, TypeError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-        raise ConfigError(f"model '{name}' cannot read {rows} ({_first_line(error)}): {readers}.") from error
+        raise ConfigError(f"model '{name}' cannot read {rows} ({first_line(error)}): {readers}.") from error
     if not isinstance(answer, Tensor) or answer.dim() < 2 or len(answer) != 2 or answer.shape[-1] != outputs:
         got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
         raise ConfigError(f"model '{name}' must answer two {rows} with a tensor (2, {outputs}), but gave {got}.")
@@ -131,7 +131,3 @@ def _describe(sample: Tensor) -> tuple[str, str]:
     if len(row) == 3:
         return f"pictures of shape {row}", "'cnn2', 'resnet1' and 'mlp' read pictures"
     return f"rows of shape {row}", "'mlp' and 'logistic' read tables"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import check_clients, finish
-from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.errors import ConfigError, first_line, unknown_name
 from fedatlas.rng import derive, numpy_stream
 
 
@@ -44,7 +44,7 @@ def from_flower(
         maker.dataset = table
         rows = [np.array(maker.load_partition(k)["row"], dtype=np.int64) for k in range(maker.num_partitions)]
     except (TypeError, ValueError, KeyError) as error:
-        raise ConfigError(f"flwr:{name} refuses these settings: {str(error).strip().splitlines()[0]}") from error
+        raise ConfigError(f"flwr:{name} refuses these settings: {first_line(error)}.") from error
     if clients and len(rows) != clients:
         raise ConfigError(f"flwr:{name} makes {len(rows)} clients, not {clients}: write clients = {len(rows)}.")
     check_clients(len(rows), len(labels))

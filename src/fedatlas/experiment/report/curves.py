@@ -12,7 +12,6 @@ from fedatlas.experiment.report.blocks import NARROW, Choice, Figure, Option
 from fedatlas.experiment.report.charts import Axis, Point, Series, lines
 from fedatlas.experiment.report.source import Entry, Subject, whole
 from fedatlas.experiment.report.words import (
-    LOWER_IS_BETTER,
     MEANING,
     NAMES,
     byte_unit,
@@ -25,6 +24,7 @@ from fedatlas.experiment.report.words import (
     tick,
     where,
 )
+from fedatlas.metrics.quality import LOWER_IS_BETTER
 
 CLASSES, NUMBERS = ("accuracy", "macro_f1", "weighted_f1", "loss"), ("rmse", "mae", "r2", "loss")
 AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so far"}

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from fedatlas.experiment.report.blocks import Block, Cell, Key, Keys, Table, Text
 from fedatlas.experiment.report.source import Entry, Subject
 from fedatlas.experiment.report.words import (
-    LOWER_IS_BETTER,
     NAMES,
     bytes_text,
     capital,
@@ -25,6 +24,7 @@ from fedatlas.experiment.report.words import (
     seconds_text,
     where,
 )
+from fedatlas.metrics.quality import LOWER_IS_BETTER
 
 SHOWN = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 COMPARED = ("accuracy", "macro_f1", "rmse", "r2", "loss")

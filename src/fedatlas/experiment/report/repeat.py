@@ -51,6 +51,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
         ("units", str(data.get("units", ""))),
         (s["algorithm"], facts_text(s.get("algorithm_facts", {}))),
         ("engine", f"{plan['engine']}, step {plan['step']} ({plan['reason']})"),
+        ("steps", ". ".join(plan.get("steps", ()))),
         (
             "workers",
             f"{count(plan['workers'], 'process', 'processes')} of {count(plan['threads'], 'thread')}, chunk {plan['chunk']}",

@@ -27,7 +27,6 @@ MEANING = {
     "mae": "mean absolute error, in the unit of the target",
     "r2": "share of the target's variance that the model explains; 1 is perfect, 0 is no better than the mean",
 }
-LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
 PARTS = {"local_only": "alone", "federated": "together", "centralised": "pooled"}
 DASH = "–"
 

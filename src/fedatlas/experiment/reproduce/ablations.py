@@ -22,7 +22,7 @@ class Factor(NamedTuple):
     title: str
     levels: Sequence[float]
     keys: Callable[[float], Mapping[str, Mapping[str, Any]]]
-    gates: Callable[[str, Sequence[str], int], tuple[Gate, ...]]
+    gates: Callable[[Sequence[str]], tuple[Gate, ...]]
 
 
 def ablation(factor: str) -> Callable[[bool, int | None], Study]:
@@ -40,7 +40,7 @@ def ablation(factor: str) -> Callable[[bool, int | None], Study]:
             "FedAvg on CIFAR-10, LeNet-5; K = 100, C = 0.2, E = 1, alpha = 100 but for the factor varied; one seed.",
             f"The thesis ran {ROUNDS:,} rounds and shows curves only.",
         )
-        gates = chosen.gates(factor, names, rounds)
+        gates = chosen.gates(names)
         source = "Rizzardi's thesis, section 5.3, table 5.5 (seed S3)"
         labels = {name: f"{factor} = {level:g}" for name, level in zip(names, chosen.levels, strict=True)}
         curves = (Picture("", chosen.title, labels),)
@@ -108,7 +108,7 @@ def last(outcome: Outcome) -> float:
     return evaluated(outcome)[-1]
 
 
-def of_clients(factor: str, names: Sequence[str], rounds: int) -> tuple[Gate, ...]:
+def of_clients(names: Sequence[str]) -> tuple[Gate, ...]:
     """Fewer clients learn better, more clients more steadily."""
     return (
         rank_gate("K, accuracy", "smaller K, higher accuracy", names, last, -1),
@@ -116,7 +116,7 @@ def of_clients(factor: str, names: Sequence[str], rounds: int) -> tuple[Gate, ..
     )
 
 
-def of_fraction(factor: str, names: Sequence[str], rounds: int) -> tuple[Gate, ...]:
+def of_fraction(names: Sequence[str]) -> tuple[Gate, ...]:
     """C makes no large difference but to the noise."""
 
     def check(parts: Outcomes) -> Verdict:
@@ -128,7 +128,7 @@ def of_fraction(factor: str, names: Sequence[str], rounds: int) -> tuple[Gate, .
     return spread, rank_gate("C, steadiness", "smaller C, noisier", names, noise, -1)
 
 
-def of_epochs(factor: str, names: Sequence[str], rounds: int) -> tuple[Gate, ...]:
+def of_epochs(names: Sequence[str]) -> tuple[Gate, ...]:
     """E = 5 leads E = 1 by up to ten points early on, E = 20 ends worst."""
 
     def early(parts: Outcomes) -> Verdict:
@@ -151,7 +151,7 @@ def of_epochs(factor: str, names: Sequence[str], rounds: int) -> tuple[Gate, ...
     )
 
 
-def of_alpha(factor: str, names: Sequence[str], rounds: int) -> tuple[Gate, ...]:
+def of_alpha(names: Sequence[str]) -> tuple[Gate, ...]:
     """The more alike the clients, the better, the faster, the steadier."""
 
     def settled(parts: Outcomes) -> Verdict:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedatlas.errors import unknown_name
+from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.experiment import machine
 from fedatlas.experiment.api import Experiment, resume, run
 from fedatlas.experiment.config import parse
@@ -37,6 +37,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Study]] = {
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
 }
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
+PART = "part.json"  # how a part of a study was configured, beside its runs
 DRAWN = ("round", "accuracy", "loss")  # of a study with curves
 
 
@@ -108,6 +109,7 @@ def folder_of(part: Part, seed: int, base: Path) -> Path:
 def run_part(part: Part, seed: int, base: Path, console: Console) -> None:
     """Runs, or continues, one seed of a part."""
     folder = folder_of(part, seed, base)
+    same_part(part, folder.parent)
     if RunFolder(folder).finished():
         return
     console.print(f"{part.name}, seed {seed} ...", end="", soft_wrap=True)
@@ -120,6 +122,17 @@ def run_part(part: Part, seed: int, base: Path, console: Console) -> None:
     console.print(
         f" accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {done.summary['cost']['seconds']:.0f} s"
     )
+
+
+def same_part(part: Part, folder: Path) -> None:
+    """ConfigError where ``folder`` holds runs of a part of this name that was configured differently."""
+    asked, held = json.loads(json.dumps(part.tables)), folder / PART
+    if not held.exists():
+        write_json(held, asked)
+    elif json.loads(held.read_text(encoding="utf-8")) != asked:
+        raise ConfigError(
+            f"'{folder}' holds runs of '{part.name}' with another configuration: remove it, or take another --out."
+        )
 
 
 def published_runs(study: Study, record: Path | None) -> dict[tuple[str, int], Mapping[str, Any]]:

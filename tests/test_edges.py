@@ -1,0 +1,122 @@
+"""Where a run is at the edge of what it can do: the smallest batch, no common batch size, one score for two classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.live import Live
+
+from fedatlas import Experiment, cli, terminal
+from fedatlas.algorithm import Budget
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.batches import Draw, Rows, batches
+from fedatlas.errors import ConfigError
+from fedatlas.experiment import config
+from fedatlas.experiment.api import run, wants_baselines
+from fedatlas.experiment.run import run_one
+from fedatlas.terminal import Lively
+from federation import federation, gap, play
+
+FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200")
+
+
+def test_clients_without_a_common_batch_size_train_alone(tmp_path: Path) -> None:
+    """All rows at once, and no two clients hold as many: a stack of them has no program."""
+    chosen = [
+        "algorithm.name=fedsgd",
+        "partition={name='quantity_skew', clients=12}",
+        "rounds=2",
+        "engine.plan=stacked",
+    ]
+    done = run_one(config.read(None, chosen), tmp_path / "run")
+    assert done.summary["final"]["accuracy"] > 0
+
+
+def test_work_of_no_steps_leaves_the_model_as_it_was() -> None:
+    fed = federation(ALGORITHMS["fedavg"](), budget=Budget(steps=0))
+    begun = fed.begin()
+    after, _ = play(fed, 1, server=begun)
+    assert gap(begun["model"], after["model"]) < 1e-15
+
+
+@pytest.mark.parametrize("loss", ["bce", "hinge", "squared_hinge"])
+def test_fedseq_groups_by_confidence_where_a_model_gives_one_score(loss: str, tmp_path: Path) -> None:
+    chosen = [
+        "algorithm.name=fedseq",
+        "data.name=breast_cancer_wdbc",
+        f"model.loss={loss}",
+        "algorithm.pretrain_epochs=1",
+    ]
+    done = run_one(config.read(None, [*chosen, "rounds=1", "partition={name='iid', clients=4}"]), tmp_path / "run")
+    assert sorted(k for group in done.summary["groups"] for k in group) == [0, 1, 2, 3]
+
+
+def test_a_batch_that_batch_norm_cannot_use_is_left_out(tmp_path: Path) -> None:
+    rows = Rows(torch.arange(9.0)[:, None], torch.zeros(9, dtype=torch.int64))
+    sizes = [[len(b.x) for b in batches(rows, Budget(epochs=2), Draw(1, 1, 0, 4, least=least))] for least in (1, 2)]
+    assert sizes == [[4, 4, 1, 4, 4, 1], [4, 4, 4, 4]]
+    done = run_one(
+        config.read(None, [*FEW, "algorithm.name=centralised", "model.norm=batch", "local.batch_size=199"]),
+        tmp_path / "run",
+    )
+    assert done.summary["final"]["loss"] > 0
+
+
+def test_whether_baselines_are_cheap_counts_steps() -> None:
+    per_client = [{"train_rows": 100}] * 4
+    asked = [config.read(None, [f"local.steps={steps}"]) for steps in (10, 10_000_000)]
+    assert [wants_baselines(c, {"per_client": per_client, "forward_flops": 10_000}, None) for c in asked] == [
+        True,
+        False,
+    ]
+
+
+def test_another_component_takes_the_place_of_the_files(tmp_path: Path) -> None:
+    """A key of the file's algorithm goes with it; those of the table stay."""
+    file = tmp_path / "e.toml"
+    file.write_text(
+        '[algorithm]\nname = "fedyogi"\nserver_lr = 0.03\n[partition]\nname = "dirichlet"\nalpha = 0.3\nclients = 7\n'
+    )
+    other = config.read(file, ["algorithm.name=fedavg", "partition.name=iid", "local.lr=0.01"])
+    assert (other.algorithm.parameters(), other.partition.parameters(), other.partition.clients) == ({}, {}, 7)
+    same = config.read(file, ["algorithm.name=fedyogi"])
+    assert same.algorithm.parameters() == {"server_lr": 0.03}
+
+
+def test_weights_stand_in_the_order_of_the_clients(tmp_path: Path) -> None:
+    """Who scored and was then left out of the mean has the weight 0."""
+    run_one(config.read(None, ["algorithm={name='hwfedavg', exclude_above=0.05}", "rounds=1"]), tmp_path / "run")
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[1])
+    assert len(row["weights"]) == len(row["clients"]) == 12
+    assert 0.0 in row["weights"]
+    assert sum(row["weights"]) == pytest.approx(1)
+
+
+def test_a_run_gives_torch_its_threads_back_and_says_what_its_steps_were(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        done = run(Experiment(config.read(None, FEW)), out=tmp_path / "run", baselines=False)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert any("gradient straight from a product" in said for said in done.summary["plan"]["steps"])
+    assert "gradient straight from a product" in (done.path / "report.html").read_text()
+
+
+def test_a_stack_has_no_workers() -> None:
+    with pytest.raises(ConfigError, match=r"engine.workers = 2: a stack is the work of one process"):
+        config.read(None, ["engine.plan=stacked", "engine.workers=2"])
+
+
+def test_the_terminal_is_given_back_however_a_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Lively()
+    shown.live = live = Live("", console=shown.out)
+    live.start()
+    monkeypatch.setattr(terminal, "watcher", lambda quiet: shown)
+    with pytest.raises(ConfigError, match=r"local\.lr"):
+        cli.run(["local.lr=-1"])
+    assert not live.is_started
