@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 from rich.live import Live
+from torch import nn
 
+import fedatlas
 from fedatlas import Experiment, cli, terminal
 from fedatlas.algorithm import Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import config
-from fedatlas.experiment.api import run, wants_baselines
+from fedatlas.experiment import config, dry, plugins
+from fedatlas.experiment.api import run
+from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.experiment.gain import wants_baselines
+from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.run import run_one
+from fedatlas.experiment.setup import Setup, set_up
 from fedatlas.terminal import Lively
 from federation import federation, gap, play
 
@@ -66,12 +73,8 @@ def test_a_batch_that_batch_norm_cannot_use_is_left_out(tmp_path: Path) -> None:
 
 
 def test_whether_baselines_are_cheap_counts_steps() -> None:
-    per_client = [{"train_rows": 100}] * 4
     asked = [config.read(None, [f"local.steps={steps}"]) for steps in (10, 10_000_000)]
-    assert [wants_baselines(c, {"per_client": per_client, "forward_flops": 10_000}, None) for c in asked] == [
-        True,
-        False,
-    ]
+    assert [wants_baselines(c, [100] * 4, 10_000, None) for c in asked] == [True, False]
 
 
 def test_another_component_takes_the_place_of_the_files(tmp_path: Path) -> None:
@@ -120,3 +123,68 @@ def test_the_terminal_is_given_back_however_a_run_ends(monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match=r"local\.lr"):
         cli.run(["local.lr=-1"])
     assert not live.is_started
+
+
+def test_baselines_do_as_many_rounds_as_the_run_that_stopped_early(tmp_path: Path) -> None:
+    stops = ["rounds=6", "stop.accuracy=0.01", "data.limit=200", "partition={name='iid', clients=4}"]
+    done = run(Experiment(config.read(None, stops)), out=tmp_path / "run", baselines=True)
+    alone = [
+        fedatlas.load(done.path / "baselines" / name).rows["round"].max() for name in ("local_only", "centralised")
+    ]
+    assert alone == [fedatlas.load(done.path).rows["round"].max()] * 2 == [0, 0]
+
+
+def test_the_record_names_every_key_of_a_component(tmp_path: Path) -> None:
+    """What was left to a default and what was written in full are one experiment."""
+    implicit, explicit = (set_up(config.read(None, [*FEW, *more]), 1).config for more in ((), ("model.hidden=[64]",)))
+    assert implicit.hash() == explicit.hash()
+    done = run_one(config.read(None, FEW), tmp_path / "run")
+    recorded = tomllib.loads((done.path / "config.toml").read_text())
+    assert (recorded["model"]["hidden"], recorded["algorithm"]["weights"]) == ([64], "samples")
+    assert config.read(done.path / "config.toml").hash() == implicit.hash()
+
+
+def test_a_dry_run_counts_seeds_and_baselines() -> None:
+    one, several = (
+        fedatlas.dry_run(Experiment(config.read(None, [*FEW, *more]))) for more in ((), ("seeds=[1, 2, 3]",))
+    )
+    assert several["bytes_total"] == 3 * one["bytes_total"]
+    assert one["seconds_about"] > one["seconds_baselines"] > 0
+    assert fedatlas.dry_run(Experiment(config.read(None, FEW)), baselines=False)["seconds_baselines"] == 0
+
+
+def test_a_dry_run_finds_what_a_later_seed_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_the_first(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
+        if seed == 2:
+            raise ConfigError("client 3 would be empty")
+        return set_up(config, seed, module)
+
+    monkeypatch.setattr(dry, "set_up", only_the_first)
+    with pytest.raises(ConfigError, match="client 3"):
+        fedatlas.dry_run(Experiment(config.read(None, [*FEW, "seeds=[1, 2]"])))
+
+
+def test_validation_rows_are_called_so_and_test_rows_are_judged_once(tmp_path: Path) -> None:
+    done = run_one(config.read(None, [*FEW, "evaluation.on=validation"]), tmp_path / "run")
+    assert 0 < done.summary["test"]["accuracy"] < 1
+    assert done.summary["test"]["accuracy"] != done.summary["final"]["accuracy"]
+    assert any("validation rows; the test rows are used once" in notice for notice in done.summary["notices"])
+
+
+def test_how_to_repeat_a_run_names_its_plugins_and_its_own_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "LOADED", ["my plan.py"])
+    done = run(Experiment(config.read(None, FEW)), out=tmp_path / "a", baselines=False)
+    assert (
+        "fedatlas run experiment.toml --no-baselines --plugin &#39;my plan.py&#39;"
+        in (done.path / "report.html").read_text()
+    )
+    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    done = run(Experiment(config.read(None, FEW), own), out=tmp_path / "b", baselines=False)
+    assert "module=Sequential()), baselines=False)" in (done.path / "report.html").read_text()
+
+
+def test_there_are_no_more_workers_than_clients() -> None:
+    plan = resolve_plan(set_up(config.read(None, [*FEW, "engine.workers=1000"]), 1))
+    assert (plan.workers, plan.reason) == (4, "no more than there are clients")

@@ -326,7 +326,7 @@ def test_wrong_tables_get_one_sentence(config, shape, said):
 
 
 def test_a_table_model_refuses_token_ids():
-    with pytest.raises(ConfigError, match=r"'mlp' cannot read rows of 80 token ids .* read token ids"):
+    with pytest.raises(ConfigError, match=r"'mlp' cannot read rows of 80 token ids: .* read token ids"):
         make_model(ModelConfig(name="mlp"), (80,), 80, seed=1, tokens=True)
     assert make_model(ModelConfig(name="shakespeare_lstm"), (80,), 80, seed=1, tokens=True).head.out_features == 80
 

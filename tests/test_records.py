@@ -22,8 +22,7 @@ from fedatlas.experiment import api, config
 from fedatlas.experiment.api import run
 from fedatlas.experiment.dry import dry_run
 from fedatlas.experiment.evaluate import Evaluator, Trained
-from fedatlas.experiment.setup import raw_bytes, set_up
-from fedatlas.experiment.setup import test_rows as judged_rows
+from fedatlas.experiment.setup import judged_rows, raw_bytes, set_up
 from tables import of_table, table
 
 

@@ -90,9 +90,11 @@ def run(
         raise ConfigError("--resume takes the configuration of the run it continues: name no file beside it.")
     if resume is not None and (dry_run or out is not None):
         raise ConfigError("--resume continues a run in its own folder: leave --dry-run and --out away.")
+    if dry_run and out is not None:
+        raise ConfigError("--dry-run writes nothing: leave --out away.")
     progress = watcher(quiet or as_json)
     if dry_run:
-        found = dry.dry_run(config.read(path, overrides))
+        found = dry.dry_run(config.read(path, overrides), baselines=baselines)
         emit(found) if as_json else dry.show(found)
         return
     try:

@@ -41,7 +41,7 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("round", str(row["round"])),
         *((title, figure_text(row[key])) for title, key in quality),
-        ("test loss", figure_text(row["loss"])),
+        ("loss", figure_text(row["loss"])),
         ("s/round", f"{row['seconds']:.2f}"),
         ("bytes", bytes_text(bytes_)),
     ]
@@ -183,6 +183,9 @@ def end_table(summary: Mapping[str, Any]) -> Table:
             spread = summary.get("over_seeds", {}).get("final", {}).get(key, {})
             sd = f" (sd {spread['sd']:.4f}, n {spread['n']})" if spread.get("sd") is not None else ""
             table.add_row(key.replace("_", " "), f"[bold]{final[key]:.4f}[/]{sd}")
+    for key in ("accuracy", "rmse"):
+        if summary.get("test", {}).get(key) is not None:
+            table.add_row(f"{key} on test rows", f"{summary['test'][key]:.4f}")
     table.add_row("sent up / down", f"{bytes_text(cost['bytes_up'])} / {bytes_text(cost['bytes_down'])}")
     if cost.get("bytes_peer"):
         table.add_row("between clients", bytes_text(cost["bytes_peer"]))

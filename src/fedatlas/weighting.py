@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from fedatlas.algorithm import Coefficients, Round, by_samples
 
-Weighting = Literal["samples", "uniform"]
+Weighting = Annotated[
+    Literal["samples", "uniform"], Field(description="of clients in the mean: by their rows, or all alike")
+]
 
 
 def uniform(round: Round) -> Coefficients:

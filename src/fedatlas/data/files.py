@@ -35,7 +35,10 @@ def load_file(
     categories: tuple[str, ...] = (),
     size: int = 64,
 ) -> Loaded:
-    """``path``: a .npz (see `load_arrays`), a .csv[.gz], .tsv[.gz] or .parquet table, or a folder of pictures.
+    """``path``: a .npz, a .csv[.gz], .tsv[.gz] or .parquet table, or a folder of pictures.
+
+    Arrays of a .npz: x_train and y_train and, as far as you have them, x_test, y_test, client_train, client_test, weight_train,
+    weight_test, class_names.
 
     Tables: ``label`` names the target, ``client`` the owner of each row, ``weight`` its survey weight; all other columns
     but ``drop`` are inputs. A target of texts is a class; one of numbers is a number where it has fractional parts or
@@ -235,7 +238,7 @@ def read_inputs(path: str | Path, preprocess: Preprocess) -> Tensor:
     where = Path(path).expanduser()
     if where.is_dir():
         channels, size = preprocess.shape[0], preprocess.shape[-1]
-        listed = sorted(p for p in where.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
+        listed = pictures_in(where)
         if preprocess.kind != "pictures" or not listed:
             raise DataError(
                 f"'{path}': the model reads {preprocess.kind}, and the folder holds {len(listed)} pictures."
@@ -246,6 +249,11 @@ def read_inputs(path: str | Path, preprocess: Preprocess) -> Tensor:
     name = next((name for name in ("x", "x_test") if name in _members(where)), "x")
     x = read_npz(where, (name,))[name]
     return preprocess.apply(x[:, None] if x.ndim == 3 and len(preprocess.shape) == 3 else x)
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """The pictures of a folder and of those in it, in the order in which they are read: by path."""
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
 
 
 def _pillow() -> Any:

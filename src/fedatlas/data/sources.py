@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -384,6 +385,7 @@ def describe_sources() -> list[dict[str, Any]]:
             **{key: getattr(source, key) for key in keys},
             "parameters": source.parameters,
             "accepts": registry.accepts(source.builder),
+            "source": inspect.getdoc(source.builder) or "",
         }
         for source in SOURCES.values()
     ]

@@ -81,13 +81,15 @@ def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modu
     return [f"{policy} changes nothing: the model has no batch norm (model.norm = 'batch' gives it some)."]
 
 
-def data_notices(dataset: Dataset) -> list[str]:
-    """Classes that only the test rows have."""
+def data_notices(config: ExperimentConfig, dataset: Dataset) -> list[str]:
+    """On which rows figures are taken, and classes that only the test rows have."""
+    judged = "evaluation.on = 'validation': figures are those of clients' validation rows; the test rows are used once, at the end."
+    said = [judged] if config.evaluation.on == "validation" else []
     if dataset.task != "classes":
-        return []
+        return said
     strange, n = strange_classes(dataset.class_names, dataset.y_train, dataset.y_test)
     rows = f"{n} test rows have" if n > 1 else "One test row has"
-    return [f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else []
+    return [*said, f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else said
 
 
 def precision_notices(config: ExperimentConfig, module: nn.Module) -> list[str]:

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from fedatlas.data.batches import examples_of
 from fedatlas.errors import ConfigError, DivergedError, FedatlasError
-from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.config import ExperimentConfig, override, parse, read
 from fedatlas.experiment.files import write_json
-from fedatlas.experiment.gain import BASELINES, CHEAP, baseline_config, baseline_path, expected_flops, gain
+from fedatlas.experiment.gain import BASELINES, baseline_config, baseline_path, gain, wants_baselines
 from fedatlas.experiment.record import CONFIG, METRICS, OPTIONS, SUMMARY, RunFolder
 from fedatlas.experiment.report import write_report
 from fedatlas.experiment.run import Progress, Run, Silent, run_one
@@ -166,7 +164,8 @@ def _run_seed(experiment: Experiment, path: Path, again: bool, baselines: bool |
             write_report([path], None)  # of what was done until then
         raise
     summary = dict(done.summary)
-    if wants_baselines(experiment.config, summary, baselines):
+    rows = [row["train_rows"] for row in summary["per_client"]]
+    if wants_baselines(experiment.config, rows, summary["forward_flops"], baselines):
         for name in BASELINES:
             progress.said(f"Baseline for comparison: {name}.")
             try:
@@ -182,9 +181,10 @@ def _run_seed(experiment: Experiment, path: Path, again: bool, baselines: bool |
 
 def _run_baseline(experiment: Experiment, path: Path, name: str) -> None:
     """Trains, or continues, one baseline of a run, with what its algorithm fixed: the same rows, the same local work (H0)."""
-    folder, config = baseline_path(path, name), baseline_config(RunFolder.open(path).config(), name)
+    run, folder = RunFolder.open(path), baseline_path(path, name)
+    config = baseline_config(run.config(), name, run.rows()[-1]["round"])
     if (folder / CONFIG).exists() and RunFolder.open(folder).config().rounds != config.rounds:
-        shutil.rmtree(folder)  # the run was made longer: so are its baselines
+        shutil.rmtree(folder)  # the run went further: so do its baselines
     started = any((folder / "checkpoint").glob("manifest-*.json"))
     if not started:
         shutil.rmtree(folder, ignore_errors=True)
@@ -208,17 +208,6 @@ def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progr
     return Run(path, summary)
 
 
-def wants_baselines(config: ExperimentConfig, summary: Mapping[str, Any], asked: bool | None) -> bool:
-    """Whether the baselines are trained: as asked, else where they cost less than `CHEAP`; never for a baseline itself."""
-    if config.algorithm.name in BASELINES:
-        return False
-    if asked is not None:
-        return asked
-    budget, size = local_budget(config), config.local.batch_size
-    examples = sum(examples_of(budget, row["train_rows"], size) for row in summary["per_client"])
-    return 2 * expected_flops(examples, summary["forward_flops"], config.rounds) < CHEAP
-
-
 def default_path(config: ExperimentConfig) -> Path:
     """A new folder under ``runs/`` named by data, algorithm and time."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -229,12 +218,14 @@ def default_path(config: ExperimentConfig) -> Path:
     return path
 
 
-def dry_run(experiment: Experiment | ExperimentConfig | None = None) -> dict[str, Any]:
+def dry_run(
+    experiment: Experiment | ExperimentConfig | None = None, *, baselines: bool | None = None
+) -> dict[str, Any]:
     """Who would hold what, how many bytes would be sent and about how long it would take; every refusal; trains nothing."""
     from fedatlas.experiment import dry
 
     whole = _whole(experiment)
-    return dry.dry_run(whole.config, whole.module)
+    return dry.dry_run(whole.config, whole.module, baselines)
 
 
 def partition(experiment: Experiment | ExperimentConfig | None = None, out: str | Path | None = None) -> Shown:

@@ -92,7 +92,20 @@ def experiments() -> Rows:
     """The published experiments that ``fedatlas reproduce`` runs."""
     from fedatlas.experiment.reproduce import EXPERIMENTS
 
-    return [{"name": name, "summary": summary(make)} for name, make in EXPERIMENTS.items()]
+    return [
+        {
+            "name": name,
+            "summary": summary(make),
+            "published_in": study.source,
+            "runs": sum(len(part.seeds) for part in study.parts),
+            "rounds": max(part.tables["rounds"] for part in study.parts),
+            "gates": len(study.gates),
+            "parts": [part.name for part in study.parts],
+            "source": "\n".join(study.notes),
+        }
+        for name, make in EXPERIMENTS.items()
+        for study in (make(False, None),)
+    ]
 
 
 KINDS: Mapping[str, Callable[[], Rows]] = {

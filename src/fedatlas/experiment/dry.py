@@ -17,6 +17,7 @@ from fedatlas.engine.host import Cost
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
+from fedatlas.experiment.gain import examples_alone, wants_baselines
 from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.report.words import bytes_text, facts_text, seconds_text
 from fedatlas.experiment.resolve import resolve_plan
@@ -46,9 +47,15 @@ def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.M
 
 
 @one_thread_an_operator()
-def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[str, Any]:
-    """Who holds what, how many bytes, about how long. One party's work is timed, from a model that is thrown away."""
-    setup = set_up(config, (config.seeds or (config.seed,))[0], module)
+def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines: bool | None = None) -> dict[str, Any]:
+    """Who holds what, how many bytes, about how long. One party's work is timed, from a model that is thrown away.
+
+    Of several seeds all are set up, for what they refuse; the first is looked at and stands for each.
+    """
+    first, *others = config.seeds or (config.seed,)
+    for seed in others:
+        set_up(config, seed, module)
+    setup, seeds = set_up(config, first, module), 1 + len(others)
     plan, rounds, algorithm = resolve_plan(setup), setup.config.rounds, setup.algorithm
     before, server = trial_of_setup(setup, plan) if algorithm.prepare is not None else (Cost(), {})
     groups = algorithm.groups(server) if algorithm.groups is not None else None
@@ -74,7 +81,9 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
     notices = list(setup.notices)
     if not returning and setup.config.failures.dropout < 1:  # which is said already
         notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
+    alone = beside(setup, baselines, drawn[0].round.examples, seconds, workers)
     return {
+        "seeds": seeds,
         "partition": partition_facts(setup),
         "held": draw_text(setup.partition, setup.dataset.y_train.numpy(), setup.dataset.class_names),
         "cohort": len(drawn[0].selected),
@@ -85,15 +94,24 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None) -> dict[s
         "bytes_up_per_round": up,
         "bytes_down_per_round": down,
         "bytes_peer_per_round": peer,
-        "bytes_total": begun + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0),
+        "bytes_total": seeds * (begun + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0)),
         "seconds_setup": sum(before.seconds.values()) / workers,
         "seconds_evaluation": judging,
-        "seconds_about": sum(before.seconds.values()) / workers + seconds * rounds + judging,
+        "seconds_baselines": alone,
+        "seconds_about": seeds * (sum(before.seconds.values()) / workers + seconds * rounds + judging + alone),
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.algorithm_facts),
         "models": setup.owned(),
         "notices": notices,
     }
+
+
+def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, workers: int) -> float:
+    """About how long the baselines take that are trained after the run, at the pace of its rounds; 0 where none are."""
+    config, rows = setup.config, list(setup.sizes.values())
+    if not examples or not wants_baselines(config, rows, setup.flops, asked):
+        return 0.0
+    return config.rounds * seconds * (workers + examples_alone(config, rows) / examples)
 
 
 def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[tuple[list[Cost], float, int]]:
@@ -148,7 +166,9 @@ def show(found: dict[str, Any]) -> None:
     if found["algorithm_facts"]:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
     about, judging = (seconds_text(found[k]) for k in ("seconds_about", "seconds_evaluation"))
-    console.print(f"About {about} in all, {judging} of them for evaluation ({found['plan']['reason']}).")
+    alone = f", {seconds_text(found['seconds_baselines'])} for the baselines" if found["seconds_baselines"] else ""
+    each = f", and {found['seeds']} seeds" if found["seeds"] > 1 else ""
+    console.print(f"About {about} in all, {judging} of them for evaluation{alone}{each} ({found['plan']['reason']}).")
     for notice in found["notices"]:
         console.print(f"Notice: {notice}", markup=False)
     console.print("Nothing was trained.")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedatlas.data.batches import Rows
 from fedatlas.experiment.machine import one_thread_an_operator
-from fedatlas.experiment.setup import Setup, own_rows, test_rows
+from fedatlas.experiment.setup import Setup, judged_rows, own_rows
 from fedatlas.metrics import intervals, quality
 from fedatlas.metrics.fairness import client_summary
 
@@ -55,7 +55,7 @@ class Evaluator:
 
     def __init__(self, setup: Setup, threads: int = 1) -> None:
         self.setup, self.threads = setup, threads
-        self.rows = test_rows(setup)
+        self.rows = judged_rows(setup)
         self._last: tuple[tuple[int, ...], Trained, Rows, Scores] | None = None
         self._seen: OrderedDict[tuple[int, ...], tuple[Trained, dict[str, Any]]] = OrderedDict()
         self._modules: dict[str, list[nn.Module]] = {}

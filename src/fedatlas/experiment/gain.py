@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedatlas.data.batches import examples_of
+from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.config import ExperimentConfig, parse
 from fedatlas.experiment.record import RunFolder
 from fedatlas.metrics.fairness import client_summary
@@ -14,16 +16,18 @@ BASELINES = ("local_only", "centralised")
 CHEAP = 2e12  # floating-point operations: about half a minute on one core of 2020
 
 
-def baseline_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
-    """The same experiment with a baseline in place of its algorithm, evaluated and saved only where it has to be."""
+def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> ExperimentConfig:
+    """The experiment with a baseline in place of its algorithm, for the rounds that were done; evaluated and saved where it has to be."""
     plain = config.plain()
+    plain["rounds"] = rounds
+    plain.pop("stop", None)
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {}
     plain.pop("compression", None)  # nothing is sent
     plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
-    plain["evaluation"] = {**plain["evaluation"], "every": max(config.rounds, 1)}
-    plain["checkpoint"] = {"every": max(config.rounds // 4, 1), "keep": 1}
+    plain["evaluation"] = {**plain["evaluation"], "every": max(rounds, 1)}
+    plain["checkpoint"] = {"every": max(rounds // 4, 1), "keep": 1}
     return parse(plain)
 
 
@@ -67,6 +71,18 @@ def _summary(rows: list[dict[str, Any]], task: str) -> dict[str, float | None]:
     return {key: None if value is None else sign * value for key, value in found.items()}
 
 
-def expected_flops(examples: int, forward: int, rounds: int) -> float:
-    """Cost of one baseline: every example forward and backward, in every round."""
-    return 3.0 * examples * forward * rounds
+def wants_baselines(config: ExperimentConfig, rows: Sequence[int], forward: int, asked: bool | None) -> bool:
+    """Whether the baselines are trained: as asked, else where they cost less than `CHEAP`; never for a baseline itself.
+
+    ``rows`` of each client; ``forward``: operations of a forward pass of one row.
+    """
+    if config.algorithm.name in BASELINES:
+        return False
+    if asked is not None:
+        return asked
+    return 2 * 3.0 * examples_alone(config, rows) * forward * config.rounds < CHEAP
+
+
+def examples_alone(config: ExperimentConfig, rows: Sequence[int]) -> int:
+    """Examples of a round in which every client trains."""
+    return sum(examples_of(local_budget(config), n, config.local.batch_size) for n in rows)

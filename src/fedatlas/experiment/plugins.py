@@ -14,6 +14,9 @@ from pathlib import Path
 from fedatlas.errors import ConfigError
 from fedatlas.registry import PLUGINS
 
+LOADED: list[str] = []
+"""The files that this process has run, as they were named: a run's record says them."""
+
 
 def load_plugins(paths: Iterable[Path]) -> None:
     """Runs each file and takes its builders; ConfigError if it cannot be run or brings none."""
@@ -34,3 +37,4 @@ def load_plugins(paths: Iterable[Path]) -> None:
             if not isinstance(builders, dict) or not all(callable(builder) for builder in builders.values()):
                 raise ConfigError(f"--plugin {path}: {kind.upper()} must be a dict of name -> function.")
             PLUGINS[kind] |= builders
+        LOADED.append(str(path))

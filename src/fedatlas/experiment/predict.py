@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithm import Facts, Message, State
-from fedatlas.data.files import read_inputs
+from fedatlas.data.files import pictures_in, read_inputs
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.model import Network
@@ -58,7 +58,8 @@ class Loaded(NamedTuple):
         """The class of each row and the probability of each class, or the number in the target's unit.
 
         ``rows``: a file (.csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures), a table, or an array in stored form.
-        By the model that ``client`` would use, or one of several by name; else by that of all.
+        Of pictures the first column names the file. By the model that ``client`` would use, or one of several by name; else by
+        that of all.
         """
         used = self.client_model(client) if client is not None else self.named(model)
         x = read_rows(Path(rows), self.preprocess) if isinstance(rows, str | Path) else self.preprocess.apply(rows)
@@ -67,7 +68,10 @@ class Loaded(NamedTuple):
             x = x.to(parameter.dtype)
         with torch.inference_mode():
             outputs = torch.cat([used(x[at : at + PIECE]) for at in range(0, max(len(x), 1), PIECE)])
-        return as_table(outputs, self.preprocess)
+        table = as_table(outputs, self.preprocess)
+        if isinstance(rows, str | Path) and Path(rows).is_dir():
+            table.insert(0, "file", [str(file.relative_to(rows)) for file in pictures_in(Path(rows))])
+        return table
 
     def named(self, model: str = "") -> nn.Module:
         """One of the run's models: the first without a name; ConfigError where there is none of that name."""

@@ -74,9 +74,10 @@ def workers_for(setup: Setup) -> tuple[int, str]:
     engine = setup.config.engine
     if not can_fork():
         return 1, "this system cannot fork workers"
-    if engine.workers:
-        return engine.workers, "as asked"
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
+    if engine.workers:
+        most = max(len(setup.sizes), 1)
+        return min(engine.workers, most), "as asked" if engine.workers <= most else "no more than there are clients"
     cost = 3.0 * max([setup.flops, *(one.flops for one in setup.several.values())]) * drawn.examples
     if cost < ALONE:
         return 1, f"a round of {cost:.1e} operations is too short to share"

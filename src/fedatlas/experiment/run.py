@@ -17,7 +17,7 @@ from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor, restore, steps_of
 from fedatlas.engine.host import Cost, Host
 from fedatlas.errors import CheckpointError, ConfigError, DivergedError
-from fedatlas.experiment import machine
+from fedatlas.experiment import machine, plugins
 from fedatlas.experiment.checkpoint import Checkpoints, Restored
 from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
 from fedatlas.experiment.config import ExperimentConfig, bytes_of
@@ -26,7 +26,7 @@ from fedatlas.experiment.fingerprint import fingerprint
 from fedatlas.experiment.personal import models_of, used_by
 from fedatlas.experiment.record import SUMMARY, RunFolder, file_of
 from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up
+from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up, test_rows
 from fedatlas.experiment.summary import planted_groups, summarise
 from fedatlas.metrics.clusters import cluster_figures
 from fedatlas.models import flops
@@ -366,6 +366,12 @@ def write_end(
         summary["clusters"] = cluster_figures(found, planted_groups(simulation.setup.partition))
     if not simulation.setup.personal:
         summary["final"] |= simulation.evaluator.detail(models["global"])
+        if simulation.setup.config.evaluation.on == "validation":  # no choice was made by these rows
+            summary["test"] = simulation.evaluator.figures(models["global"], test_rows(simulation.setup))
+    if plugins.LOADED:
+        summary["plugins"] = list(plugins.LOADED)
+    if simulation.setup.own_module:
+        summary["module"] = type(simulation.setup.network.module).__name__
     if diverged:
         summary["diverged"] = diverged + (f" {LOST}" if lost else "")
     if early:

@@ -36,6 +36,7 @@ from fedatlas.experiment.advice import (
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.experiment.defaults import completed
 from fedatlas.experiment.networks import DTYPES, Built, build, checked_loss, make_networks
 from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_holes, without_public
 from fedatlas.layers import Layer
@@ -172,6 +173,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     notices += transform_notices(config, transform)
     config, told = public_default(config, algorithm)
     notices += told
+    config = completed(config, module is not None)
     dataset, count = load(config, algorithm, seed)
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
@@ -194,7 +196,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
     algorithm = with_batch_norm(algorithm, config.model.bn, len(several))
-    notices += [*data_notices(dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
+    notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     rows = PartyRows(dataset, partition, seed, dtype, public)
     sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
     bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
@@ -335,15 +337,21 @@ def local_options(config: ExperimentConfig) -> LocalOptions:
     return LocalOptions(optimizer, local.batch_size, budget, local.weight_decay, local.clip, config.data.augment)
 
 
-def test_rows(setup: Setup) -> Rows:
+def judged_rows(setup: Setup) -> Rows:
     """The rows that the curves are drawn on, as the model sees them: the test set, or the clients' pooled validation rows."""
     source = setup.bench.rows
     assert isinstance(source, PartyRows)
-    if setup.config.evaluation.on == "validation":
-        if setup.partition.feature_skew:  # each client sees its rows through its own instrument
-            return join(source.of(k, rows) for k, rows in setup.validation.items())
-        return source.rows(pooled(setup.validation))
-    d = setup.dataset
+    if setup.config.evaluation.on == "test":
+        return test_rows(setup)
+    if setup.partition.feature_skew:  # each client sees its rows through its own instrument
+        return join(source.of(k, rows) for k, rows in setup.validation.items())
+    return source.rows(pooled(setup.validation))
+
+
+def test_rows(setup: Setup) -> Rows:
+    """The test set, as the model sees it."""
+    d, source = setup.dataset, setup.bench.rows
+    assert isinstance(source, PartyRows)
     y = d.targets(d.y_test)
     y = y.to(source.dtype) if y.is_floating_point() else y
     weight = None if d.weight_test is None else d.weight_test.to(source.dtype)

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedatlas.errors import ConfigError
 from fedatlas.models.dropout import Dropout
-from fedatlas.models.network import Network, Norm, Shape, dense_layers, norm_layers
+from fedatlas.models.network import Network, Norm, Projection, Shape, dense_layers, norm_layers
 
 Padding = Literal["same", "valid"]
 
@@ -61,21 +61,21 @@ def two_convolutions(
 
 
 def cnn1(
-    shape: Shape, outputs: int, *, padding: Padding = "same", norm: Norm = "none", projection: int = 0
+    shape: Shape, outputs: int, *, padding: Padding = "same", norm: Norm = "none", projection: Projection = 0
 ) -> nn.Module:
     """M3 CNN1: conv5x5(5)-pool, conv5x5(10)-pool, fc50, outputs (MNIST, S4)."""
     return two_convolutions("cnn1", shape, outputs, (5, 10), (50,), padding, norm, projection)
 
 
 def cnn2(
-    shape: Shape, outputs: int, *, padding: Padding = "same", norm: Norm = "none", projection: int = 0
+    shape: Shape, outputs: int, *, padding: Padding = "same", norm: Norm = "none", projection: Projection = 0
 ) -> nn.Module:
     """M4 CNN2, the CNN of McMahan et al. 2017: conv5x5(32)-pool, conv5x5(64)-pool, fc512, outputs (MNIST, S4)."""
     return two_convolutions("cnn2", shape, outputs, (32, 64), (512,), padding, norm, projection)
 
 
 def lenet5(
-    shape: Shape, outputs: int, *, padding: Padding = "valid", norm: Norm = "none", projection: int = 0
+    shape: Shape, outputs: int, *, padding: Padding = "valid", norm: Norm = "none", projection: Projection = 0
 ) -> nn.Module:
     """M7 LeNet-5 (64-64-384-192): conv5x5(64)-pool twice, fc384, fc192, outputs (CIFAR, S3).
 
@@ -85,7 +85,7 @@ def lenet5(
 
 
 def emnist_cnn(
-    shape: Shape, outputs: int, *, table_literal: bool = False, norm: Norm = "none", projection: int = 0
+    shape: Shape, outputs: int, *, table_literal: bool = False, norm: Norm = "none", projection: Projection = 0
 ) -> nn.Module:
     """M8 EMNIST CNN: conv3x3(32), conv3x3(64), pool, dropout .25, fc128, dropout .5, outputs (EMNIST, S3).
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
+from pydantic import Field
 from torch import nn
 
 from fedatlas.errors import ConfigError
-from fedatlas.models.network import Network, Norm, Shape, dense_layers
+from fedatlas.models.network import Network, Norm, Projection, Shape, dense_layers
+
+Widths = Annotated[tuple[int, ...], Field(description="units of each hidden layer")]
 
 
 def mlp(
-    shape: Shape, outputs: int, *, hidden: tuple[int, ...] = (64,), norm: Norm = "none", projection: int = 0
+    shape: Shape, outputs: int, *, hidden: Widths = (64,), norm: Norm = "none", projection: Projection = 0
 ) -> nn.Module:
     """Dense network with the hidden widths you name, ReLU between; rows of any shape are flattened."""
     if min(hidden, default=1) < 1:
@@ -25,21 +29,21 @@ def logistic(shape: Shape, outputs: int) -> nn.Module:
     return mlp(shape, outputs, hidden=())
 
 
-def mlp1(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
+def mlp1(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
     """M1 MLP1: inputs-200-outputs (MNIST, S4)."""
     return mlp(shape, outputs, hidden=(200,), norm=norm, projection=projection)
 
 
-def mlp2(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
+def mlp2(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
     """M2 MLP2, the 2NN of McMahan et al. 2017: inputs-200-200-outputs (MNIST, S4)."""
     return mlp(shape, outputs, hidden=(200, 200), norm=norm, projection=projection)
 
 
-def har4(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
+def har4(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
     """M11 HAR-4: inputs-437-312-outputs (human activity recognition, S0)."""
     return mlp(shape, outputs, hidden=(437, 312), norm=norm, projection=projection)
 
 
-def har3(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
+def har3(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
     """M12 HAR-3, the shallow one: inputs-432-outputs (human activity recognition, S0)."""
     return mlp(shape, outputs, hidden=(432,), norm=norm, projection=projection)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.errors import ConfigError
-from fedatlas.models.network import Network, Shape
+from fedatlas.models.network import Network, Projection, Shape
 
 
 class RecurrentBody(nn.Module):
@@ -55,7 +55,7 @@ def shakespeare_lstm(
     embedding: int = 8,
     hidden: int = 100,
     pad: int = -1,
-    projection: int = 0,
+    projection: Projection = 0,
 ) -> nn.Module:
     """M9 Shakespeare LSTM: embed 8, two LSTM layers of 100, one answer from the last step (next character, S3).
 
@@ -76,7 +76,7 @@ def stackoverflow_lstm(
     embedding: int = 96,
     hidden: int = 670,
     pad: int = 0,
-    projection: int = 0,
+    projection: Projection = 0,
 ) -> nn.Module:
     """M10 StackOverflow LSTM: embed 96, LSTM of 670, fc96, outputs at every step (next word, S3, as in TFF).
 

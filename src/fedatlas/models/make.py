@@ -17,7 +17,7 @@ from fedatlas.models.config import ModelConfig
 from fedatlas.models.dropout import adopt_dropout, evaluating, refuse_hidden_draws
 from fedatlas.models.inspection import has_batch_norm
 from fedatlas.models.network import Shape
-from fedatlas.models.registry import Builder, find_model
+from fedatlas.models.registry import MODELS, Builder, find_model
 from fedatlas.rng import derive
 
 
@@ -117,7 +117,8 @@ def _try_out(name: str, module: nn.Module, sample: Tensor, outputs: int) -> None
             answer = module(sample)
         refuse_hidden_draws(module, sample)
     except (ValueError, TypeError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-        raise ConfigError(f"model '{name}' cannot read {rows} ({first_line(error)}): {readers}.") from error
+        why = "" if name in MODELS else f" ({first_line(error)})"  # of one's own, the error is one's own, too
+        raise ConfigError(f"model '{name}' cannot read {rows}{why}: {readers}.") from error
     if not isinstance(answer, Tensor) or answer.dim() < 2 or len(answer) != 2 or answer.shape[-1] != outputs:
         got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
         raise ConfigError(f"model '{name}' must answer two {rows} with a tensor (2, {outputs}), but gave {got}.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor, nn
 
 Shape = tuple[int, ...]
-Norm = Literal["none", "group", "batch"]
+Norm = Annotated[Literal["none", "group", "batch"], Field(description="what stands between a layer and its ReLU")]
+Projection = Annotated[int, Field(ge=0, description="width of a projection head before the last layer; 0 = none")]
 
 _GROUP = 16  # channels in one group; Wu & He 2018, table 3: as good as their 32 groups, and it suits narrow layers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from markupsafe import Markup
@@ -32,10 +33,16 @@ def left_blocks(subject: Subject) -> list[Block]:
 
 def repeat_blocks(entry: Entry) -> list[Block]:
     """The exact command and configuration of a folder, and what it ran on."""
-    flag = " --baselines" if any(s.summary.get("gain") for s in entry.subjects) else ""
+    summary = entry.subjects[0].summary
+    baselines = any(s.summary.get("gain") for s in entry.subjects)
+    flags = ["--baselines" if baselines else "--no-baselines"]
+    flags += [f"--plugin {shlex.quote(file)}" for file in summary.get("plugins", ())]
+    command = f"fedatlas run experiment.toml {' '.join(flags)}"
+    if summary.get("module"):  # a network of one's own, which no file can name
+        command = f'run(Experiment.read("experiment.toml", module={summary["module"]}()), baselines={baselines})'
     return [
         Text("Save the configuration below as experiment.toml and run the command. Same plan and versions: same bits."),
-        Code(f"{entry.key}-command", "Command", f"fedatlas run experiment.toml{flag}"),
+        Code(f"{entry.key}-command", "Command", command),
         Code(f"{entry.key}-config", "Configuration, every key", entry.config_text, "experiment.toml"),
         Facts([(term, value) for term, value in _facts(entry.subjects[0]) if value]),
     ]
