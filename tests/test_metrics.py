@@ -18,7 +18,6 @@ from fedatlas.metrics.quality import (
     class_figures,
     class_sums,
     confusion_matrix,
-    figures,
     log_loss,
     macro_f1,
     margins,
@@ -119,7 +118,16 @@ def test_no_rows_no_figures():
     }
 
 
-def test_figures_take_a_models_raw_outputs():
+def figures(task, outputs, y, classes, loss):
+    """Of a model's raw outputs for all rows at once."""
+    losses = loss.elements(outputs, y)
+    if task == "numbers":
+        return number_figures(number_sums(outputs, y, losses))
+    skip = -100 if task == "tokens" else None
+    return class_figures(class_sums(predictions(outputs), y, losses, classes, None, skip))
+
+
+def test_figures_of_raw_outputs():
     outputs, y = torch.randn((50, 4), generator=torch_stream(1, "test")), torch.arange(50) % 4
     found = figures("classes", outputs, y, 4, make_loss("auto", "classes", 4))
     assert found["accuracy"] == pytest.approx(sk.accuracy_score(y, outputs.argmax(1)))

@@ -189,7 +189,7 @@ def run(
                 wide = torch.zeros(len(inputs), len(theta), dtype=torch.float64)
                 wide[:, pi[k]] = inputs
                 after = {**w[k], **W, f"{later[0]}.weight": wide}
-                rest = problem.batches(number, k, times, (at + 1) * problem.epochs)
+                rest = problem.batches(number, k, times, (at + 1) * max(problem.epochs, times))
                 w[k] = sgd(problem, after, later, rest, rate, last_weight_decay if at_last else None)
         n_kc = {k: torch.bincount(problem.clients[k][1], minlength=3).double() for k in cohort}
         total = sum(n_kc.values())
