@@ -2,7 +2,7 @@
 
 from fedatlas.models.config import MixedConfig, ModelConfig
 from fedatlas.models.dropout import Dropout, adopt_dropout, draw_masks, dropout_shapes, evaluating
-from fedatlas.models.inspection import Role, flops, has_batch_norm, parameter_count, roles
+from fedatlas.models.inspection import flops, has_batch_norm, parameter_count
 from fedatlas.models.losses import LOSSES, Loss, LossConfig, make_loss
 from fedatlas.models.make import init_model, load_initial, make_model
 from fedatlas.models.network import Network
@@ -17,7 +17,6 @@ __all__ = [
     "MixedConfig",
     "ModelConfig",
     "Network",
-    "Role",
     "adopt_dropout",
     "describe_models",
     "draw_masks",
@@ -31,5 +30,4 @@ __all__ = [
     "make_loss",
     "make_model",
     "parameter_count",
-    "roles",
 ]

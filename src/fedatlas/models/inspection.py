@@ -1,10 +1,10 @@
-"""What can be read off any module: the role of each tensor, the number of parameters, the cost of a forward pass."""
+"""What can be read off any module: whether it normalises batches, the number of parameters, the cost of a forward pass."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,35 +14,9 @@ from torch.utils.flop_counter import flop_registry
 
 from fedatlas.models.dropout import evaluating
 
-Role = Literal["weight", "norm", "float buffer", "int buffer"]
-
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 NORMS = (*_BATCH_NORMS, *_INSTANCE_NORMS, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-
-
-def roles(module: nn.Module) -> dict[str, Role]:
-    """Name -> role, in the order of the state dict (ALGORITHMS.md C9).
-
-    ``weight`` and ``norm`` are trainable (``norm``: scale and shift of a normalisation layer); a ``float buffer`` is
-    averaged and skips the server step, as does a parameter that is not trained; an ``int buffer`` takes the maximum.
-    """
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    normed = {
-        f"{path}.{name}".lstrip(".")
-        for path, layer in module.named_modules(remove_duplicate=False)
-        if isinstance(layer, NORMS)
-        for name, _ in layer.named_parameters(recurse=False)
-    }
-    found: dict[str, Role] = {}
-    for name, value in module.state_dict().items():
-        if not (value.is_floating_point() or value.is_complex()):
-            found[name] = "int buffer"
-        elif name not in parameters or not parameters[name].requires_grad:
-            found[name] = "float buffer"
-        else:
-            found[name] = "norm" if name in normed else "weight"
-    return found
 
 
 def parameter_count(module: nn.Module) -> int:
