@@ -17,6 +17,7 @@ from fedatlas.experiment.api import Experiment, resume, run
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.files import write_json, write_text
 from fedatlas.experiment.record import CONFIG, RunFolder
+from fedatlas.experiment.report.words import count
 from fedatlas.experiment.reproduce.ablations import FACTORS, ablation
 from fedatlas.experiment.reproduce.blog import blog
 from fedatlas.experiment.reproduce.drawing import draw, plain
@@ -259,7 +260,7 @@ def page(record: Mapping[str, Any], folder: str = "") -> str:
     commits = sorted({one["commit"][:10] for one in record["runs"] if one["commit"]})
     cpus = sorted({one["cpu"]["model"] for one in record["runs"]})
     spent = f"{seconds:.0f} s of simulation in all (by the clock, other work on the machine included)"
-    facts = f"{len(record['runs'])} runs, {spent}, on {', '.join(cpus)}; commits {', '.join(commits)}."
+    facts = f"{count(len(record['runs']), 'run')}, {spent}, on {', '.join(cpus)}; commits {', '.join(commits)}."
     command = f"fedatlas reproduce {record['study']}{flags(record['smaller'])}"
     return "\n".join([*lines, "", facts, f"Command: `{command}`.", ""])
 
