@@ -259,6 +259,7 @@ def test_leaving(name: str) -> None:
         begun = fed.begin(fed.host())
         before = models_of(fed, begun, host)
         server, _ = play(fed, [(0, 1, 2), (1, 2, 3), (2, 3, 4)], server=begun, host=host)
+        assert all(x.isfinite().all() for model in models_of(fed, server, host).values() for x in model.values())
         if loss is flat and "fixed_point" not in fed.bench.algorithm.excluded_laws:
             assert gap(models_of(fed, server, host), before) < 1e-15
 

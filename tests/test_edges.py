@@ -6,6 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.live import Live
@@ -13,14 +14,18 @@ from torch import nn
 
 import fedatlas
 from fedatlas import Experiment, cli, terminal
+from fedatlas.aggregation.mean import WeightedSum, part_of
 from fedatlas.algorithm import Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
-from fedatlas.errors import ConfigError
-from fedatlas.experiment import config, dry, plugins
+from fedatlas.data.files import load_arrays
+from fedatlas.errors import ConfigError, DataError, first_line
+from fedatlas.experiment import catalogue, config, dry, plugins
 from fedatlas.experiment.api import run
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.gain import wants_baselines
+from fedatlas.experiment.reproduce import study
+from fedatlas.experiment.reproduce.gates import Part
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import Setup, set_up
@@ -165,7 +170,11 @@ def test_a_dry_run_finds_what_a_later_seed_refuses(monkeypatch: pytest.MonkeyPat
 
 
 def test_validation_rows_are_called_so_and_test_rows_are_judged_once(tmp_path: Path) -> None:
-    done = run_one(config.read(None, [*FEW, "evaluation.on=validation"]), tmp_path / "run")
+    done = run(Experiment(config.read(None, [*FEW, "evaluation.on=validation"])), out=tmp_path / "run", baselines=False)
+    assert (
+        f'value="{done.summary["test"]["accuracy"]!r}" data-key="run:test.accuracy"'
+        in (done.path / "report.html").read_text()
+    )
     assert 0 < done.summary["test"]["accuracy"] < 1
     assert done.summary["test"]["accuracy"] != done.summary["final"]["accuracy"]
     assert any("validation rows; the test rows are used once" in notice for notice in done.summary["notices"])
@@ -188,3 +197,82 @@ def test_how_to_repeat_a_run_names_its_plugins_and_its_own_network(
 def test_there_are_no_more_workers_than_clients() -> None:
     plan = resolve_plan(set_up(config.read(None, [*FEW, "engine.workers=1000"]), 1))
     assert (plan.workers, plan.reason) == (4, "no more than there are clients")
+
+
+def test_a_test_file_brings_its_own_weights_and_owners(tmp_path: Path) -> None:
+    """Those of the first file's test rows are not its; a list of owners of another length is refused."""
+    x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1] * 3)
+    np.savez(
+        tmp_path / "a.npz",
+        x_train=x,
+        y_train=y,
+        x_test=x[:2],
+        y_test=y[:2],
+        weight_train=np.ones(6),
+        weight_test=np.full(2, 9.0),
+    )
+    np.savez(tmp_path / "b.npz", x_test=x[2:4], y_test=y[2:4], weight_test=np.array([3.0, 4.0]))
+    loaded = load_arrays(tmp_path / "a.npz", "auto", str(tmp_path / "b.npz"))
+    assert loaded.test is not None
+    assert loaded.test.weight is not None
+    assert loaded.test.weight.tolist() == [3.0, 4.0]
+    np.savez(tmp_path / "c.npz", x_test=x[2:4], y_test=y[2:4])
+    bare = load_arrays(tmp_path / "a.npz", "auto", str(tmp_path / "c.npz"))
+    assert bare.test is not None
+    assert bare.test.weight is None
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2], client_train=y, client_test=y)
+    with pytest.raises(DataError, match="client_test has 6 entries for 2 rows"):
+        load_arrays(tmp_path / "d.npz", "auto")
+
+
+def test_predictions_of_pictures_name_the_file(tmp_path: Path) -> None:
+    images = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(8):
+            images.fromarray(np.full((8, 8), 200 * (name == "dog") + i, np.uint8)).save(
+                tmp_path / "pictures" / name / f"{i}.png"
+            )
+    chosen = [
+        f"data={{name='file', path='{tmp_path / 'pictures'}', size=8, test=0.25}}",
+        "partition={name='iid', clients=2}",
+        "rounds=1",
+    ]
+    done = run_one(config.read(None, chosen), tmp_path / "run")
+    found = fedatlas.predict(done.path, tmp_path / "pictures" / "dog")
+    assert list(found["file"]) == [f"{i}.png" for i in range(8)]
+
+
+def test_a_folder_of_another_configuration_is_not_taken_for_a_studys(tmp_path: Path) -> None:
+    study.same_part(Part("one", {"rounds": 2}, (1,)), tmp_path)
+    study.same_part(Part("one", {"rounds": 2}, (1,)), tmp_path)
+    with pytest.raises(ConfigError, match="holds runs of 'one' with another configuration"):
+        study.same_part(Part("one", {"rounds": 3}, (1,)), tmp_path)
+
+
+def test_weights_by_part_need_no_part_called_model() -> None:
+    total = WeightedSum()
+    total.add({"a": torch.ones(1), "buffers": torch.ones(1)}, {"a": 0.5})
+    assert [float(x) for x in total.total.values()] == [0.5, 0.5]
+    assert part_of({"a": 0.5, "model": 0.2}, "buffers") == 0.2
+
+
+def test_a_second_moment_is_never_divided_by_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"algorithm.tau = 0: expected a number above 0"):
+        set_up(config.read(None, ["algorithm.name=fedadam", "algorithm.tau=0"]), 1)
+
+
+def test_what_somebody_elses_error_says_is_never_nothing() -> None:
+    assert [first_line(e) for e in (ValueError(), ValueError("a.\nb"))] == ["ValueError", "a"]
+
+
+def test_show_says_what_keys_mean_and_what_a_study_costs() -> None:
+    assert "units of each hidden layer" in catalogue.entry("mlp")["accepts"]["hidden"]
+    assert "weight" in catalogue.entry("file")["source"]
+    blog = catalogue.entry("blog")
+    assert (blog["runs"], blog["rounds"]) == (36, 100)
+
+
+def test_doctor_knows_every_extra() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert catalogue.EXTRAS.keys() == project["optional-dependencies"].keys() - {"test", "docs"}

@@ -171,9 +171,8 @@ def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGen
         told = {k: {**told[k], **total} for k in who}
         what = "last" if len(layers) > 1 else "train"
         replies = yield Ask(who, what, told, "sum", budgets=round.budgets, visits=visits)
-        if (
-            replies.value is None or replies.clients != who
-        ):  # the shares of the last layer add up to one over those who gave their counts
+        # The shares of the last layer add up to one over all who gave their counts.
+        if replies.value is None or replies.clients != who:
             return broken_off(server, who if len(layers) > 1 else ())
         model = cast_like(Tree({**model, **replies.value["model"]}), server["model"])
         model = Tree({name: model[name] for name in server["model"]})

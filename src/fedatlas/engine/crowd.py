@@ -18,8 +18,8 @@ from fedatlas.engine.together import Member, train_together
 class StackedExecutor:
     """Runs jobs in stacks of ``width`` clients. Which clients share a stack depends on the cohort alone."""
 
-    def __init__(self, bench: Bench, runner: FastRunner, width: int) -> None:
-        self.bench, self.runner, self.width = bench, runner, width
+    def __init__(self, bench: Bench, run_job: FastRunner, width: int) -> None:
+        self.bench, self.run_job, self.width = bench, run_job, width
         self.programs: dict[str, dict[int, StackedProgram] | None] = {}
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
@@ -41,19 +41,19 @@ class StackedExecutor:
             yield from (results[job.client] for job in jobs)
             return
         bench = self.bench.of(jobs[0])
-        self.runner.warm(bench, jobs[0])
+        self.run_job.warm(bench, jobs[0])
         ready = [prepare(bench, job) for job in jobs]
         programs = self.programs_for(jobs[0], ready[0])
         inputs = [inputs_of(job, one) for job, one in zip(jobs, ready, strict=True)]
         if not programs or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
-            yield from (self.runner(bench, job) for job in jobs)
+            yield from (self.run_job(bench, job) for job in jobs)
             return
         bench.network.module.train()
         members = [
             Member(one.params, one.buffers, given, iter(job_batches(one)))
             for one, given in zip(ready, inputs, strict=True)
         ]
-        trained = train_together(programs, partial(self.runner.step_of, jobs[0].kind), members)
+        trained = train_together(programs, partial(self.run_job.step_of, jobs[0].kind), members)
         for job, one, done in zip(jobs, ready, trained, strict=True):
             loss = done.loss / done.examples if done.examples else float("nan")
             work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)
@@ -68,12 +68,12 @@ class StackedExecutor:
         return self.programs[job.kind]
 
     def derived(self, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
-        batch, bench = self.runner.examples.get(job.kind), self.bench.of(job)
+        batch, bench = self.run_job.examples.get(job.kind), self.bench.of(job)
         task = bench.algorithm.tasks[job.what]
         if batch is None or task.reshapes or task.options.patience is not None:
             return None  # clients that stop early, each when it will, go alone
-        spec, inputs = spec_of(bench, job, self.runner.precision), inputs_of(job, ready)
-        sizes = self.runner.derived[job.kind]
+        spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(job, ready)
+        sizes = self.run_job.derived[job.kind]
         try:
             return {size: derive_stacked(spec, resized(batch, size), inputs) for size in sizes}
         except NotTraceable:

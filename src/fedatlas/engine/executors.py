@@ -39,8 +39,7 @@ def restore(plain: Mapping[str, Any]) -> Plan:
 
 def steps_of(executor: Executor) -> list[str]:
     """What each step that it derived turned out to be; nothing of the loop."""
-    runner = getattr(executor, "run_job", None) or getattr(executor, "runner", None)
-    return runner.notes() if isinstance(runner, FastRunner) else []
+    return executor.run_job.notes() if isinstance(executor.run_job, FastRunner) else []
 
 
 def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int]) -> Executor:

@@ -68,10 +68,11 @@ class FastRunner:
         return self.steps.get((kind, size)) or self.steps[kind, -1]
 
     def notes(self) -> list[str]:
-        """What the step of each kind of job turned out to be, by batch size; -1 stands for rare ones."""
+        """What the step of each kind of job turned out to be, by batch size; rare ones last."""
+        found = sorted(self.steps.items(), key=lambda step: (step[0][0], step[0][1] < 0, step[0][1]))
         return [
-            f"{kind}, {size if size >= 0 else 'other'} rows: {made.note}"
-            for (kind, size), made in sorted(self.steps.items())
+            f"{kind}, {f'batches of {size}' if size >= 0 else 'other batches'}: {made.note}"
+            for (kind, size), made in found
         ]
 
     def __call__(self, bench: Bench, job: Job) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from fedatlas.aggregation.mean import WeightedSum, part_of
@@ -19,6 +19,8 @@ from fedatlas.engine.seal import MEMORY, extra_bytes, finalized, message_for, re
 class Executor(Protocol):
     """Runs jobs; results come in the order of the jobs, and no later result is awaited before an earlier one is taken."""
 
+    @property
+    def run_job(self) -> Callable[[Bench, Job], Result]: ...  # one job, alone
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]: ...
     def close(self) -> None: ...
 

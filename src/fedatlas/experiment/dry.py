@@ -166,9 +166,9 @@ def show(found: dict[str, Any]) -> None:
     if found["algorithm_facts"]:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
     about, judging = (seconds_text(found[k]) for k in ("seconds_about", "seconds_evaluation"))
-    alone = f", {seconds_text(found['seconds_baselines'])} for the baselines" if found["seconds_baselines"] else ""
-    each = f", and {found['seeds']} seeds" if found["seeds"] > 1 else ""
-    console.print(f"About {about} in all, {judging} of them for evaluation{alone}{each} ({found['plan']['reason']}).")
+    alone = f" and {seconds_text(found['seconds_baselines'])} for the baselines" if found["seconds_baselines"] else ""
+    each = f" of {found['seeds']} seeds, for each" if found["seeds"] > 1 else " in all,"
+    console.print(f"About {about}{each} {judging} of them for evaluation{alone} ({found['plan']['reason']}).")
     for notice in found["notices"]:
         console.print(f"Notice: {notice}", markup=False)
     console.print("Nothing was trained.")

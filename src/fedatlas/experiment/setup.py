@@ -320,7 +320,10 @@ def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Al
 
 
 def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -> None:
-    """ConfigError where a client's last batch has a single row: batch norm has no variance of one."""
+    """ConfigError where a client's last batch has a single row: batch norm has no variance of one.
+
+    Where such a batch comes of rows that are chosen later (a cohort's budget, balanced rows) `batches` leaves it out.
+    """
     for k, n in enumerate(partition.sizes):
         if has_batch_norm(module) and n and (n % batch_size if batch_size else n) == 1:
             raise ConfigError(

@@ -203,8 +203,8 @@ def models_used(subject: Subject) -> str:
 
 
 def _figures(subject: Subject) -> Table:
-    """Final and best of one run."""
-    final, best = subject.summary["final"], subject.summary["best"]
+    """Final and best of one run; where these are of validation rows, the final model's on the test rows, too."""
+    final, best, test = (subject.summary.get(part, {}) for part in ("final", "best", "test"))
     rows = []
     for key in (k for k in SHOWN if k in final):
         reached = best.get(key)
@@ -212,12 +212,17 @@ def _figures(subject: Subject) -> Table:
         ends = printed(final[key], subject.at(f"final.{key}"))
         peak = printed(reached["value"] if reached else None, subject.at(f"best.{key}.value"))
         interval = final.get("interval", {}).get(key)
-        rows.append(
-            [Cell(capital(NAMES[key])), Cell(ends, interval_note(*interval) if interval else ""), Cell(peak, at)]
-        )
-    head = [Cell("figure"), Cell(f"after round {final['round']}"), Cell("best round")]
-    table = [(k, final[k], *(best.get(k, {}).get(x) for x in ("value", "round"))) for k in SHOWN if k in final]
-    text = csv_text(("figure", "final", "best", "best_round"), table)
+        judged = [Cell(printed(test.get(key), subject.at(f"test.{key}")))] if test else []
+        last = Cell(ends, interval_note(*interval) if interval else "")
+        rows.append([Cell(capital(NAMES[key])), last, Cell(peak, at), *judged])
+    more = ["test rows"] if test else []
+    head = [Cell(text) for text in ("figure", f"after round {final['round']}", "best round", *more)]
+    table = [
+        (k, final[k], *(best.get(k, {}).get(x) for x in ("value", "round")), *([test.get(k)] if test else []))
+        for k in SHOWN
+        if k in final
+    ]
+    text = csv_text(("figure", "final", "best", "best_round", *(["test"] if test else [])), table)
     return Table("figures", f"Figures on the {where(subject.config)}", head, rows, text)
 
 
