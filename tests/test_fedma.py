@@ -273,7 +273,7 @@ def test_engines_agree_on_grown_networks(network: str) -> None:
     assert plain["model"].size() > fed.params.size()
     for step in ("tuned", "program", "stacked"):
         runner = FastRunner(fed.bench, sizes, step, "float64")
-        stack, one = partial(StackedExecutor, runner=runner, width=4), partial(SerialExecutor, run=runner)
+        stack, one = partial(StackedExecutor, run_job=runner, width=4), partial(SerialExecutor, run_job=runner)
         quick, _ = play(fed, [(0, 1), (0, 2), (0, 1, 2)], make=stack if step == "stacked" else one)
         assert gap(plain["model"], quick["model"]) < 1e-11
         notes = runner.notes()

@@ -53,8 +53,8 @@ def check_finite(result: Result) -> None:
 class SerialExecutor:
     """Runs jobs one after another in this process."""
 
-    def __init__(self, bench: Bench, run: Callable[[Bench, Job], Result] = run_job) -> None:
-        self.bench, self.run_job = bench, run
+    def __init__(self, bench: Bench, run_job: Callable[[Bench, Job], Result] = run_job) -> None:
+        self.bench, self.run_job = bench, run_job
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
         """Results in the order of the jobs."""
