@@ -23,8 +23,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # Room -> the rooms it may import besides itself. A room is a file or a folder of src/fedatlas; where a part of a
 # folder has stricter rules than the rest, it has its own line (the longest name wins).
-BASE = {"errors", "rng", "tree", "algorithm"}
-RECORDS = {"errors", "rng", "algorithm"}
+BASE = {"errors", "rng", "apportion", "tree", "algorithm"}
+RECORDS = {"errors", "rng", "apportion", "algorithm"}
 SIMULATION = BASE | {
     "registry",
     "rounds",
@@ -40,6 +40,7 @@ SIMULATION = BASE | {
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "rng": set(),
+    "apportion": set(),
     "registry": {"errors"},
     "tree": {"errors"},
     "algorithm": {"errors", "tree"},

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedatlas.apportion import largest_remainder, proportional
 from fedatlas.data import shakespeare, stackoverflow
 from fedatlas.data.config import DataConfig, PublicConfig
-from fedatlas.data.loaded import Loaded, Part, Request, limit_rows, share_out, split_test
+from fedatlas.data.loaded import Loaded, Part, Request, limit_rows, split_test
 from fedatlas.data.sources import SOURCES, describe_sources, find_data, load_dataset, take_public
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
@@ -25,7 +26,7 @@ NOWHERE = Store((Path("/nonexistent/fedatlas"),))
 def test_shares_are_within_one_of_proportional(counts, data):
     counts = np.array(counts)
     total = data.draw(st.integers(0, int(counts.sum())))
-    out = share_out(counts, total)
+    out = proportional(counts, total)
     assert out.sum() == total
     assert (out <= counts).all()
     assert (abs(out - counts * total / counts.sum()) < 1).all()
@@ -34,7 +35,7 @@ def test_shares_are_within_one_of_proportional(counts, data):
 def test_the_shares_of_hars_classes():
     # ALGORITHMS.md section 9: the floors sum to 7,722, the two missing go to the largest fractional parts.
     counts = np.array([1722, 1544, 1406, 1777, 1906, 1944])
-    assert share_out(counts, 7724, 0.75).tolist() == [1292, 1158, 1054, 1333, 1429, 1458]
+    assert largest_remainder(counts * 0.75, 7724).tolist() == [1292, 1158, 1054, 1333, 1429, 1458]
 
 
 def loaded(n: int, task: str = "classes", test: bool = False) -> Loaded:

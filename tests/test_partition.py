@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedatlas.apportion import proportional
 from fedatlas.data.partition import PARTITIONS, describe
 from fedatlas.data.partition.classes import (
     majority,
@@ -16,7 +17,6 @@ from fedatlas.data.partition.classes import (
     pick_two_counts,
     shards,
 )
-from fedatlas.data.partition.common import largest_remainder
 from fedatlas.data.partition.dirichlet import dirichlet, dirichlet_class, dirichlet_fedseq
 from fedatlas.data.partition.figures import distances, histogram
 from fedatlas.data.partition.sizes import iid, natural, quantity_skew, random
@@ -90,7 +90,7 @@ def test_who_would_be_empty_is_named(name):
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.integers(0, 1000))
 def test_largest_remainder_is_exact_and_near(weights, total):
-    whole = largest_remainder(np.array(weights), total)
+    whole = proportional(np.array(weights), total)
     assert whole.sum() == total
     assert (np.abs(whole - np.array(weights) / np.sum(weights) * total) < 1 + 1e-9).all()
 
@@ -131,7 +131,7 @@ def test_majority_even_worked_by_hand():
 @pytest.mark.parametrize("rows", [7724, 1600])
 @pytest.mark.parametrize("share", [0.7, 0.75])
 def test_majority_even_on_har(rows, share):
-    labels = rows_of(largest_remainder(HAR_ALL, rows))
+    labels = rows_of(proportional(HAR_ALL, rows))
     part = majority_even(labels, 8, 1, majority=share)
     quota = rows // 8  # 965 or 200
     counts = table(part, labels)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.apportion import largest_remainder, proportional
 from fedatlas.data.dataset import Column, Dataset, Task
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
@@ -87,26 +88,17 @@ def numbered(loaded: Loaded) -> Loaded:
     return replace(loaded, train=count(loaded.train), test=test, train_rows=rows)
 
 
-def share_out(counts: np.ndarray, total: int, share: float | None = None) -> np.ndarray:
-    """``total`` dealt in proportion to ``counts`` by largest remainder, ties to the lower index; never above a count.
-
-    ``share``: quotas are counts * share, of which ``total`` is the sum rounded down (ALGORITHMS.md section 9, HAR).
-    """
-    quota = counts * (total / counts.sum() if share is None else share)
-    out: np.ndarray = np.floor(quota + 1e-9).astype(np.int64)
-    order = np.lexsort((np.arange(len(counts)), -(quota - out)))
-    out[order[: total - int(out.sum())]] += 1
-    return out
-
-
 def draw(part: Part, task: Task, total: int, stream: np.random.Generator, share: float | None = None) -> np.ndarray:
-    """Indices of ``total`` rows, ascending: in proportion to the classes, or any rows where the target is a number."""
+    """Indices of ``total`` rows, ascending: in proportion to the classes, or any rows where the target is a number.
+
+    ``share``: quotas are the classes' counts times it, and ``total`` their sum rounded down (ALGORITHMS.md section 9, HAR).
+    """
     n = len(part.y)
     if task != "classes" or part.y.dim() != 1:
         return np.sort(stream.permutation(n)[:total])
     labels = part.y.numpy()
     classes, counts = np.unique(labels, return_counts=True)
-    take = share_out(counts, total, share)
+    take = proportional(counts, total) if share is None else largest_remainder(counts * share, total)
     chosen = [stream.permutation(np.flatnonzero(labels == c))[:k] for c, k in zip(classes, take, strict=True)]
     return np.sort(np.concatenate(chosen))
 

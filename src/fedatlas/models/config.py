@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedatlas import registry
+from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.models.losses import LOSSES, LossConfig
 from fedatlas.models.network import Norm
@@ -91,11 +92,7 @@ def dealt(shares: Sequence[float], clients: int, seed: int) -> list[int]:
 
     ConfigError where one of them would be nobody's.
     """
-    exact = [share * clients for share in shares]
-    counts = [math.floor(x + 1e-9) for x in exact]
-    rest = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
-    for i in rest[: clients - sum(counts)]:
-        counts[i] += 1
+    counts = largest_remainder(np.array(shares) * clients, clients).tolist()
     for share, count in zip(shares, counts, strict=True):
         if not count:
             raise ConfigError(

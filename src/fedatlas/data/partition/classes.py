@@ -12,6 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from fedatlas.apportion import proportional
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import (
     TRIES,
@@ -24,7 +25,6 @@ from fedatlas.data.partition.common import (
     classes_of,
     deal,
     finish,
-    largest_remainder,
 )
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
@@ -186,7 +186,7 @@ def _majority_quotas(total: Ints, clients: int, sigma: float, rng: np.random.Gen
     k, n = len(total), int(total.sum())
     check_range("sigma", sigma, 0, 10)
     for _ in range(TRIES):
-        quota = largest_remainder(rng.lognormal(0.0, sigma, clients), n)
+        quota = proportional(rng.lognormal(0.0, sigma, clients), n)
         if int(total.min()) >= _reserve(quota, k):
             return quota
     raise ConfigError(

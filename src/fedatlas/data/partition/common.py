@@ -82,17 +82,6 @@ def deal(pools: Sequence[Ints], counts: Ints) -> list[Ints]:
     ]
 
 
-def largest_remainder(weights: np.ndarray, total: int) -> Ints:
-    """Whole numbers proportional to ``weights`` that sum to ``total``.
-
-    What flooring loses goes to the largest fractional parts, ties by index.
-    """
-    exact = weights / weights.sum() * total
-    whole: Ints = np.floor(exact).astype(np.int64)
-    whole[np.argsort(whole - exact, kind="stable")[: total - int(whole.sum())]] += 1
-    return whole
-
-
 def finish(
     rows: Sequence[np.ndarray],
     n: int,

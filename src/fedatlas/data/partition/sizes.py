@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from fedatlas.apportion import proportional
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import (
     HUGE,
@@ -23,7 +24,6 @@ from fedatlas.data.partition.common import (
     class_pools,
     classes_of,
     finish,
-    largest_remainder,
 )
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
@@ -125,7 +125,7 @@ def quantity_skew(
     rng = numpy_stream(seed, "partition")
     for _ in range(TRIES):
         share = rng.dirichlet(np.full(clients, beta)) if law == "dirichlet" else rng.lognormal(0.0, sigma, clients)
-        sizes = largest_remainder(share, len(labels))
+        sizes = proportional(share, len(labels))
         if sizes.min() >= min_rows:
             break
     check_sizes(sizes, min_rows)
