@@ -6,6 +6,7 @@ import itertools
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from fedatlas.experiment.api import Experiment, run
 from fedatlas.experiment.report import write_report
 from reports import CURVES, KINDS, Page, at, rows, subjects, summary
 
+TWO = [{"name": "mlp", "hidden": [h], "share": 0.5} for h in (16, 32)]
 ALONE = ["What came out", "What does each party gain?", "How learning went", "Who held what", "What it cost", "Where the model errs",
          "What left the clients", "Repeat this run"]  # fmt: skip
 
@@ -59,6 +61,35 @@ def test_the_numbers_of_a_curve_are_the_rows(
         assert [int(r["round"]) for r in table] == [known[i]["round"] for i in evaluated]
         assert [float(r["bytes_so_far"]) for r in table] == [sent[i] for i in evaluated]
         assert [float(r["seconds_so_far"]) for r in table] == [spent[i] for i in evaluated]
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        (
+            {"algorithm": {"name": "cfl", "eps1": 10.0, "eps2": 0.0, "after_round": 0}},
+            "A cluster's model is made for the rows of its own",
+        ),
+        ({"algorithm": {"name": "feddf"}, "models": TWO}, "An architecture's model is shared"),
+    ],
+)
+def test_every_model_has_its_curve(tmp_path: Path, tables: dict[str, Any], said: str) -> None:
+    """A line a cluster or an architecture; a cluster's begins where it was split off."""
+    page_of, folder = tmp_path / "page.html", tmp_path / "run"
+    run(
+        Experiment.of(rounds=3, partition={"name": "shards", "clients": 4}, **tables),
+        out=folder,
+        baselines=False,
+    )
+    page = Page(write_report([folder], page_of))
+    known = [
+        (name, str(row["round"]), repr(model["accuracy"]))
+        for row in rows(folder)
+        for name, model in row.get("models", {}).items()
+    ]
+    assert len({name for name, *_ in known}) >= 2
+    assert sorted((r["curve"], r["round"], r["models"]) for r in page.table("models-by-round")) == sorted(known)
+    assert f"Accuracy of every model on the test rows. {said}" in page.text()
 
 
 def test_several_seeds_have_a_curve_each_and_their_mean(runs: dict[str, Path], reports: dict[str, Path]) -> None:

@@ -31,6 +31,8 @@ AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so 
 TRAINING = "training rows of the clients"
 CLIENT = "client_accuracy"
 CLIENTS = {"mean": "mean", "p10": "10th percentile", "min": "worst"}
+MODELS = "models"
+DRAWN = 12  # models that still get a line each
 
 
 class Curve(NamedTuple):
@@ -51,6 +53,8 @@ def curves(entries: Sequence[Entry]) -> Choice:
         panels = [(key, _single(first, key)) for key in keys]
         if any(row[CLIENT] for row in first.rows):
             panels.append((CLIENT, _clients(first)))
+        if any(MODELS in row for row in first.rows):
+            panels.append((MODELS, _models(first)))
         panels += [(name, [Curve(name, 0, points(first, "figures", name))]) for name in _own(first)]
     options = [
         Option(axis, label, [_figure(first, key, found, axis) for key, found in panels]) for axis, label in AXES.items()
@@ -75,7 +79,7 @@ def points(subject: Subject, *path: str) -> list[tuple[int, float, float, float]
 def _at(row: Mapping[str, Any], path: Sequence[str]) -> float | None:
     value: Any = row
     for key in path:
-        value = None if value is None else value[key]
+        value = None if value is None else value.get(key)
     return None if value is None else float(value)
 
 
@@ -112,15 +116,26 @@ def _clients(subject: Subject) -> list[Curve]:
     return [Curve(name, i, points(subject, CLIENT, key)) for i, (key, name) in enumerate(CLIENTS.items())]
 
 
+def _models(subject: Subject) -> list[Curve]:
+    """A line a cluster, or an architecture, over the rounds in which it was there."""
+    names = dict.fromkeys(name for row in subject.rows for name in row.get(MODELS, ()))
+    return [Curve(name, i, points(subject, MODELS, name, subject.headline)) for i, name in enumerate(names)]
+
+
 def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Figure:
     column = list(AXES).index(axis)
     x = _x_axis(axis, max((p[column] for curve in found for p in curve.points), default=0.0))
     several = len({curve.label for curve in found}) > 1
     series = [
-        Series(c.label, c.style, [Point(p[column], p[3], _tip(c, p, key, several)) for p in c.points], c.thin)
-        for c in found
+        Series(
+            c.label,
+            c.style,
+            [Point(p[column], p[3], _tip(c, p, _one(subject, key), several)) for p in c.points],
+            c.thin,
+        )
+        for c in (found[:DRAWN] if key == MODELS else found)
     ]
-    title = capital(_name(key))
+    title = capital(_name(subject, key))
     head = ("curve", "round", "bytes_so_far", "seconds_so_far", key)
     table = [(c.label, *p) for c in found for p in c.points]
     ends = [f"{c.label} ends at {number(c.points[-1][3])}" for c in found if c.points and not c.thin]
@@ -135,8 +150,9 @@ def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Fi
     )
 
 
-def _name(key: str) -> str:
-    return "accuracy over the clients" if key == CLIENT else NAMES.get(key, key)
+def _name(subject: Subject, key: str) -> str:
+    many = {CLIENT: " over the clients", MODELS: " of each model"}
+    return _one(subject, key) + many.get(key, "")
 
 
 def _draw(x: Axis, y: Axis, series: Sequence[Series], label: str, width: int) -> str:
@@ -153,10 +169,14 @@ def _x_axis(axis: str, most: float) -> Axis:
     return Axis("round", whole=True)
 
 
-def _tip(curve: Curve, point: tuple[int, float, float, float], key: str, several: bool) -> str:
+def _one(subject: Subject, key: str) -> str:
+    """The figure that a single point of the picture shows."""
+    return NAMES[subject.headline] if key in (CLIENT, MODELS) else NAMES.get(key, key)
+
+
+def _tip(curve: Curve, point: tuple[int, float, float, float], what: str, several: bool) -> str:
     who = f"{curve.label}: " if several else ""
-    what = f"{'accuracy' if key == CLIENT else _name(key)} {number(point[3])}"
-    return f"{who}round {point[0]}, {what} ({bytes_text(point[1])}, {seconds_text(point[2])})"
+    return f"{who}round {point[0]}, {what} {number(point[3])} ({bytes_text(point[1])}, {seconds_text(point[2])})"
 
 
 def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
@@ -167,6 +187,13 @@ def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
             f"Accuracy of the model at each client, on {subject.judged_on}: the mean over the clients, "
             "the client at the 10th percentile, and the worst one. Lines that stay apart mean that some clients are served badly."
         )
+    if key == MODELS:
+        there = len({name for row in subject.rows for name in row.get(MODELS, ())})
+        drawn = f" {DRAWN} of the {there} models are drawn; the CSV has all." if there > DRAWN else ""
+        cluster = "A cluster's model is made for the rows of its own clients, which may be unlike these."
+        kind = "An architecture's model is shared by the clients that have it."
+        said = kind if subject.config.models else cluster
+        return f"{capital(_one(subject, key))} of every model on the {where(subject.config)}. {said}{drawn}"
     better = "Lower is better." if key in LOWER_IS_BETTER else "Higher is better."
     trained = (
         f" On the {TRAINING} it is taken while they train; where it stays far below, clients fit their own rows only."

@@ -144,16 +144,22 @@ def line(points: Sequence[tuple[float, float]], style: int, *, thin: bool = Fals
 
 
 def legend(entries: Sequence[tuple[str, int]], width: float, top: float, *, bars: bool = False) -> tuple[str, float]:
-    """Names of series from ``top`` on, in lines as wide as the drawing; and where they end."""
+    """Names of series from ``top`` on, in lines as wide as the drawing; and where they end.
+
+    Where colours come a second time, a piece of the line stands behind each mark: only its dashes tell them apart.
+    """
+    dashed = not bars and any(style >= COLOURS for _, style in entries)
+    wide = 30 if dashed else 12
     parts, x, y = [], 2.0, top
     for name, style in entries:
-        name = short(name, int((width - 30) / LETTER))
-        long = 20 + text_width(name) + 14
+        name = short(name, int((width - wide - 18) / LETTER))
+        long = wide + 8 + text_width(name) + 14
         if x + long > width and x > 2:
             x, y = 2.0, y + LINE
         sign = f'<rect class="bar s{style % COLOURS}" x="{place(x)}" y="{place(y - 9)}" width="11" height="11"/>'
-        sign = sign if bars else mark(x + 6, y - 4, style)
-        parts.append(f'{sign}<text x="{place(x + 17)}" y="{place(y)}">{escape(name)}</text>')
+        piece = line([(x, y - 4), (x + wide, y - 4)], style) if dashed else ""
+        sign = sign if bars else piece + mark(x + wide / 2, y - 4, style)
+        parts.append(f'{sign}<text x="{place(x + wide + 5)}" y="{place(y)}">{escape(name)}</text>')
         x += long
     return "".join(parts), y + 16 if entries else top - 4
 
