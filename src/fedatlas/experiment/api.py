@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas
 
     from fedatlas.experiment.dry import Shown
-    from fedatlas.experiment.predict import Loaded
+    from fedatlas.experiment.predict import FinishedRun
 
 
 class Experiment(NamedTuple):
@@ -251,7 +251,7 @@ def predict(
     return load(path, module).predict(rows, client=client, model=model)
 
 
-def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
+def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     """Model, configuration and rows of a run. ``module`` where the run had a network of one's own."""
     from fedatlas.experiment import predict as reading
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PIECE = 2000  # rows a forward pass
 
 
-class Loaded(NamedTuple):
+class FinishedRun(NamedTuple):
     """A finished run, read back."""
 
     path: Path
@@ -131,7 +131,7 @@ class Loaded(NamedTuple):
         return f"name {named}a client (0 to {self.summary['clients'] - 1})"
 
 
-def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
+def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     """Models, configuration and rows of a run. ``module`` where the run had a network of one's own."""
     import pandas
 
@@ -144,7 +144,7 @@ def load(path: str | Path, module: nn.Module | None = None) -> Loaded:
     summary = folder.summary()
     own_module(folder.path, module, resume=True)
     done = Preprocess.from_json(json.loads((folder.path / "preprocess.json").read_text(encoding="utf-8")))
-    found = Loaded(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
+    found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
     file = folder.path / file_of("model")
     return found._replace(model=filled(found.network(), load_file(file))) if file.exists() else found
 
