@@ -117,9 +117,17 @@ def _clients(subject: Subject) -> list[Curve]:
 
 
 def _models(subject: Subject) -> list[Curve]:
-    """A line a cluster, or an architecture, over the rounds in which it was there."""
+    """A line a cluster, or an architecture, over the rounds in which it was there; or one each that the algorithm names."""
     names = dict.fromkeys(name for row in subject.rows for name in row.get(MODELS, ()))
-    return [Curve(name, i, points(subject, MODELS, name, subject.headline)) for i, name in enumerate(names)]
+    each = {name: points(subject, MODELS, name, subject.headline) for name in names}
+    if _one_of_all(subject):
+        each = {"global": points(subject, subject.headline), **each}
+    return [Curve(name, i, found) for i, (name, found) in enumerate(each.items())]
+
+
+def _one_of_all(subject: Subject) -> bool:
+    """Whether a row's own figures are those of one model, which ``models`` leaves out."""
+    return not subject.config.models and "clusters" not in subject.summary
 
 
 def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Figure:
@@ -193,6 +201,8 @@ def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
         cluster = "A cluster's model is made for the rows of its own clients, which may be unlike these."
         kind = "An architecture's model is shared by the clients that have it."
         said = kind if subject.config.models else cluster
+        if _one_of_all(subject):
+            said = "Other figures are those of 'global'; the algorithm's page says what the others are."
         return f"{capital(_one(subject, key))} of every model on the {where(subject.config)}. {said}{drawn}"
     better = "Lower is better." if key in LOWER_IS_BETTER else "Higher is better."
     trained = (
