@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from fedatlas.aggregation.mean import WeightedSum, part_of
-from fedatlas.algorithm import SERVER, Ask, Facts, Replies, Round, RoundGenerator, State, Weights, Work
+from fedatlas.algorithm import SERVER, Ask, Facts, Replies, Round, RoundGenerator, State, Update, Weights, Work
 from fedatlas.data.batches import examples_of
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
@@ -42,10 +42,16 @@ class Host:
     """Answers asks. Keeps the clients' states; everything else comes in and goes out."""
 
     def __init__(
-        self, bench: Bench, executor: Executor, states: ClientStates, sizes: Mapping[int, int], seed: int
+        self,
+        bench: Bench,
+        executor: Executor,
+        states: ClientStates,
+        sizes: Mapping[int, int],
+        seed: int,
+        watch: Callable[[Ask, int, Update], None] | None = None,  # is shown every update as it comes in
     ) -> None:
         self.bench, self.executor, self.states, self.seed = bench, executor, states, seed
-        self.sizes = sizes
+        self.sizes, self.watch = sizes, watch
         self.n, self.K = sum(sizes.values()), len(sizes)
         self.cost = Cost()
         self.work: dict[int, Work] = {}  # all of this round's, by client
@@ -79,6 +85,8 @@ class Host:
             work[result.client] = result.work
             self._keep(ask.what, result)
             update = received(self.bench, ask, result)
+            if self.watch is not None:
+                self.watch(ask, result.client, update)
             if ask.reduce == "neighbours":
                 for k, coefficient in heard[result.client].items():
                     sums[k].add(update, coefficient)

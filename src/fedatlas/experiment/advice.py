@@ -64,6 +64,10 @@ def check_asked(config: ExperimentConfig, dataset: Dataset, partition: Partition
             f"stop.accuracy = {config.stop.accuracy:g}: the target of '{dataset.name}' is a number, which has no accuracy; "
             "use stop.patience."
         )
+    if config.evaluation.drift and dataset.task != "classes":
+        raise ConfigError(
+            f"evaluation.drift = true compares mixes of classes, and '{dataset.name}' has none: leave it out."
+        )
 
 
 def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Network) -> list[str]:

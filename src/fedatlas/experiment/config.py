@@ -166,6 +166,7 @@ class EvaluationConfig(Table):
     on: Literal["test", "validation"] = "test"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    drift: bool = False
 
 
 class StopConfig(Table):

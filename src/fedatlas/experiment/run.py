@@ -21,6 +21,7 @@ from fedatlas.experiment import machine, plugins
 from fedatlas.experiment.checkpoint import Checkpoints, Restored
 from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
 from fedatlas.experiment.config import ExperimentConfig, bytes_of
+from fedatlas.experiment.drift import Drift
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.fingerprint import fingerprint
 from fedatlas.experiment.personal import models_of, used_by
@@ -85,7 +86,9 @@ class Simulation:
     ) -> None:
         self.setup, self.plan, self.states, self.folder, self.checkpoints = setup, plan, states, folder, checkpoints
         self.executor = make_executor(plan, setup.bench, setup.sizes.values())
-        self.host = Host(setup.bench, self.executor, states, setup.sizes, setup.seed)
+        self.drift = Drift(setup) if setup.config.evaluation.drift else None
+        watch = self.drift.see if self.drift else None
+        self.host = Host(setup.bench, self.executor, states, setup.sizes, setup.seed, watch)
         self.evaluator = Evaluator(setup, plan.threads)
         self.data = fingerprint(setup)
         self.server: State = {}
@@ -134,6 +137,8 @@ class Simulation:
 
     def _drive(self, drawn: Drawn, number: int, lr: float) -> State:
         algorithm = self.setup.algorithm
+        if self.drift:
+            self.drift.begin(self.server.get("model", {}))
         try:
             return self.host.drive((algorithm.rounds or federated)(algorithm, self.server, drawn.round), number, lr)
         except DivergedError as error:
@@ -157,6 +162,8 @@ class Simulation:
         row |= {"flops": self._flops(cost), "peak_memory_bytes": machine.peak_memory()}
         if self.setup.algorithm.figures is not None:
             row["figures"] = dict(self.setup.algorithm.figures(self.server))
+        if self.drift:
+            row["drift_correlation"] = self.drift.figure() if evaluated else None
         self.metrics_bytes = self.folder.append(row)
         self.number = number
         if last or number % config.checkpoint.every == 0:

@@ -31,7 +31,7 @@ AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so 
 TRAINING = "training rows of the clients"
 CLIENT = "client_accuracy"
 CLIENTS = {"mean": "mean", "p10": "10th percentile", "min": "worst"}
-MODELS = "models"
+MODELS, DRIFT = "models", "drift_correlation"
 DRAWN = 12  # models that still get a line each
 
 
@@ -53,6 +53,8 @@ def curves(entries: Sequence[Entry]) -> Choice:
         panels = [(key, _single(first, key)) for key in keys]
         if any(row[CLIENT] for row in first.rows):
             panels.append((CLIENT, _clients(first)))
+        if any(row.get(DRIFT) is not None for row in first.rows):
+            panels.append((DRIFT, [Curve(NAMES[DRIFT], 0, points(first, DRIFT))]))
         if any(MODELS in row for row in first.rows):
             panels.append((MODELS, _models(first)))
         panels += [(name, [Curve(name, 0, points(first, "figures", name))]) for name in _own(first)]
@@ -194,6 +196,11 @@ def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
         return (
             f"Accuracy of the model at each client, on {subject.judged_on}: the mean over the clients, "
             "the client at the 10th percentile, and the worst one. Lines that stay apart mean that some clients are served badly."
+        )
+    if key == DRIFT:
+        return (
+            "After each round, over the pairs of clients that returned a model: whether those whose mixes of classes are further "
+            "apart have models further apart. Rank correlation: 1 is the same order, 0 is none."
         )
     if key == MODELS:
         there = len({name for row in subject.rows for name in row.get(MODELS, ())})

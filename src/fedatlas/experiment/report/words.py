@@ -17,6 +17,7 @@ NAMES = {
     "rmse": "RMSE",
     "mae": "MAE",
     "r2": "R²",
+    "drift_correlation": "drift against labels",
 }
 MEANING = {
     "accuracy": "the share of rows whose class was predicted rightly",
