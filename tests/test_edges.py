@@ -276,3 +276,52 @@ def test_show_says_what_keys_mean_and_what_a_study_costs() -> None:
 def test_doctor_knows_every_extra() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert catalogue.EXTRAS.keys() == project["optional-dependencies"].keys() - {"test", "docs"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        (
+            "algorithm={name='fedseq', phi='random', pretrain_epochs=3}",
+            "algorithm.pretrain_epochs = 3 is not used: phi =",
+        ),
+        ("algorithm={name='fedseq', layers='last'}", "algorithm.layers = 'last' is not used: psi = 'conf'"),
+        ("algorithm={name='fedseq', psi='clf', normalise='softmax'}", "algorithm.normalise = 'softmax' is not used"),
+        ("algorithm={name='fedseq', phi='kmeans', first='random'}", "algorithm.first = 'random' is not used: k-means"),
+        ("algorithm={name='fedseq', min_examples=300, group_size=4}", "algorithm.group_size = 4 is not used"),
+        ("algorithm={name='fedseq', anchor='server'}", "algorithm.anchor = 'server' is not used: 'fedavg' pulls to no"),
+        ("algorithm={name='fedmd', temperature=3}", "algorithm.temperature = 3 is not used: digest = 'l1'"),
+        ("algorithm={name='ifca', clusters=1, starts=7}", "algorithm.starts = 7 is not used: there is one cluster"),
+        ("algorithm={name='fesem', clusters=1, pretrain_epochs=7}", "algorithm.pretrain_epochs = 7 is not used"),
+    ],
+)
+def test_what_does_nothing_beside_another_key_is_said(chosen: str, said: str) -> None:
+    notices = set_up(config.read(None, [chosen]), 1).notices
+    assert [said in notice for notice in notices if "is not used" in notice] == [True]
+
+
+def test_what_is_used_is_not_said_to_be_unused() -> None:
+    for chosen in (
+        "algorithm={name='fedseq', anchor='server', rule={name='fedprox'}}",
+        "algorithm={name='fedseq', psi='clf', start='code', layers='last'}",
+        "algorithm={name='fedmd', digest='kl', temperature=3}",
+    ):
+        assert not [n for n in set_up(config.read(None, [chosen]), 1).notices if "is not used" in n]
+    notices = set_up(config.read(None, ["algorithm.name=fedmd", "local.steps=9"]), 1).notices
+    assert [n[:25] for n in notices if "is not used" in n] == ["local.steps = 9 is not us"]
+
+
+@pytest.mark.parametrize("name", ["gossip", "push_sum"])
+def test_a_node_without_rows_is_refused(name: str) -> None:
+    """It never takes part, so that the graph falls apart; on a directed ring the run ended in numbers that are none."""
+    split = "partition={name='dirichlet_fedseq', clients=20, alpha=0.02}"
+    with pytest.raises(ConfigError, match="2 clients have no rows, but every node"):
+        set_up(config.read(None, [f"algorithm.name={name}", split]), 2)
+    assert "compression" in catalogue.entry(name)["refuses"]
+
+
+def test_scaffold_by_the_distance_gone_takes_no_clipped_steps() -> None:
+    """Option II reads the mean gradient off the way, which a clipped step does not go (H11)."""
+    with pytest.raises(ConfigError, match=r"local.clip = 1.0: 'scaffold' works with 0.0 only"):
+        set_up(config.read(None, ["algorithm.name=scaffold", "local.clip=1"]), 1)
+    set_up(config.read(None, ["algorithm={name='scaffold', option='I'}", "local.clip=1"]), 1)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedatlas.algorithm import SERVER
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedseq import Grouping, confidences, fedseq, fedseq_inter, groups, picker
+from fedatlas.algorithms.fedseq import RULES, Grouping, confidences, fedseq, fedseq_inter, fewest, groups, picker
 from fedatlas.algorithms.grouping import (
     TAU,
     Limits,
@@ -168,7 +168,7 @@ def test_chains_of_one_client_are_fedavg() -> None:
     assert same(plain["model"], chains["model"])
 
 
-@pytest.mark.parametrize("rule", ["fedavgm", "fedprox", "feddyn", "moon"])
+@pytest.mark.parametrize("rule", [name for name in RULES if name != "fedavg"])
 def test_chains_of_one_client_are_their_rule(rule: str) -> None:
     """Bit for bit: N_S is K then, and nobody has a predecessor."""
     plain, _ = play(federation(ALGORITHMS[rule]()), cohorts(4))
@@ -313,13 +313,24 @@ def test_confidence_finds_the_class_a_client_holds() -> None:
         ({"psi": "clf", "metric": "kl"}, "cosine"),
         ({"metric": "euclidean"}, "k-means"),
         ({"phi": "kmeans", "metric": "gini"}, "euclidean"),
-        ({"rule": {"name": "scaffold"}}, "fedavg"),
+        (
+            {"rule": {"name": "scaffold"}},
+            "hands on one model and nothing else, and 'scaffold' .*; take one of 'fedavg'",
+        ),
         ({"rule": {"name": "fedprox", "mo": 1}}, "mu"),
     ],
 )
 def test_what_does_not_fit_is_refused(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         fedseq(**keys)
+
+
+def test_groups_have_the_size_asked_for_where_clients_hold_alike_but_for_a_row() -> None:
+    """112 or 113 rows each: two clients hold 224 at least, not twice the mean of 112.4 (G1: keep the intended size)."""
+    sizes = {k: 112 + (k < 5) for k in range(12)}
+    assert fewest(2, sizes) == 224
+    assert {len(group) for group in form(random_pick(list(sizes), 1), sizes, Limits(fewest(2, sizes), 11))} == {2}
+    assert (fewest(3, {0: 1, 1: 0}), fewest(9, sizes)) == (1, 9 * 112)
 
 
 def test_every_way_to_group_runs() -> None:
@@ -380,6 +391,10 @@ def test_a_rule_that_would_be_ignored_is_refused() -> None:
         fedseq(rule={"name": "fedprox", "adaptive": True})
     with pytest.raises(ConfigError, match="weights"):
         fedseq_inter(rule={"name": "fedavg", "weights": "uniform"})
+    with pytest.raises(
+        ConfigError, match="'feddyn' takes a step of the server every round, and FedSeqInter's only averages"
+    ):
+        fedseq_inter(rule={"name": "feddyn"})
     with pytest.raises(ConfigError, match="duals of 'feddyn' add up"):
         fedseq(anchor="server", rule={"name": "feddyn"})
     assert fedseq(anchor="server", rule={"name": "feddyn", "variant": "fedseq_code"}).name == "fedseq"

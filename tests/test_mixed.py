@@ -160,9 +160,11 @@ def test_who_stays_away_learns_nothing() -> None:
     assert codec.encode(dict(host.states.get(2) or {})) == before
 
 
-def test_a_straggler_revisits_with_its_own_epochs() -> None:
-    _, host = play(federation(ALGORITHMS["fedmd"](**SHORT["fedmd"])), [(0, 1)], budgets={1: Budget(epochs=1)})
-    assert (host.work[0].steps, host.work[1].steps) == (12 + 2 * 2, 12 + 3)  # digest and revisit
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 3), (5, 2 * 3)])
+def test_a_straggler_revisits_with_its_own_epochs_and_never_with_more(epochs: int, steps: int) -> None:
+    """A straggler's number is drawn from 1 to local.epochs, which may be above the revisit's two."""
+    _, host = play(federation(ALGORITHMS["fedmd"](**SHORT["fedmd"])), [(0, 1)], budgets={1: Budget(epochs=epochs)})
+    assert (host.work[0].steps, host.work[1].steps) == (12 + 2 * 2, 12 + steps)  # digest and revisit
 
 
 def test_the_temperature_softens_both() -> None:

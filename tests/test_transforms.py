@@ -22,6 +22,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.fedseq import fedseq, groups
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.host import Executor, Host
@@ -34,8 +35,9 @@ from fedatlas.rng import torch_stream
 from fedatlas.rounds import messages
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
-from federation import SIZES, Federation, cohorts, fast, federation, gap, play, same, stacked, states
+from federation import SIZES, Federation, cohorts, everyone, fast, federation, gap, play, same, stacked, states
 from sealing import KEYS, compressed, made, using
+from test_vectors import UNEQUAL, quadratics, x_of
 from wire import Wire, spied
 
 # Nothing goes up that could be compressed: no update, or none that is a change of what the server told; pinned below.
@@ -193,6 +195,28 @@ def test_feddyns_h_is_the_mean_of_the_duals(by_size: bool, kind: str) -> None:
                 mean = mean + alpha / alpha_k / K * state["g_k"]
         assert gap(server["h"], mean) < 1e-14
         assert server["h"].norm() > 0
+
+
+@pytest.mark.parametrize("kind", ["topk", "qsgd", "float16", "clip"])
+def test_feddyns_duals_add_up_over_chains_too(kind: str) -> None:
+    """h = (1/N_S) sum g_k where chains hand over their last model compressed: the last client's dual follows what the server saw."""
+    fed = using(fedseq(phi="random", group_size=2, rule={"name": "feddyn", "alpha": 0.1}), made(kind))
+    server, host = fed.begin(), fed.host()
+    for number, cohort in enumerate(cohorts(4), start=1):
+        server, _ = play(fed, [cohort], server=server, host=host, first=number)
+    duals = [(host.states.get(k) or {})["g_k"] for k in host.states.clients()]
+    assert 1 < len(groups(server)) < len(SIZES)
+    assert gap(server["h"], sum(duals[1:], duals[0]) / len(groups(server))) < 1e-14
+    assert server["h"].norm() > 0
+
+
+def test_a_chain_whose_end_is_clipped_ends_at_the_optimum() -> None:
+    """FedDyn in chains over unequal quadratics, each chain's change bounded: -1/8, as without a bound."""
+    chains = fedseq(phi="random", group_size=2, max_clients=3, rule={"name": "feddyn", "alpha": 1.0})
+    fed = quadratics(chains, **UNEQUAL, tau=5)
+    fed = fed._replace(bench=fed.bench._replace(transform=made("clip", norm=0.3)))
+    server, _ = play(fed, everyone(fed, 120), lr=0.1)
+    assert x_of(server) == pytest.approx(-0.125, abs=1e-5)
 
 
 def test_a_tracked_part_has_no_memory() -> None:

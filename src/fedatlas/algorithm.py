@@ -341,6 +341,7 @@ class Algorithm(NamedTuple):
     sends: Literal["messages", "rows", "nothing"] = "messages"  # what crosses: its asks'; all rows, up, once; nothing
     leaves: str = "the local model"  # what leaves a client, for the record
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
+    unused: Mapping[str, str] = {}  # keys that do nothing beside the others, and why: {"algorithm.psi": "..."}
     refuses: Mapping[
         str, str
     ] = {}  # why a table makes no sense here: {"compression": "..."}, or {"compression.clip": "..."}

@@ -91,6 +91,7 @@ def fedmd(
         needs_classes=True,
         mixed=True,
         public={"from": "test", "per_class": 20},
+        unused=unused(digest),
         family="distillation",
         keeps="its own model",
         leaves="its model's class scores of public rows, in a mean (summed, not yet masked)",
@@ -164,9 +165,27 @@ def learn(revisit_epochs: int, algorithm: Algorithm, server: State, round: Round
     server = {**server, **cast_like({"consensus": replies.value["scores"]}, server)}
     told = {k: {"consensus": server["consensus"]} for k in replies.clients}
     yield Ask(replies.clients, "digest", told, "sum")
-    usual = {k: Budget(revisit_epochs) for k in replies.clients}
-    yield Ask(replies.clients, "train", asked, "sum", budgets={**usual, **round.budgets})
+    budgets = {k: shorter(round.budgets.get(k), revisit_epochs) for k in replies.clients}
+    yield Ask(replies.clients, "train", asked, "sum", budgets=budgets)
     return server
+
+
+def unused(digest: str) -> Mapping[str, str]:
+    """Keys that do nothing."""
+    own = "every training of FedMD has epochs of its own (start_epochs, private_epochs, digest_epochs, revisit_epochs)"
+    told = {"local.epochs": own, "local.steps": own}
+    return (
+        told
+        if digest == "kl"
+        else {**told, "algorithm.temperature": f"digest = '{digest}' compares scores as they are"}
+    )
+
+
+def shorter(budget: Budget | None, epochs: int) -> Budget:
+    """The revisit's epochs; a straggler's own number of epochs or steps where that is less."""
+    if budget is None or budget.epochs is None:
+        return Budget(epochs) if budget is None else budget
+    return budget._replace(epochs=min(budget.epochs, epochs))
 
 
 def notices(public: int, rows: int) -> list[str]:

@@ -22,7 +22,7 @@ the one with the largest tau (errata of the thesis). A client sees its predecess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -46,10 +46,12 @@ from fedatlas.algorithm import (
     Task,
     Update,
     Work,
+    plain_loss,
 )
 from fedatlas.algorithms.distillation import both
 from fedatlas.algorithms.fedavg import fedavg, fedavgm
 from fedatlas.algorithms.feddyn import feddyn
+from fedatlas.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from fedatlas.algorithms.fedprox import fedprox
 from fedatlas.algorithms.grouping import (
     OF_DISTRIBUTIONS,
@@ -67,18 +69,23 @@ from fedatlas.algorithms.grouping import (
 )
 from fedatlas.algorithms.moon import moon
 from fedatlas.errors import ConfigError
-from fedatlas.registry import Count, Whole, arguments, find
+from fedatlas.registry import Count, Whole, arguments
 from fedatlas.rounds import cast_like, chained, messages, relay
 from fedatlas.tree import Tree
 
 RULES: Mapping[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
     "fedavgm": fedavgm,
+    "fedadagrad": fedadagrad,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
     "fedprox": fedprox,
     "feddyn": feddyn,
     "moon": moon,
 }
 """What may go on inside a chain: rules whose clients send their model and nothing else."""
+BETWEEN = ("fedavg", "fedprox", "moon")
+"""Of these, what FedSeqInter may have: its server averages slots every ``period`` rounds, so that a step of its own has no place."""
 
 AT_ONCE = 32  # clients whose pre-trained models are there at the same time
 
@@ -128,7 +135,7 @@ def fedseq(
     how = Grouping(
         psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
     )
-    local = in_chains(rule, how, anchor, RULES)
+    local = in_chains(rule, how, anchor, tuple(RULES))
     return local._replace(name="fedseq", rounds=chained(passes, anchored=anchor == "server"))
 
 
@@ -160,12 +167,12 @@ def fedseq_inter(
     )
     if (rule or {}).get("weights", "samples") != "samples":
         raise ConfigError("algorithm.rule.weights: slots are averaged by the examples they have seen; remove the key.")
-    local = in_chains(rule, how, anchor, {name: RULES[name] for name in ("fedavg", "fedprox")})
+    local = in_chains(rule, how, anchor, BETWEEN)
     begin = local.server_init
     waiting = {"drawn": 0} if period == "fraction" else {}  # superclients since the last average
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
-        return {**begin(models, facts), "base": models["global"], "bank": {}, "omega": {}, "held": {}, **waiting}
+        return rebased(begin(models, facts)) | waiting
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         every = int({"num_superclients": round.groups, "fraction": 0, "never": 0}.get(str(period), period))
@@ -174,11 +181,14 @@ def fedseq_inter(
             server = {**server, "drawn": server["drawn"] + len(round.units)}
             due = server["drawn"] >= round.groups
         if due and round.cohort:
-            server = {**server, "base": server["model"], "bank": {}, "omega": {}, "held": {}, **waiting}
+            server = rebased(server) | waiting
+        elif not server["bank"]:  # nothing was trained since the last broadcast; at first the buffers come in here
+            server = rebased(server)
         bank, omega, held = (dict(server[name]) for name in ("bank", "omega", "held"))
         slots = {unit.number: str(i) for i, unit in enumerate(round.units)}
-        starts = {number: bank.get(slot, {"model": server["base"]}) for number, slot in slots.items()}
-        chains, last = yield from relay(algorithm, server, round, starts, passes, anchored=anchor == "server")
+        known = {**server, **server["base"]}  # w_t is what was last broadcast; server["model"] is there to be evaluated
+        starts: dict[int, Update] = {number: bank.get(slot) or server["base"] for number, slot in slots.items()}
+        chains, last = yield from relay(algorithm, known, round, starts, passes, anchored=anchor == "server")
         replies = yield Ask(tuple(chain.order[-1] for chain in chains), "train", reduce="each", **last)
         for chain in (one for one in chains if one.order[-1] in replies.each):
             slot = slots[chain.unit]
@@ -193,12 +203,16 @@ def fedseq_inter(
     return local._replace(name="fedseq_inter", server_init=server_init, rounds=rounds, needs="each")
 
 
-def in_chains(
-    rule: Mapping[str, Any] | None, how: Grouping, anchor: str, rules: Mapping[str, Callable[..., Algorithm]]
-) -> Algorithm:
+def rebased(server: State) -> dict[str, Any]:
+    """FedSeqInter's server after a broadcast: all slots begin with its model (and the statistics of its batch norm)."""
+    base = {name: server[name] for name in ("model", "buffers") if server.get(name)}
+    return {**server, "base": base, "bank": {}, "omega": {}, "held": {}}
+
+
+def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, rules: Sequence[str]) -> Algorithm:
     """The local rule as an algorithm whose clients are drawn in groups, with the set-up that forms them."""
     given = dict(rule or {})
-    builder = find("rules", rules, str(given.pop("name", "fedavg")))
+    builder = rule_named(str(given.pop("name", "fedavg")), rules)
     if given.get("adaptive"):
         raise ConfigError(
             "algorithm.rule.adaptive: mu follows the loss of a whole cohort, which a chain does not have; remove the key."
@@ -221,6 +235,7 @@ def in_chains(
         return {**begin(models, facts), **told, "classes": int(facts.get("classes", 0)), "groups": [], "notices": []}
 
     return local._replace(
+        unused=unused(how, anchor, local),
         tasks={"train": train, "pretrain": pretrain(how), "confidence": CONFIDENCE},
         prepare=partial(set_up, how),
         groups=groups,
@@ -234,6 +249,40 @@ def in_chains(
         )
         + ", to the server",
     )
+
+
+def unused(how: Grouping, anchor: str, rule: Algorithm) -> Mapping[str, str]:
+    """Keys that do nothing beside the others."""
+    out: dict[str, str] = {}
+    if how.phi == "random":
+        names = ("psi", "metric", "pretrain_epochs", "layers", "normalise", "first", "start")
+        out |= dict.fromkeys(names, "phi = 'random' looks at no model")
+    elif how.psi == "conf":
+        out |= dict.fromkeys(("layers", "start"), "psi = 'conf' looks at confidences, not at weights")
+    else:
+        out["normalise"] = "psi = 'clf' looks at weights, not at confidences"
+    if how.phi == "kmeans":
+        out |= dict.fromkeys(("first", "start"), "k-means opens no group with a client of its choice")
+    if how.min_examples:
+        out["group_size"] = "min_examples says when a group is full"
+    if anchor == "server" and plain(rule.tasks["train"]):
+        out["anchor"] = f"'{rule.name}' pulls to no anchor"
+    return {f"algorithm.{name}": why for name, why in out.items()}
+
+
+def plain(train: Task) -> bool:
+    """Whether local training adds nothing to the loss."""
+    return train.direction is None and train.objective is plain_loss
+
+
+def rule_named(name: str, rules: Sequence[str]) -> Callable[..., Algorithm]:
+    """The builder of a rule; ConfigError, with the reason, for one that cannot go on inside a chain."""
+    if name in rules:
+        return RULES[name]
+    reason = f"a chain hands on one model and nothing else, and '{name}' is no rule that works with that"
+    if name in RULES:
+        reason = f"'{name}' takes a step of the server every round, and FedSeqInter's only averages, every period"
+    raise ConfigError(f"algorithm.rule: {reason}; take one of {', '.join(map(repr, rules))}.")
 
 
 def groups(server: State) -> Groups:
@@ -310,10 +359,15 @@ def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> 
         scores = principal_scores(np.stack(list(vectors.values())))
         vectors = dict(zip(vectors, scores, strict=True))
     sizes = {k: round.sizes[k] for k in round.cohort}
-    total = sum(sizes.values())
-    limits = Limits(how.min_examples or min(how.group_size * total / len(sizes), total), how.max_clients)
+    limits = Limits(how.min_examples or fewest(how.group_size, sizes), how.max_clients)
     formed = form(picker(how, vectors, sizes, server["classes"], round.seed), sizes, limits)
     return {**server, "groups": formed, "notices": short(formed, sizes, limits)}
+
+
+def fewest(group_size: int, sizes: Mapping[int, int]) -> int:
+    """D_min of G1 where none is given: what ``group_size`` clients hold where all hold alike, but for a row."""
+    total = sum(sizes.values())
+    return min(group_size * max(total // len(sizes), 1), total)
 
 
 def picker(how: Grouping, vectors: Mapping[int, Vector], sizes: Mapping[int, int], classes: int, seed: int) -> Pick:

@@ -81,6 +81,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         clusters=shared.assignment,
         personal=lambda message, client: shared.whole(message),
         needs="each",
+        unused={"algorithm.pretrain_epochs": "there is one cluster"} if clusters == 1 else {},
         family="clustering: multitask",
         leaves="the local model, which the server sees client by client",
     )

@@ -102,6 +102,9 @@ def ifca(
         clusters=shared.assignment,
         personal=personal,
         needs="each",
+        unused=dict.fromkeys(("algorithm.starts", "algorithm.start_rounds"), "there is one cluster")
+        if clusters == 1
+        else {},
         fixes=ONE_GRADIENT if average == "gradient" else {},
         family="clustering: multitask",
         leaves="the local model and the number of the cluster that fits it best",

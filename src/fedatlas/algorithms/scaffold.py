@@ -97,7 +97,7 @@ def scaffold(
         broadcast=lambda server, client_id: {"model": server["model"], "c": server["c"]},
         weigh=weigh,
         server_update=server_update,
-        fixes={"local.optimizer": "sgd", "local.momentum": 0.0} if exact else {},
+        fixes={"local.optimizer": "sgd", "local.momentum": 0.0, "local.clip": 0.0} if exact else {},
         family="regularisation",
         keeps="its control variate",
         leaves="the local model and the change of its control variate",

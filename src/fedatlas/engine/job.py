@@ -215,9 +215,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         stream = torch_stream(job.seed, "compression", int(job.facts.round), job.client, job.what)
         sent, memory = seal(bench.transform, task, job.message, update, memory, stream)
     if task.settle is not None:
-        # a chain's last change is that of all its clients, not of this one
-        whole = memory is None or "anchor" in job.message
-        seen = update if whole else unseal(bench.transform, task, job.message, sent)
+        seen = update if memory is None else unseal(bench.transform, task, job.message, sent)
         state = task.settle(seen, work, job.message, state, prepared.facts)
     return Result(job.client, sent, state, work, memory=memory)
 

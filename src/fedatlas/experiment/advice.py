@@ -5,12 +5,14 @@ from __future__ import annotations
 from torch import nn
 
 from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.loaded import strange_classes
 from fedatlas.engine.model import NO_FEATURES, Network
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.models import has_batch_norm
+from fedatlas.registry import defaults, find, shown
 
 
 def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
@@ -49,7 +51,24 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
         )
     if config.failures.dropout == 1:
         out.append("failures.dropout = 1: nobody ever returns, and the model stays as it is.")
+    usual = defaults(find("algorithms", ALGORITHMS, config.algorithm.name))
+    for key, why in algorithm.unused.items():
+        table, _, field = key.partition(".")
+        given = config.algorithm.parameters() if table == "algorithm" else dict(getattr(config, table))
+        default = usual[field] if table == "algorithm" else type(getattr(config, table)).model_fields[field].default
+        if given.get(field, default) not in (default, None):
+            out.append(f"{key} = {shown(given[field])} is not used: {why}.")
     return out
+
+
+def check_nodes(algorithm: Algorithm, partition: Partition) -> None:
+    """ConfigError where a node of a graph has no rows: it never takes part, and would cut the graph while it counts as connected."""
+    empty = [k for k, n in enumerate(partition.sizes) if not n]
+    if algorithm.needs == "neighbours" and empty:
+        who = f"client {empty[0]} has" if len(empty) == 1 else f"{len(empty)} clients have"
+        raise ConfigError(
+            f"{who} no rows, but every node of '{algorithm.name}' works and hands on: take fewer clients or a milder split."
+        )
 
 
 def check_asked(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> None:

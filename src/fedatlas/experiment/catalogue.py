@@ -18,6 +18,7 @@ from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.sources import describe_sources, find_data
 from fedatlas.errors import unknown_name
 from fedatlas.experiment import machine
+from fedatlas.experiment.compression import refused
 from fedatlas.models import LOSSES, describe_models
 from fedatlas.registry import PLUGINS, describe, keywords, summary
 from fedatlas.transforms import TRANSFORMS
@@ -58,7 +59,7 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
         return {}
     made = builder()
     sets = {"sets": ", ".join(f"no {k}" if v is None else as_written(k, v) for k, v in made.fixes.items())}
-    refuses = {"refuses": "; ".join(f"{table}: {why}" for table, why in made.refuses.items())}
+    refuses = {"refuses": "; ".join(f"{table}: {why}" for table, why in refused(made).items())}
     public = {"public_rows": ", ".join(as_written(key, value) for key, value in (made.public or {}).items())}
     return {
         "partitioning": "horizontal",  # all of these: clients hold the same columns

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedatlas.algorithm import Algorithm, Transform
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.registry import arguments, find
 from fedatlas.transforms import TRANSFORMS
+
+
+def refused(algorithm: Algorithm) -> Mapping[str, str]:
+    """Table -> why it makes no sense with this algorithm."""
+    own: dict[str, str] = {}
+    if algorithm.needs == "neighbours":
+        own = {"compression": "its clients send to each other, and only what goes to the server is compressed"}
+    return {**own, **algorithm.refuses}
 
 
 def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform | None:
@@ -15,11 +25,10 @@ def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform 
         return None
     builder = find("transforms", TRANSFORMS, config.compression.name)
     given = arguments("compression", builder, config.compression.parameters())
-    why, what = algorithm.refuses.get("compression"), "[compression]"
-    if why is None and (own := f"compression.{config.compression.name}") in algorithm.refuses:
-        why, what = algorithm.refuses[own], f"compression.name = '{config.compression.name}'"
-    if why is None and str(algorithm.needs) == "neighbours":
-        why = "its clients send to each other, and only what goes to the server is compressed"
+    reasons = refused(algorithm)
+    why, what = reasons.get("compression"), "[compression]"
+    if why is None and (own := f"compression.{config.compression.name}") in reasons:
+        why, what = reasons[own], f"compression.name = '{config.compression.name}'"
     if why is not None:
         raise ConfigError(f"{what}: not with '{algorithm.name}': {why}; remove the table.")
     made = builder(**given)

@@ -27,6 +27,7 @@ from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.advice import (
     check_asked,
+    check_nodes,
     check_rate,
     data_notices,
     network_notices,
@@ -185,6 +186,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     dtype = DTYPES[config.engine.precision]
     dataset, public = without_public(dataset, count, dtype)
     check_asked(config, dataset, partition)
+    check_nodes(algorithm, partition)
     several, owners = make_networks(config, dataset, seed, len(partition.clients))
     network, params, buffers, masks, cost = first = (
         next(iter(several.values())) if several else build(config, dataset, seed, module)
