@@ -44,7 +44,7 @@ from fedatlas.rounds import cast_like, federated
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting
 
-MEAN, VAR = "running_mean", "running_var"
+MEAN, VAR, COUNT = "running_mean", "running_var", "positions"
 
 
 def fedbn(*, weights: Weighting = "samples") -> Algorithm:
@@ -152,8 +152,9 @@ def kept(task: Task) -> Task:
 def recalibrated(algorithm: Algorithm) -> Algorithm:
     """The algorithm with statistics taken anew after every round (``model.bn = "recalibrate"``).
 
-    The cohort passes its rows through the new model in batches of up to 1,024; mean and second moment over all their rows give the
-    running mean and variance. The server sees sums only.
+    The cohort passes its rows through the new model in batches of up to 1,024. Mean and variance of all their positions (rows, times
+    the places of a convolution), the variance over positions - 1, are the running ones: what torch keeps of a pass over all rows
+    with momentum 1, where the layers before have no statistics of their own. The server sees sums only.
     """
     rounds = algorithm.rounds or federated
 
@@ -164,32 +165,38 @@ def recalibrated(algorithm: Algorithm) -> Algorithm:
             return after
         told: Message = {"model": after["model"], "buffers": buffers}
         replies = yield Ask(round.cohort, "statistics", dict.fromkeys(round.cohort, told), "sum")
-        assert replies.value is not None
-        mean = {name: x / replies.value["n"] for name, x in replies.value["moments"].items()}
-        found = {name: x - mean[partner(name)] ** 2 if name.endswith(VAR) else x for name, x in mean.items()}
-        return {**after, "buffers": cast_like(Tree({**buffers, **found}), buffers)}
+        if replies.value is None:  # all have left since: the statistics stay those that the round averaged
+            return after
+        return {**after, "buffers": cast_like(Tree({**buffers, **pooled(replies.value["moments"])}), buffers)}
 
     look = Task(survey=moments, finish=say_moments, options=Local(steps=0), stateful=False, survey_passes=1.0)
     return algorithm._replace(rounds=then_look, tasks={**algorithm.tasks, "statistics": look})
 
 
-def partner(name: str) -> str:
-    """The running mean that belongs to a running variance."""
-    return name.removesuffix(VAR) + MEAN
+def pooled(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Mean and variance (over n - 1) of n positions, of the sums of x, x^2 and 1 over them."""
+    found: dict[str, Tensor] = {}
+    for layer in [name.removesuffix(COUNT) for name in sums if name.endswith(COUNT)]:
+        n, mean = sums[layer + COUNT], sums[layer + MEAN] / sums[layer + COUNT]
+        found |= {layer + MEAN: mean, layer + VAR: (sums[layer + VAR] - n * mean**2) / (n - 1)}
+    return found
 
 
 def moments(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
-    """Sums over a client's rows of the mean and the second moment that each layer with running statistics sees."""
-    total, n = Tree(), 0
-    pieces = data.pieces()
+    """Sums over a client's positions of x, x^2 and 1, for each layer with running statistics, x being what enters it."""
+    total, pieces = Tree(), data.pieces()
     for piece in [p for p in pieces if len(p.x) > 1 or len(pieces) == 1]:  # one row has no variance
-        seen = model.statistics(message["model"], piece)
-        both = {name: x.double() for name, x in seen.items() if name.endswith((MEAN, VAR))}
-        sums = Tree({k: len(piece.x) * (x + both[partner(k)] ** 2 if k.endswith(VAR) else x) for k, x in both.items()})
-        total, n = total + sums if total else sums, n + len(piece.x)
-    return {"moments": total, "n": n}
+        seen, positions = model.statistics(message["model"], piece)
+        sums = Tree()
+        for layer, n in positions.items():
+            if layer + VAR in seen:
+                mean, var = seen[layer + MEAN].double(), seen[layer + VAR].double()
+                both = {layer + MEAN: n * mean, layer + VAR: (n - 1) * var + n * mean**2}
+                sums = Tree({**sums, **both, layer + COUNT: torch.tensor([n], dtype=torch.float64)})
+        total = total + sums if total else sums
+    return {"moments": total}
 
 
 def say_moments(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
     """The sums go up, to be added to the others'."""
-    return {"moments": facts.survey["moments"], "n": facts.survey["n"]}, client
+    return {"moments": facts.survey["moments"]}, client

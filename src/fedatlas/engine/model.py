@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,27 +105,40 @@ class Network:
         """Mean loss over the rows of a batch."""
         return self.mean_loss(self.logits(params, batch), batch.y, batch.weight)
 
-    def statistics(self, params: Mapping[str, Tensor], batch: Batch) -> Tree:
-        """The buffers of a batch, with running statistics as this batch alone gives them (the variance over rows - 1)."""
-        layers = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
-        buffers, momenta = {name: x.clone() for name, x in batch.extra.items()}, [m.momentum for m in layers]
+    def statistics(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tree, Mapping[str, int]]:
+        """The buffers of a batch, with running statistics as this batch alone gives them (the variance over positions - 1).
+
+        And of how many positions they are, by the prefix of the layer's names: rows, times the places of a convolution.
+        """
+        norms = nn.modules.batchnorm._NormBase
+        layers = {f"{name}." if name else "": m for name, m in self.module.named_modules() if isinstance(m, norms)}
+        buffers, momenta = {name: x.clone() for name, x in batch.extra.items()}, [m.momentum for m in layers.values()]
+        positions: dict[str, int] = {}
+        hooks = [m.register_forward_pre_hook(partial(count, positions, prefix)) for prefix, m in layers.items()]
         self.module.eval()
         try:
-            for layer in layers:
+            for layer in layers.values():
                 layer.momentum = 1.0
                 layer.train()
             with torch.no_grad():
                 functional_call(self.module, {**params, **buffers}, (batch.x,))
         finally:
-            for layer, momentum in zip(layers, momenta, strict=True):
+            for hook in hooks:
+                hook.remove()
+            for layer, momentum in zip(layers.values(), momenta, strict=True):
                 layer.momentum = momentum
                 layer.eval()
-        return Tree(buffers)
+        return Tree(buffers), positions
 
     def state_dict(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All tensors under torch's names and in its order, contiguous, ready to be saved."""
         both: dict[str, Any] = {**params, **buffers}
         return {name: both[name].detach().contiguous() for name in self.module.state_dict() if name in both}
+
+
+def count(positions: dict[str, int], prefix: str, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Notes how many values of each channel (dimension 1) a layer is about to see."""
+    positions[prefix] = inputs[0].numel() // inputs[0].shape[1]
 
 
 def only_features(module: Any, x: Tensor) -> Any:
