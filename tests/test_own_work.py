@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from fedatlas.algorithm import SERVER, Algorithm, Budget, Local, Patience, Task
+from fedatlas.algorithm import (
+    SERVER,
+    Algorithm,
+    Batch,
+    Budget,
+    Facts,
+    Local,
+    Message,
+    Model,
+    Patience,
+    State,
+    Task,
+)
 from fedatlas.data.batches import examples_of, parted_rows, public_rows
 from fedatlas.engine.host import Executor
-from fedatlas.engine.job import Bench, Job, batch_size_of, prepare
+from fedatlas.engine.job import Bench, Job, batch_size_of, job_batches, prepare
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.optim import Optimizer
-from federation import Federation, fast, federation, gap, play, rows, stacked
+from federation import Federation, Smooth, fast, federation, gap, play, rows, stacked
 
 
-def worker(options: Local, **fields: Any) -> Federation:
+class Normed(Smooth):
+    """With batch norm behind the hidden layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.norm(self.hidden(x)))
+
+
+def worker(options: Local, make: Callable[[], nn.Module] = Smooth, **fields: Any) -> Federation:
     """A federation whose one task has these options."""
-    return federation(Algorithm("odd", tasks={"train": Task(options=options, **fields)}))
+    return federation(Algorithm("odd", tasks={"train": Task(options=options, **fields)}), make=make)
 
 
 def job(fed: Federation, **message: Any) -> Job:
@@ -63,6 +87,12 @@ def test_batches_shrink_where_rows_are_few() -> None:
     assert batch_size_of(Local(), 32, 12) == 32
 
 
+def test_batches_shrink_no_further_than_batch_norm_can_follow() -> None:
+    """Of twelve public rows one by one nothing would be left: it takes two."""
+    fed = worker(Local(data="public", batch_size=256, pass_steps=19, epochs=1), make=Normed)
+    assert [len(batch.x) for batch in job_batches(prepare(fed.bench, job(fed)))] == [2] * 6
+
+
 def test_of_two_budgets_the_one_that_ends_first_counts() -> None:
     assert examples_of(Budget(epochs=3, steps=100), 10, 4) == 30
     assert examples_of(Budget(epochs=3, steps=4), 10, 4) == 14
@@ -75,6 +105,23 @@ def test_work_without_a_gain_ends_early(make: Callable[[Bench], Executor]) -> No
     server, host = play(fed, [(1,)], make=make)
     assert host.work[1].steps == 4 * 3  # 12 rows in batches of 4
     assert gap(server["model"], fed.params) == 0
+
+
+@pytest.mark.parametrize("make", [SerialExecutor, fast, stacked])
+@pytest.mark.parametrize(("client", "a_pass"), [(0, 1), (1, 3), (2, 2)])
+def test_a_pass_is_over_without_the_row_that_batch_norm_leaves_out(
+    make: Callable[[Bench], Executor], client: int, a_pass: int
+) -> None:
+    """5, 12 and 9 rows in batches of 4: the last batch of 5 and 9 would be of one row."""
+
+    def level(
+        model: Model, params: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    ) -> Tensor:
+        return 1 + 0 * params["head.bias"].sum()
+
+    fed = worker(Local(epochs=50, lr=0.0, patience=Patience(passes=3)), make=Normed, objective=level)
+    _, host = play(fed, [(client,)], make=make)
+    assert host.work[client].steps == 4 * a_pass  # the first pass sets the mark, three more are waited for
 
 
 def test_steps_without_a_gain_are_counted_too() -> None:

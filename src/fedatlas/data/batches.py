@@ -66,6 +66,12 @@ def examples_of(budget: Budget, n: int, batch_size: int) -> int:
     return min(found, default=0)
 
 
+def examples_of_pass(n: int, draw: Draw) -> int:
+    """Examples that a whole pass over ``n`` rows makes batches of: all but a last batch of fewer than ``least`` rows."""
+    rest = n % (draw.batch_size or n) if n else 0
+    return n - rest if rest < draw.least else n
+
+
 def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
     """The batches of a budget: epochs of shuffled rows, the last short batch of an epoch kept where it has ``least`` rows."""
     left = examples_of(budget, rows.n, draw.batch_size) if rows.n else 0

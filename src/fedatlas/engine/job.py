@@ -175,7 +175,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     if options.steps is not None or options.epochs is not None:
         budget = Budget(options.epochs, options.steps, first_epoch=budget.first_epoch)
     local = bench.local
-    size = batch_size_of(options, local.batch_size, rows.n)
+    size = batch_size_of(options, local.batch_size, rows.n, bench.network.least)
     augment = "none" if options.targets else local.augment  # the targets are those of the rows as they are
     draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.masks, bench.fill)
     draw = draw._replace(first_epoch=budget.first_epoch, least=bench.network.least)
@@ -189,10 +189,10 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     return Prepared(rows, facts, params, buffers, budget, draw, lr, decay, held)
 
 
-def batch_size_of(options: Local, usual: int, n: int) -> int:
-    """Rows of a batch: the task's or the experiment's, fewer where n rows would not make ``pass_steps`` batches."""
+def batch_size_of(options: Local, usual: int, n: int, least: int = 1) -> int:
+    """Rows of a batch: the task's or the experiment's, fewer, though ``least``, where n rows would not make ``pass_steps`` batches."""
     size = usual if options.batch_size is None else options.batch_size
-    return size if options.pass_steps <= 1 or not n else min(size or n, max(n // options.pass_steps, 1))
+    return size if options.pass_steps <= 1 or not n else min(size or n, max(n // options.pass_steps, least))
 
 
 def parted(found: Mapping[str, Tensor], buffers: Tree) -> tuple[Tree, Tree]:

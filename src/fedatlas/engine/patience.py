@@ -7,6 +7,7 @@ import math
 import torch
 
 from fedatlas.algorithm import Batch, Patience
+from fedatlas.data.batches import examples_of_pass
 from fedatlas.engine.job import Bench, ClientData, Job, Prepared
 from fedatlas.models.dropout import evaluating
 from fedatlas.tree import Tree
@@ -22,6 +23,7 @@ class Watch:
     def __init__(self, patience: Patience, bench: Bench, job: Job, ready: Prepared) -> None:
         self.patience, self.bench, self.job, self.ready = patience, bench, job, ready
         self.steps = self.without = self.idle = 0  # steps in all, steps and passes without a gain
+        self.examples = examples_of_pass(ready.rows.n, ready.draw)
         self.judged, self.loss_sum = 0, 0.0  # steps, and sum of the training losses, at the last judgement
         self.best, self.held = math.inf, (ready.params, ready.buffers)
         if ready.held is not None:
@@ -31,9 +33,9 @@ class Watch:
     def over(self, params: Tree, buffers: Tree, examples: int, loss_sum: float) -> bool:
         """To be asked after every step: whether it was the last."""
         self.steps += 1
-        if examples % self.ready.rows.n:
+        if examples % self.examples:
             return False
-        self.judge(params, buffers, (loss_sum - self.loss_sum) / self.ready.rows.n)
+        self.judge(params, buffers, (loss_sum - self.loss_sum) / self.examples)
         self.loss_sum = loss_sum
         passes, steps = self.patience.passes, self.patience.steps
         return bool((passes and self.idle >= passes) or (steps and self.without >= steps))
