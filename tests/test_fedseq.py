@@ -102,6 +102,25 @@ def test_scores_hold_nine_tenths_of_the_variance() -> None:
     assert principal_scores(np.ones((4, 7))).tolist() == [[0.0]] * 4
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_clients_that_differ_by_rounding_alone_have_no_scores(dtype: Any) -> None:
+    """Twelve rows of one model, one unit in the last place apart; a thousandth apart they are told from each other."""
+    stream = np.random.default_rng(1)
+    equal = np.repeat(stream.normal(size=(1, 500)).astype(dtype), 12, axis=0)
+    assert principal_scores(equal).tolist() == [[0.0]] * 12
+    last = equal * (1 + np.finfo(dtype).eps * stream.integers(-1, 2, equal.shape).astype(dtype))
+    assert principal_scores(last).tolist() == [[0.0]] * 12
+    apart = equal * (1 + dtype(1e-3) * stream.normal(size=equal.shape).astype(dtype))
+    assert principal_scores(apart).shape[1] > 1
+
+
+def test_clients_whose_models_are_equal_are_grouped_at_random() -> None:
+    """In float32, as runs are: a rate of 0 leaves everybody at w_0."""
+    fed = federation(fedseq(psi="clf"), rows((5,) * 12, torch.float32), dtype=torch.float32)
+    ones = dict.fromkeys(range(12), 5)
+    assert groups(fed.begin(lr=0.0)) == tuple(map(tuple, form(random_pick(list(ones), 1), ones, Limits(10, 11))))
+
+
 # ---------------------------------------------------------------------- phi
 
 

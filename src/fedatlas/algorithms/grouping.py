@@ -19,6 +19,7 @@ from fedatlas.rng import derive, numpy_stream
 
 Vector = np.ndarray
 Tau = Callable[[Vector, Vector], float]
+ROUNDING = 32  # units in the last place: rows no further from their mean, on average, are equal
 Pick = Callable[[list[int], list[int]], int]
 """(the group so far, the clients left in ascending order) -> who comes next."""
 
@@ -45,13 +46,14 @@ def principal_scores(rows: np.ndarray, share: float = 0.9) -> np.ndarray:
     """(K, D) -> (K, q): PCA scores on the fewest components that hold ``share`` of the variance (G3).
 
     By the K x K Gram matrix, since D is a model's size. The sign of a component is that which makes its largest loading
-    positive. Identical clients have no variance: (K, 1) zeros.
+    positive. Clients that differ by rounding alone, in the rows' own precision, have no variance: (K, 1) zeros.
     """
-    centred = rows - rows.mean(0, keepdims=True)
+    centred = rows - rows.mean(0, keepdims=True, dtype=np.float64).astype(rows.dtype)
     gram = (centred @ centred.T).astype(np.float64)
     values, vectors = np.linalg.eigh(gram)
     values, vectors = np.clip(values[::-1], 0, None), vectors[:, ::-1]
-    if values.sum() <= 1e-24 * max(float(np.square(rows, dtype=np.float64).sum()), 1e-300):
+    rounding = (ROUNDING * float(np.finfo(rows.dtype).eps)) ** 2
+    if values.sum() <= rounding * max(float(np.square(rows, dtype=np.float64).sum()), 1e-300):
         return np.zeros((len(rows), 1))
     kept = int(np.searchsorted(np.cumsum(values) / values.sum(), share - 1e-12)) + 1
     scores = vectors[:, :kept] * np.sqrt(values[:kept])
