@@ -1,9 +1,9 @@
 """FedProx: a proximal term keeps local work near the model it started from.
 
-===  =====================================  ====  =====================================================
+===  =====================================  ====  ===========================================================
 w    local model                            w_t   model received this round (the anchor), in the message
-mu   weight of (mu/2) ||w - w_t||^2         eta   ``local.lr``; eta mu >= 2 is refused: the step diverges
-===  =====================================  ====  =====================================================
+mu   weight of (mu/2) ||w - w_t||^2         eta   ``local.lr``; eta mu >= 2 is refused (plain SGD): it diverges
+===  =====================================  ====  ===========================================================
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020. ALGORITHMS.md H9. Clients are drawn uniformly and
 averaged by samples, as in the authors' code (the paper draws by n_k/n and takes the plain mean). Stragglers' partial

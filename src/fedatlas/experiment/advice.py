@@ -10,18 +10,31 @@ from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.loaded import strange_classes
 from fedatlas.engine.model import NO_FEATURES, Network
 from fedatlas.errors import ConfigError
-from fedatlas.experiment.config import ExperimentConfig
+from fedatlas.experiment.config import ExperimentConfig, LocalConfig
 from fedatlas.models import has_batch_norm
 from fedatlas.registry import defaults, find, shown
 
 
 def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
-    """ConfigError where the explicit local step cannot converge whatever the data: lr times a penalty's weight is 2 or more."""
-    lr, limit = config.local.lr, algorithm.lr_below
-    if config.local.optimizer == "sgd" and lr >= limit:
+    """ConfigError where the explicit local step cannot converge whatever the data: lr times a penalty's weight is too large."""
+    local, limit = config.local, stable_below(algorithm.lr_below, config.local)
+    if local.optimizer == "sgd" and local.lr >= limit:
+        momentum = f" and local.momentum = {local.momentum:g}" if local.momentum else ""
+        nesterov = " (Nesterov's)" if local.nesterov else ""
         raise ConfigError(
-            f"local.lr = {lr:g}: '{algorithm.name}' diverges from {limit:g} on with its parameters; lower local.lr or the penalty's weight."
+            f"local.lr = {local.lr:g}: '{algorithm.name}' diverges from {limit:g} on with its parameters{momentum}{nesterov}; "
+            "lower local.lr or the penalty's weight."
         )
+
+
+def stable_below(lr_below: float, local: LocalConfig) -> float:
+    """From which rate on a penalty (c/2) |w - w_t|^2 diverges under SGD, where it is ``lr_below`` = 2/c without momentum.
+
+    With momentum b the step on the penalty alone is a linear map of (w, u); both its eigenvalues are inside the unit circle as long
+    as lr c < 2 (1 + b), in Nesterov's form as long as lr c < 2 (1 + b) / (1 + 2b). The data's convexity only adds to c.
+    """
+    b = local.momentum
+    return lr_below * (1 + b) / (1 + 2 * b if local.nesterov else 1)
 
 
 def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:

@@ -1,0 +1,55 @@
+"""Learning rates at which a penalty alone throws local work off, refused before a run begins (experiment/advice.py)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedatlas.engine import optim
+from fedatlas.errors import ConfigError
+from fedatlas.experiment import config
+from fedatlas.experiment.advice import stable_below
+from fedatlas.experiment.config import LocalConfig
+from fedatlas.experiment.setup import set_up
+from fedatlas.tree import Tree
+
+
+def distance(lr: float, local: LocalConfig) -> float:
+    """|w - w_t| after 3,000 steps on (1/2) (w - w_t)^2 from a distance of 1."""
+    optimizer = optim.Optimizer("sgd", local.momentum, local.nesterov)
+    w = Tree({"w": torch.ones(1, dtype=torch.float64)})
+    memory = optim.start(optimizer, w)
+    for _ in range(3000):
+        w, memory = optim.step(optimizer, w, w, memory, lr)
+    return w.norm()
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        set_up(config.read(None, overrides), 1)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [0.1, 0.5, 0.9])
+def test_the_limit_of_the_rate_is_that_of_the_optimiser(momentum: float, nesterov: bool) -> None:
+    """A hundredth below it the penalty (c = 1) draws w to w_t, a hundredth above it throws it away."""
+    local = LocalConfig(momentum=momentum, nesterov=nesterov)
+    limit = stable_below(2.0, local)
+    assert limit == pytest.approx(2 * (1 + momentum) / (1 + 2 * momentum * nesterov))
+    assert distance(0.99 * limit, local) < 1e-6
+    assert not distance(1.01 * limit, local) < 1e6  # inf - inf is not a number
+    assert stable_below(2.0, LocalConfig()) == 2.0
+    assert math.isinf(stable_below(math.inf, local))
+
+
+def test_a_rate_that_momentum_steadies_is_taken_and_one_that_it_does_not_is_refused() -> None:
+    """mu = 40: plain SGD goes to 0.05, heavy ball with 0.9 to 0.095, Nesterov's form to 0.0339."""
+    heavy, prox = "local.momentum=0.9", "algorithm={name='fedprox', mu=40.0}"
+    assert "diverges from 0.05 on with its parameters; lower" in refusal(prox, "local.lr=0.05")
+    assert set_up(config.read(None, [prox, heavy, "local.lr=0.09"]), 1).algorithm.name == "fedprox"
+    assert "from 0.095 on with its parameters and local.momentum = 0.9; lower" in refusal(prox, heavy, "local.lr=0.095")
+    said = refusal(prox, heavy, "local.nesterov=true", "local.lr=0.04")
+    assert "from 0.0339286 on with its parameters and local.momentum = 0.9 (Nesterov's); lower" in said
