@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,3 +54,26 @@ def test_a_rate_that_momentum_steadies_is_taken_and_one_that_it_does_not_is_refu
     assert "from 0.095 on with its parameters and local.momentum = 0.9; lower" in refusal(prox, heavy, "local.lr=0.095")
     said = refusal(prox, heavy, "local.nesterov=true", "local.lr=0.04")
     assert "from 0.0339286 on with its parameters and local.momentum = 0.9 (Nesterov's); lower" in said
+
+
+@pytest.mark.parametrize("in_chains", [False, True])
+def test_the_smallest_client_says_which_alpha_is_too_large(tmp_path: Path, in_chains: bool) -> None:
+    """alpha_k = alpha (n/K) / n_k, three times alpha for client c: eta alpha_k < 2 is then the narrower limit."""
+    owners = "a" * 20 + "b" * 15 + "c" * 5 + "d" * 20
+    lines = [f"{i % 7},{i % 3},{i % 2},{owner}" for i, owner in enumerate(owners)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,y,who", *lines]) + "\n")
+    keys = f"data={{name='file', path='{tmp_path / 'rows.csv'}', label='y', client='who', test=0.2}}"
+
+    def given(alpha: float, by_size: str) -> list[str]:
+        rule = f"{{name='feddyn', alpha={alpha}, alpha_by_size={by_size}}}"
+        algorithm = f"{{name='fedseq', phi='random', rule={rule}}}" if in_chains else rule
+        return [keys, "partition={name='natural'}", "local.lr=0.5", f"algorithm={algorithm}"]
+
+    n = set_up(config.read(None, given(0.1, "true")), 1).partition.sizes
+    k, mean = n.index(min(n)), sum(n) / 4
+    limit = 2 / 0.5 * min(n) / mean
+    assert limit < 2
+    said = f"client {k}, with {n[k]} rows where the mean is {mean:g}, diverges from"
+    assert said in refusal(*given(1.01 * limit, "true"))
+    for alpha, by_size in ((0.99 * limit, "true"), (1.01 * limit, "false")):
+        set_up(config.read(None, given(alpha, by_size)), 1)

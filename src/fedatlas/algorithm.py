@@ -337,6 +337,7 @@ class Algorithm(NamedTuple):
     public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
     public_labels: bool = True  # looks at their labels; else rows of any classes will do
     lr_below: float = math.inf  # from this local learning rate on, plain SGD on the added terms diverges: refused
+    lr_by_size: bool = False  # for a client of n_k rows it is from lr_below n_k / (n/K) on: the fewer rows, the sooner
     family: Family = ""
     communication: Communication = "centralised"
     keeps: str = "nothing"  # what a client keeps between its participations; from client_init, or a node

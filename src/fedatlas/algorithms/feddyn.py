@@ -64,6 +64,7 @@ def feddyn(
         weigh=uniform,
         server_update=server_update,
         lr_below=2 / alpha,
+        lr_by_size=alpha_by_size,
         family="regularisation",
         keeps="its dual" if paper else "nothing",
         models=lambda server: {"global": server["model"], "mean": server["model"] + server["h"] / alpha},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from fedatlas.algorithm import Algorithm
@@ -18,12 +20,26 @@ from fedatlas.registry import defaults, find, shown
 def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
     """ConfigError where the explicit local step cannot converge whatever the data: lr times a penalty's weight is too large."""
     local, limit = config.local, stable_below(algorithm.lr_below, config.local)
-    if local.optimizer == "sgd" and local.lr >= limit:
+    if local.optimizer == "sgd" and not algorithm.lr_by_size and local.lr >= limit:
         momentum = f" and local.momentum = {local.momentum:g}" if local.momentum else ""
         nesterov = " (Nesterov's)" if local.nesterov else ""
         raise ConfigError(
             f"local.lr = {local.lr:g}: '{algorithm.name}' diverges from {limit:g} on with its parameters{momentum}{nesterov}; "
             "lower local.lr or the penalty's weight."
+        )
+
+
+def check_smallest(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int]) -> None:
+    """As `check_rate`, of the client with the fewest rows (but some), where a penalty weighs the more the fewer there are."""
+    held = {k: n for k, n in enumerate(sizes) if n}
+    if config.local.optimizer != "sgd" or not algorithm.lr_by_size or not held:
+        return
+    k, mean = min(held, key=held.__getitem__), sum(sizes) / len(sizes)
+    limit = stable_below(algorithm.lr_below, config.local) * held[k] / mean
+    if config.local.lr >= limit:
+        raise ConfigError(
+            f"local.lr = {config.local.lr:g}: client {k}, with {held[k]} rows where the mean is {mean:.4g}, diverges from {limit:.4g} on "
+            f"under '{algorithm.name}'; lower local.lr or the penalty's weight, or raise partition.min_size."
         )
 
 

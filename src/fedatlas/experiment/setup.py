@@ -29,6 +29,7 @@ from fedatlas.experiment.advice import (
     check_asked,
     check_nodes,
     check_rate,
+    check_smallest,
     data_notices,
     network_notices,
     profile_notices,
@@ -187,6 +188,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     dataset, public = without_public(dataset, count, dtype)
     check_asked(config, dataset, partition)
     check_nodes(algorithm, partition)
+    check_smallest(config, algorithm, partition.sizes)
     several, owners = make_networks(config, dataset, seed, len(partition.clients))
     network, params, buffers, masks, cost = first = (
         next(iter(several.values())) if several else build(config, dataset, seed, module)
