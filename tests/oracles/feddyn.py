@@ -24,10 +24,12 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-def local(problem: Problem, number: int, k: int, server: Tensor, linear: Tensor, alpha: float) -> Tensor:
+def local(
+    problem: Problem, number: int, k: int, server: Tensor, linear: Tensor, alpha: float, first: int = 0
+) -> Tensor:
     """Inexact minimisation of the penalised loss from the server's model."""
     theta, velocity = server, torch.zeros_like(server)
-    for x, y in problem.batches(number, k):
+    for x, y in problem.batches(number, k, first=first):
 
         def penalised(v: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
             return problem.loss(v, x, y) - linear @ v + alpha / 2 * ((v - server) ** 2).sum()

@@ -12,6 +12,7 @@ CASES: list[dict[str, Any]] = [
     {"phi": "random", "period": 4},
     {"phi": "random", "period": "never", "passes": 2},
     {"phi": "random", "period": "fraction"},
+    {"phi": "random", "period": 4, "rule": {"name": "fedprox", "mu": 1.0}},
 ]
 
 
@@ -28,6 +29,6 @@ def run(problem: Problem, *, period: int | str = "num_superclients", **how: Any)
             Theta, omega, drawn = {}, {}, 0
         for i, (superclient, members) in enumerate(chains.items()):
             begin = Theta.get(i, base)
-            Theta[i] = along(problem, number, superclient, members, begin, base, how)
+            Theta[i] = along(problem, number, superclient, members, begin, base, how, {})
             omega[i] = omega.get(i, 0) + sum(problem.n[k] for k in members)
     return {"model": sum(omega[i] * Theta[i] for i in Theta) / sum(omega.values())}

@@ -31,10 +31,18 @@ def contrastive(problem: Problem, v: Tensor, x: Tensor, w_t: Tensor, previous: T
 
 
 def local(
-    problem: Problem, number: int, k: int, w_t: Tensor, previous: Tensor | None, mu: float, temperature: float
+    problem: Problem,
+    number: int,
+    k: int,
+    w_t: Tensor,
+    previous: Tensor | None,
+    mu: float,
+    temperature: float,
+    start: Tensor | None = None,
+    first: int = 0,
 ) -> Tensor:
-    w, velocity = w_t, torch.zeros_like(w_t)
-    for x, y in problem.batches(number, k):
+    w, velocity = w_t if start is None else start, torch.zeros_like(w_t)
+    for x, y in problem.batches(number, k, first=first):
 
         def loss(v: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
             supervised = problem.loss(v, x, y)
