@@ -18,7 +18,7 @@ from fedatlas.data.batches import Draw, Rows, batches, parted_rows, public_rows
 from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
 from fedatlas.rng import numpy_stream
-from federation import SIZES, TWO, Deep, Federation, Smooth, another, cohorts, federation, play, rows, sgd
+from federation import SIZES, TWO, Deep, Federation, Normed, Smooth, another, cohorts, federation, play, rows, sgd
 from oracles.problem import EVERYBODY, Problem
 
 FOLDER = Path(__file__).parent / "oracles"
@@ -30,6 +30,7 @@ DEFAULTS: Mapping[str, Any] = {
     "lr": 0.1,
     "weight_decay": 1e-2,
     "momentum": 0.0,
+    "decay": 1.0,  # of the rate, from round to round
 }
 SEED = 1
 
@@ -56,10 +57,12 @@ def problem_of(fed: Federation, plan: list[tuple[int, ...]], keys: Mapping[str, 
         return [batch.x for batch in batches(Rows(index, index), Budget(epochs=1), draw)]
 
     clients = {k: (rows.x, rows.y) for k, rows in fed.held.items()}
-    numbers = {key: keys[key] for key in ("epochs", "lr", "weight_decay", "momentum")}
+    numbers = {key: keys[key] for key in ("epochs", "lr", "weight_decay", "momentum", "decay")}
     further = tuple(another(fed.params, i).flatten() for i in range(1, fed.bench.algorithm.inits))
     stream = partial(numpy_stream, SEED)
-    problem = Problem(dict(fed.params), clients, plan, order, **numbers, further=further, stream=stream)
+    there = [(number, k) for number, cohort in enumerate(plan, start=1) for k in cohort]
+    work = {(number, k): 1 + (number + k) % keys["epochs"] for number, k in there if keys.get("stragglers")}
+    problem = Problem(dict(fed.params), clients, plan, order, **numbers, further=further, stream=stream, work=work)
     problem = with_public(problem, fed)
     if fed.bench.algorithm.groups is None:
         return problem
@@ -127,12 +130,23 @@ def disagreement(name: str, case: Mapping[str, Any], build: Callable[..., Algori
         budget=Budget(epochs=keys["epochs"]),
         weight_decay=keys["weight_decay"],
         several=TWO if keys.get("several") else None,
-        make=Deep if keys.get("deep") else Smooth,
+        make=Normed if keys.get("normed") else Deep if keys.get("deep") else Smooth,
     )
-    plan = cohorts(keys["rounds"], clients, keys["m"])
-    expected = oracles()[name].run(problem_of(fed, plan, keys), **parameters)
+    problem = problem_of(fed, cohorts(keys["rounds"], clients, keys["m"]), keys)
+    expected = oracles()[name].run(problem, **parameters)
     try:
-        server, host = play(fed, plan, lr=keys["lr"], seed=SEED)
+        found = played(fed, problem)
     except DivergedError:  # a fault may do that
         return math.inf
-    return distance(expected, outcome(server, host))
+    return distance(expected, found)
+
+
+def played(fed: Federation, problem: Problem) -> dict[str, Any]:
+    """The problem's rounds, each with its rate and its stragglers."""
+    host, server = fed.host(seed=SEED), None
+    for number, cohort in problem.rounds():
+        shorter = {k: Budget(epochs=problem.work[number, k]) for k in cohort if (number, k) in problem.work}
+        rate = problem.rate(number)
+        server, _ = play(fed, [cohort], lr=rate, server=server, host=host, first=number, budgets=shorter)
+    assert server is not None
+    return outcome(server, host)

@@ -70,6 +70,19 @@ class Deep(nn.Module):
         return self.head(torch.tanh(self.second(torch.tanh(self.hidden(x)))))
 
 
+class Normed(nn.Module):
+    """4 - 6 - 3 with batch norm: its running statistics are buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.norm(self.hidden(x))))
+
+
 TWO: Mapping[str, Callable[[], nn.Module]] = {"six": Smooth, "nine": Wider}
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
-from torch import nn
 
 from fedatlas.algorithm import Algorithm, Budget
 from fedatlas.algorithms import ALGORITHMS
@@ -17,7 +16,7 @@ from fedatlas.experiment import config
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.setup import set_up
 from fedatlas.tree import Tree
-from federation import SIZES, cohorts, everyone, federation, gap, play, rows
+from federation import SIZES, Normed, cohorts, everyone, federation, gap, play, rows
 
 Build = Callable[..., Algorithm]
 
@@ -50,19 +49,6 @@ def weights_are_shares_of_the_examples(build: Build) -> None:
     _, host = play(federation(build()), [(0, 2, 3)])
     total = SIZES[0] + SIZES[2] + SIZES[3]
     assert [host.cost.weights[k] for k in (0, 2, 3)] == pytest.approx([SIZES[k] / total for k in (0, 2, 3)], abs=1e-15)
-
-
-class Normed(nn.Module):
-    """4 - 6 - 3 with batch norm: its running statistics are buffers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(4, 6)
-        self.norm = nn.BatchNorm1d(6)
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.tanh(self.norm(self.hidden(x))))
 
 
 def buffers_are_the_mean_of_the_clients(build: Build) -> None:

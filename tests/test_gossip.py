@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from fedatlas import Experiment
 from fedatlas.algorithm import Batch, Budget, State
@@ -24,7 +23,7 @@ from fedatlas.experiment.api import run
 from fedatlas.experiment.dry import dry_run
 from fedatlas.experiment.setup import set_up
 from fedatlas.tree import Tree
-from federation import SIZES, Federation, cohorts, everyone, federation, gap, play, rows, same, sgd
+from federation import SIZES, Federation, Normed, cohorts, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of
 
 STAR = [[0, 1], [0, 2], [0, 3], [3, 4]]
@@ -283,19 +282,6 @@ def test_push_sum_sends_along_its_arcs() -> None:
 
 
 # Batch norm
-
-
-class Normed(nn.Module):
-    """4 - 6 - 3 with batch norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(4, 6)
-        self.norm = nn.BatchNorm1d(6)
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.tanh(self.norm(self.hidden(x))))
 
 
 def normed(name: str, keys: Mapping[str, Any]) -> Federation:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from fedatlas.algorithm import Algorithm, Batch, Budget, Replies, State, mean_gradient
 from fedatlas.algorithms import ALGORITHMS
@@ -22,24 +21,11 @@ from fedatlas.experiment.api import Experiment, run
 from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import set_up
 from fedatlas.tree import Tree
-from federation import SIZES, Federation, everyone, federation, gap, module, play, rows, same
+from federation import SIZES, Federation, Normed, everyone, federation, gap, module, play, rows, same
 
 NORMS = {"norm.weight", "norm.bias"}
 STATISTICS = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
 WHOLE: dict[str, Any] = {"batch_size": 0, "budget": Budget(epochs=2)}  # of any size: batch norm wants two rows
-
-
-class Normed(nn.Module):
-    """4 - 6 - 3 with batch norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(4, 6)
-        self.norm = nn.BatchNorm1d(6)
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.tanh(self.norm(self.hidden(x))))
 
 
 class Convolved(nn.Module):

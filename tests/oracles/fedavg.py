@@ -8,7 +8,12 @@ import torch
 
 from oracles.problem import Problem
 
-CASES: list[dict[str, Any]] = [{}, {"weights": "uniform"}, {"problem": {"momentum": 0.9}}]
+CASES: list[dict[str, Any]] = [
+    {},
+    {"weights": "uniform"},
+    {"problem": {"momentum": 0.9}},
+    {"problem": {"epochs": 3, "stragglers": True, "decay": 0.9}},
+]
 
 
 def client_update(problem: Problem, number: int, k: int, w: torch.Tensor, first: int = 0) -> torch.Tensor:
@@ -17,7 +22,7 @@ def client_update(problem: Problem, number: int, k: int, w: torch.Tensor, first:
     for x, y in problem.batches(number, k, first=first):
         g = problem.gradient(w, x, y) + problem.weight_decay * w
         velocity = problem.momentum * velocity + g
-        w = w - problem.lr * velocity
+        w = w - problem.rate(number) * velocity
     return w
 
 

@@ -16,6 +16,7 @@ CASES: list[dict[str, Any]] = [
     {"weights": "uniform"},
     {"mu": 0.5},
     {"problem": {"momentum": 0.9, "lr": 0.02}},
+    {"mu": 0.5, "problem": {"epochs": 3, "stragglers": True, "decay": 0.9}},
 ]
 
 
@@ -24,12 +25,12 @@ def local(problem: Problem, number: int, i: int, x0: torch.Tensor, mu: float) ->
     G: list[torch.Tensor] = []
     a: list[float] = []
     velocity: list[float] = []  # how much of each gradient the momentum buffer holds
-    x = x0
+    x, eta = x0, problem.rate(number)
     for rows, labels in problem.batches(number, i):
         G.append(problem.gradient(x, rows, labels) + problem.weight_decay * x)
         velocity = [problem.momentum * v for v in velocity] + [1.0]
-        a = [(1 - problem.lr * mu) * c + v for c, v in zip([*a, 0.0], velocity, strict=True)]
-        x = x0 - problem.lr * sum(c * g for c, g in zip(a, G, strict=True))
+        a = [(1 - eta * mu) * c + v for c, v in zip([*a, 0.0], velocity, strict=True)]
+        x = x0 - eta * sum(c * g for c, g in zip(a, G, strict=True))
     return sum(c * g for c, g in zip(a, G, strict=True)), sum(map(abs, a))
 
 
@@ -40,5 +41,5 @@ def run(problem: Problem, *, mu: float = 0.0, weights: str = "samples") -> dict[
         p = {i: s / sum(size.values()) for i, s in size.items()}
         done = {i: local(problem, number, i, x, mu) for i in cohort}
         tau_eff = sum(p[i] * done[i][1] for i in cohort)
-        x = x - tau_eff * sum(p[i] * problem.lr * done[i][0] / done[i][1] for i in cohort)
+        x = x - tau_eff * sum(p[i] * problem.rate(number) * done[i][0] / done[i][1] for i in cohort)
     return {"model": x}

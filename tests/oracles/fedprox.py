@@ -18,6 +18,7 @@ CASES: list[dict[str, Any]] = [
     {"mu": 1.0},
     {"mu": 0.3, "adaptive": True},
     {"mu": 0.5, "problem": {"momentum": 0.9}},
+    {"mu": 0.5, "adaptive": True, "problem": {"epochs": 3, "stragglers": True, "decay": 0.9}},
 ]
 
 
@@ -34,7 +35,7 @@ def local(
         losses += len(y) * float(problem.loss(w, x, y))
         seen += len(y)
         velocity = problem.momentum * velocity + gradient_of(h, w) + problem.weight_decay * w
-        w = w - problem.lr * velocity
+        w = w - problem.rate(number) * velocity
     return w, losses, seen
 
 

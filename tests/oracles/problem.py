@@ -41,6 +41,8 @@ class Problem(NamedTuple):
     aside: Callable[[int, float], Tensor] | None = None  # (round, share) -> public rows that the server judges by
     kinds: Mapping[str, Named] = {}  # initial parameters by architecture, where clients' models differ in their width
     owner: Mapping[int, str] = {}  # client -> its architecture
+    work: Mapping[tuple[int, int], int] = {}  # (round, client) -> epochs, where a straggler makes fewer
+    decay: float = 1.0  # of the rate, from round to round
 
     def of(self, client: int) -> Problem:
         """The problem with the network that a client has."""
@@ -56,6 +58,10 @@ class Problem(NamedTuple):
         """Rows of each client."""
         return {k: len(y) for k, (_, y) in self.clients.items()}
 
+    def rate(self, number: int) -> float:
+        """The learning rate of round ``number``."""
+        return self.lr * self.decay ** (number - 1)
+
     def rounds(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """(number from 1, cohort) of every round."""
         return enumerate(self.cohorts, start=1)
@@ -68,7 +74,8 @@ class Problem(NamedTuple):
     def batches(self, number: int, client: int, epochs: int | None = None, first: int = 0) -> Iterator[Rows]:
         """The batches of a client's local work in round ``number``, all its epochs; work in pieces goes on from epoch ``first``."""
         x, y = self.rows(client)
-        for epoch in range(first, first + (self.epochs if epochs is None else epochs)):
+        epochs = self.work.get((number, client), self.epochs) if epochs is None else epochs
+        for epoch in range(first, first + epochs):
             for batch in self.order(number, client, epoch):
                 yield x[batch], y[batch]
 

@@ -17,6 +17,7 @@ CASES: list[dict[str, Any]] = [
     {"weights": "samples"},
     {"option": "I", "weights": "samples", "server_lr": 0.7},
     {"variant": "fedseq_code"},
+    {"problem": {"epochs": 3, "stragglers": True, "decay": 0.9}},
 ]
 
 
@@ -30,12 +31,11 @@ def run(
 ) -> dict[str, Any]:
     n, N = problem.n, len(problem.clients)
     total = sum(n.values())
-    eta = problem.lr
     x = problem.w0
     c = torch.zeros_like(x)
     c_i = {i: torch.zeros_like(x) for i in problem.clients}
     for number, S in problem.rounds():
-        delta_y, delta_c = {}, {}
+        delta_y, delta_c, eta = {}, {}, problem.rate(number)
         for i in S:
             y, steps = x, 0
             for rows, labels in problem.batches(number, i):
