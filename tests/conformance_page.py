@@ -27,9 +27,10 @@ law, under partial participation, with unequal clients and ragged batches. An ex
 ORACLES = """\
 ## Oracles
 
-A second implementation in `tests/oracles`, written from the paper's pseudo-code, which imports nothing of fedatlas. Both run 20 rounds in
-float64 on a small non-convex problem, three of five unequal clients a round, ragged batches, weight decay; the difference is the largest
-of any number of the global model, the server's state or a client's state after the last round.
+A second implementation in `tests/oracles`, written from the paper's pseudo-code, which imports nothing of fedatlas. Both run in float64
+on a small non-convex problem: 20 rounds with three of five unequal clients each, or as many as a case says (`rounds`, and `m` clients),
+ragged batches, weight decay. The difference is the largest of any number of the global model, the server's state or a client's state
+after the last round.
 """
 FAULTS = """\
 ## Faults that are found

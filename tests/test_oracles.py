@@ -1,5 +1,5 @@
-"""Every algorithm beside an independent second implementation (tests/oracles): 20 rounds in float64 on a small non-convex
-problem, three of five clients a round, unequal clients, ragged batches, weight decay.
+"""Every algorithm beside an independent second implementation (tests/oracles): in float64 on a small non-convex problem, 20 rounds
+with three of five clients each unless a case says otherwise, unequal clients, ragged batches, weight decay.
 """
 
 from __future__ import annotations
