@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fedatlas.algorithm import Algorithm, Batch, Budget, Replies, State, mean_gradient
 from fedatlas.algorithms import ALGORITHMS
