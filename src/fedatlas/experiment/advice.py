@@ -100,8 +100,10 @@ def check_nodes(algorithm: Algorithm, partition: Partition) -> None:
         )
 
 
-def check_asked(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> None:
+def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, partition: Partition) -> None:
     """ConfigError for what these data and these clients cannot give."""
+    check_nodes(algorithm, partition)
+    check_smallest(config, algorithm, partition.sizes)
     have = sum(n > 0 for n in partition.sizes)
     if config.cohort.size is not None and config.cohort.size > have:
         raise ConfigError(

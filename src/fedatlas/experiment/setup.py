@@ -27,9 +27,7 @@ from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.advice import (
     check_asked,
-    check_nodes,
     check_rate,
-    check_smallest,
     data_notices,
     network_notices,
     profile_notices,
@@ -186,9 +184,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     dataset, prepared, partition = preprocess(dataset, partition, config.data.scale, config.data.missing)
     dtype = DTYPES[config.engine.precision]
     dataset, public = without_public(dataset, count, dtype)
-    check_asked(config, dataset, partition)
-    check_nodes(algorithm, partition)
-    check_smallest(config, algorithm, partition.sizes)
+    check_asked(config, algorithm, dataset, partition)
     several, owners = make_networks(config, dataset, seed, len(partition.clients))
     network, params, buffers, masks, cost = first = (
         next(iter(several.values())) if several else build(config, dataset, seed, module)
