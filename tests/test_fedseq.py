@@ -326,6 +326,23 @@ def test_confidence_finds_the_class_a_client_holds() -> None:
     assert seen == [0, 1, 2]
 
 
+def test_confidences_sum_to_one_in_any_order_of_the_exemplars() -> None:
+    """G2, up to rounding: another order adds up in another order."""
+    fed = federation(fedseq())
+    public = fed.bench.rows(SERVER)
+
+    def found(order: np.ndarray) -> np.ndarray:
+        data = ClientData(public.take(torch.tensor(order)), 3, Tree(), tuple)
+        p = confidences(fed.bench.network, data, {"model": fed.params}, {})["p"].numpy()
+        assert abs(p.sum() - 1) > 0.01, "before it is divided"
+        return normalised(p, "sum")
+
+    plain = found(np.arange(public.n))
+    assert plain.sum() == pytest.approx(1, abs=1e-12)
+    for seed in range(5):
+        assert found(np.random.default_rng(seed).permutation(public.n)) == pytest.approx(plain, abs=1e-12)
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
