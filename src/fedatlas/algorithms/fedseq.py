@@ -194,11 +194,7 @@ def fedseq_inter(
             slot = slots[chain.unit]
             bank[slot], held[slot] = dict(replies.each[chain.order[-1]]), chain.unit
             omega[slot] = omega.get(slot, 0) + chain.examples
-        after = {**server, "bank": bank, "omega": omega, "held": held}
-        total, seen = WeightedSum(), sum(omega.values())
-        for slot in sorted(bank, key=held.__getitem__):
-            total.add(bank[slot], omega[slot] / seen)
-        return {**after, **cast_like(total.total, server)} if bank else server
+        return averaged({**server, "bank": bank, "omega": omega, "held": held}) if bank else server
 
     return local._replace(name="fedseq_inter", server_init=server_init, rounds=rounds, needs="each")
 
@@ -207,6 +203,15 @@ def rebased(server: State) -> dict[str, Any]:
     """FedSeqInter's server after a broadcast: all slots begin with its model (and the statistics of its batch norm)."""
     base = {name: server[name] for name in ("model", "buffers") if server.get(name)}
     return {**server, "base": base, "bank": {}, "omega": {}, "held": {}}
+
+
+def averaged(server: State) -> State:
+    """FedSeqInter's server with the average that would be formed now, in ascending numbers of the superclients that were last in a slot."""
+    bank, omega, held = (server[name] for name in ("bank", "omega", "held"))
+    total, seen = WeightedSum(), sum(omega.values())
+    for slot in sorted(bank, key=held.__getitem__):
+        total.add(bank[slot], omega[slot] / seen)
+    return {**server, **cast_like(total.total, server)}
 
 
 def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, rules: Sequence[str]) -> Algorithm:

@@ -44,6 +44,7 @@ from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 ONE_GRADIENT = {"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd", "local.momentum": 0.0}
+ONE_CLUSTER = dict.fromkeys(("algorithm.starts", "algorithm.start_rounds"), "there is one cluster")
 
 
 def ifca(
@@ -102,9 +103,7 @@ def ifca(
         clusters=shared.assignment,
         personal=personal,
         needs="each",
-        unused=dict.fromkeys(("algorithm.starts", "algorithm.start_rounds"), "there is one cluster")
-        if clusters == 1
-        else {},
+        unused=ONE_CLUSTER if clusters == 1 else {},
         fixes=ONE_GRADIENT if average == "gradient" else {},
         family="clustering: multitask",
         leaves="the local model and the number of the cluster that fits it best",
