@@ -84,8 +84,7 @@ def ifca(
             scored = yield Ask(round.cohort, "score", told(algorithm, tried, round), "each")
             loss = sum(round.sizes[k] * scored.each[k]["loss"] for k in scored.clients) / n
             if loss < lowest:
-                names = {str(k): name for k, name in picked(scored).items()}
-                best, lowest = with_largest({**tried, "cluster": names}), loss
+                best, lowest = with_largest({**tried, "cluster": in_state(picked(scored))}), loss
         return {**best, "starts": []}
 
     return Algorithm(
@@ -165,6 +164,11 @@ def say_loss(y: Tree, work: Work, message: Message, client: State, facts: Facts)
 def picked(replies: Replies) -> dict[int, str]:
     """client -> the cluster it picked."""
     return {k: str(replies.each[k]["cluster"]) for k in replies.clients}
+
+
+def in_state(names: Mapping[int, str]) -> dict[str, str]:
+    """As a server's state holds them: its keys are words."""
+    return {str(k): name for k, name in names.items()}
 
 
 def damped(before: State, after: State, replies: Replies, p: Mapping[int, float]) -> State:
