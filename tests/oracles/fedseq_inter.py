@@ -13,6 +13,7 @@ CASES: list[dict[str, Any]] = [
     {"phi": "random", "period": "never", "passes": 2},
     {"phi": "random", "period": "fraction"},
     {"phi": "random", "period": 4, "rule": {"name": "fedprox", "mu": 1.0}},
+    {"phi": "random", "period": 4, "rule": {"name": "fedprox", "mu": 1.0}, "anchor": "server"},
 ]
 
 
