@@ -325,3 +325,10 @@ def test_scaffold_by_the_distance_gone_takes_no_clipped_steps() -> None:
     with pytest.raises(ConfigError, match=r"local.clip = 1.0: 'scaffold' works with 0.0 only"):
         set_up(config.read(None, ["algorithm.name=scaffold", "local.clip=1"]), 1)
     set_up(config.read(None, ["algorithm={name='scaffold', option='I'}", "local.clip=1"]), 1)
+
+
+def test_clients_of_which_half_are_turned_by_ninety_degrees_train(tmp_path: Path) -> None:
+    """Turned pictures are not laid out row by row, and a step that was derived on others views them so."""
+    turned = "partition={name='feature_skew', clients=8, rotate=[0, 90], noise=0}"
+    done = run_one(config.read(None, ["rounds=1", "engine.workers=1", turned]), tmp_path / "run")
+    assert done.summary["final"]["accuracy"] > 0.1

@@ -68,7 +68,7 @@ class PartyRows:
         rows = self.rows(index)
         if self.partition.feature_skew:
             stream = torch_stream(self.seed, "partition", "feature", party)
-            rows = rows._replace(x=apply_feature_skew(rows.x, self.partition.feature_skew[party], stream))
+            rows = rows._replace(x=apply_feature_skew(rows.x, self.partition.feature_skew[party], stream).contiguous())
         return rows
 
     def rows(self, index: np.ndarray) -> Rows:
@@ -77,7 +77,10 @@ class PartyRows:
         d = self.dataset
         y = d.targets(d.y_train[at])
         weight = None if d.weight_train is None else d.weight_train[at].to(self.dtype)
-        return Rows(d.inputs(d.x_train[at], self.dtype), y.to(self.dtype) if y.is_floating_point() else y, weight)
+        # a derived step views its batches: rows of turned pictures, or of arrays in another order, keep their strides
+        return Rows(
+            d.inputs(d.x_train[at], self.dtype).contiguous(), y.to(self.dtype) if y.is_floating_point() else y, weight
+        )
 
 
 def with_public(dataset: Dataset, x: Tensor, y: Tensor) -> Dataset:
