@@ -172,7 +172,10 @@ def learn(revisit_epochs: int, algorithm: Algorithm, server: State, round: Round
 
 def unused(digest: str) -> Mapping[str, str]:
     """Keys that do nothing."""
-    own = "every training of FedMD has epochs of its own (start_epochs, private_epochs, digest_epochs, revisit_epochs)"
+    own = (
+        "every training of FedMD has epochs of its own (start_epochs, private_epochs, digest_epochs, revisit_epochs); "
+        "only a straggler's are drawn from it"
+    )
     told = {"local.epochs": own, "local.steps": own}
     return (
         told

@@ -14,7 +14,7 @@ from fedatlas.tree import Tree
 
 
 class Drift:
-    """Looks at the models that come back in a round; those that went through a chain are not one client's, and do not count."""
+    """Looks at the models that come back in a round; of a chain the first client's counts, the others' are not one client's work."""
 
     def __init__(self, setup: Setup) -> None:
         dataset = setup.dataset
