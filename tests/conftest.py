@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,6 +28,12 @@ hypothesis.settings.register_profile("explore", max_examples=1000, deadline=None
 hypothesis.settings.load_profile("fixed")
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+def pytest_collection_finish() -> None:
+    """Half a million objects of torch and pytest stay as they are: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ TABLES: dict[str, Any] = {
     "algorithm": {"name": "scaffold"},
     "local": {"lr": 0.01},
     "model": {"hidden": [200]},
+    "engine": {"plan": "program"},  # deriving a stack would take half of each life
 }
 
 

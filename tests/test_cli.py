@@ -18,14 +18,13 @@ from fedatlas.experiment.api import run
 
 def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from fedatlas.cli import main; main()", "run"]
-    good = subprocess.run(
-        [*command, "rounds=1", "--no-baselines", "--json", "--out", str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    timed = [command[0], "-X", "importtime", *command[1:], "rounds=1", "--no-baselines", "--json"]
+    good = subprocess.run([*timed, "--out", str(tmp_path / "run")], capture_output=True, text=True, check=False)
     assert good.returncode == 0
     assert json.loads(good.stdout)["run_dir"] == str(tmp_path / "run")
+    imported = {line.rsplit("|")[-1].strip() for line in good.stderr.splitlines()}
+    assert "torch" in imported
+    assert not imported & {"torch._dynamo", "sympy", "sklearn", "scipy", "pandas"}  # seconds, where a run takes one
     bad = subprocess.run([*command, "local.lrr=1"], capture_output=True, text=True, check=False)
     assert bad.returncode == 2
     assert bad.stdout == ""

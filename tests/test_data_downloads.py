@@ -10,8 +10,9 @@ from functools import partial
 import numpy as np
 import pytest
 
+from fedatlas.data import store as stores
 from fedatlas.data.download import RECORDS, Remote, obtain
-from fedatlas.data.store import Store, provenance, read_json, read_npz, write_npz
+from fedatlas.data.store import Store, provenance, read_json, read_npz, read_prepared, write_npz
 from fedatlas.errors import DataError
 
 
@@ -55,6 +56,27 @@ def test_a_download_is_checked_prepared_recorded_and_not_repeated(server, tmp_pa
     }
     (root / "toy.bin").unlink()
     assert obtain(store, "toy", ["toy.npz"], [remote], keep) == found
+
+
+def test_a_large_prepared_file_is_unpacked_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(stores, "LARGE", 100)
+    monkeypatch.setattr(stores, "cache", lambda what: tmp_path / "cache" / what)
+    path, x = tmp_path / "toy.npz", np.arange(1000)
+    write_npz(path, x=x, y=-x)
+    with pytest.raises(DataError, match="no array 'z': it holds x, y"):
+        read_prepared(path, ["z"])
+    assert not (tmp_path / "cache").exists()
+    assert (read_prepared(path, ["x"])["x"] == x).all()
+    (copy,) = (tmp_path / "cache" / "unpacked").iterdir()
+    assert copy.stem == hashlib.sha256(path.read_bytes()).hexdigest()
+    np.savez(copy, x=x, y=np.zeros(1))  # to see that it is the copy which is read, other arrays included
+    assert read_prepared(path, ["y"])["y"].tolist() == [0]
+    copy.write_bytes(copy.read_bytes()[:-100])  # cut short: unpacked again
+    assert (read_prepared(path, ["y"])["y"] == -x).all()
+    assert (read_npz(copy, ["y"])["y"] == -x).all()
+    (tmp_path / "cache" / "unpacked").rename(tmp_path / "elsewhere")
+    (tmp_path / "cache" / "unpacked").touch()  # no copy can be written: nothing is lost but time
+    assert (read_prepared(path, ["x"])["x"] == x).all()
 
 
 def test_a_download_with_another_checksum_is_refused(server, tmp_path):

@@ -10,10 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from fedatlas.apportion import largest_remainder, proportional
 from fedatlas.data import shakespeare, stackoverflow
 from fedatlas.data.config import DataConfig, PublicConfig
+from fedatlas.data.images import digit_rows
 from fedatlas.data.loaded import Loaded, Part, Request, limit_rows, split_test
 from fedatlas.data.sources import SOURCES, describe_sources, find_data, load_dataset, take_public
 from fedatlas.data.store import Store
@@ -160,6 +162,7 @@ def test_digits_are_small_grey_pictures():
     assert dataset.x_train.shape == (1347, 1, 8, 8)
     assert len(dataset.y_test) == 450
     assert dataset.inputs(dataset.x_train).max() == 16  # grey values as scikit-learn ships them
+    assert (digit_rows() == np.column_stack(load_digits(return_X_y=True))).all()
 
 
 def test_synthetic_data_follow_their_recipe():

@@ -18,7 +18,7 @@ from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import member, parse_example, parse_idx, read_leaf
 from fedatlas.data.images import DIGITS, GREY_SCALE, GREY_SHIFT, load_grey, owners, pictures
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import provenance, read_npz, write_npz
+from fedatlas.data.store import provenance, read_prepared, write_npz
 
 BY_CLASS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)  # EMNIST's and LEAF's order
 MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")  # 15 small letters joined with their capitals
@@ -93,7 +93,7 @@ def load_femnist(request: Request, *, path: str = "") -> Loaded:
         sides, files = [_leaf_pictures(leaf / side) for side in LEAF_FOLDERS], []
     else:
         found = obtain(request.store, "femnist", FEMNIST_FILES, FEMNIST_REMOTES, prepare_femnist)
-        a = read_npz(found.paths[0], [f"{what}_{side}" for side in LEAF_FOLDERS for what in ("x", "y", "writer")])
+        a = read_prepared(found.paths[0], [f"{what}_{side}" for side in LEAF_FOLDERS for what in ("x", "y", "writer")])
         sides, files = (
             [(a[f"x_{side}"], a[f"y_{side}"], a[f"writer_{side}"]) for side in LEAF_FOLDERS],
             provenance(found),

@@ -14,7 +14,7 @@ from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import member
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Part, Request
-from fedatlas.data.store import provenance, read_npz, write_npz
+from fedatlas.data.store import provenance, read_prepared, write_npz
 
 FILES = ("har_smartphones_561.npz",)
 REMOTES = (
@@ -30,7 +30,7 @@ def load_har(request: Request, *, split: Literal["official", "pooled"] = "offici
     """HAR; ``split = "official"`` tests on nine other people, ``"pooled"`` puts all 10,299 windows together (75/25)."""
     found = obtain(request.store, "har", FILES, REMOTES, prepare_har)
     names = [f"{what}_{side}" for side in SIDES for what in ("x", "y", "subject")]
-    a = read_npz(found.paths[0], [*names, "feature_names", "activity_names"])
+    a = read_prepared(found.paths[0], [*names, "feature_names", "activity_names"])
     codes, people = owners([a[f"subject_{side}"] for side in SIDES], "person")
     parts = [
         Part(

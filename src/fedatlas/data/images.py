@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,7 @@ from fedatlas.data.formats import (
     read_idx,
 )
 from fedatlas.data.loaded import Loaded, Part, Request
-from fedatlas.data.store import Found, provenance, read_npz, write_npz
+from fedatlas.data.store import Found, provenance, read_prepared, write_npz
 from fedatlas.errors import DataError
 
 DIGITS = tuple(string.digits)
@@ -123,17 +124,25 @@ def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], tupl
 
 def load_digits(request: Request) -> Loaded:
     """The 1,797 digits of 8x8 pixels that ship inside scikit-learn, values 0 to 16."""
-    from sklearn.datasets import load_digits as bundled
+    rows = digit_rows()
+    return Loaded(pictures(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]), None, "classes", DIGITS)
 
-    values = bundled()
-    x = values.images.astype(np.uint8)
-    return Loaded(pictures(x, values.target), None, "classes", DIGITS)
+
+def digit_rows() -> np.ndarray:
+    """uint8 (1797, 65): 64 pixels and the label. Read past scikit-learn, whose import takes longer than a short run."""
+    package = find_spec("sklearn")
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz" if package and package.origin else None
+    if path and path.exists():
+        return np.loadtxt(path, np.uint8, delimiter=",")
+    from sklearn.datasets import load_digits as bundled  # a release that keeps it elsewhere
+
+    return np.column_stack(bundled(return_X_y=True)).astype(np.uint8)
 
 
 def load_mnist(request: Request) -> Loaded:
     """MNIST with the NIST writer of every digit (from QMNIST's labels)."""
     found = obtain(request.store, "mnist", MNIST_FILES, MNIST_REMOTES, prepare_mnist)
-    a = read_npz(found.paths[0], ("x_train", "y_train", "x_test", "y_test", "writer_train", "writer_test"))
+    a = read_prepared(found.paths[0], ("x_train", "y_train", "x_test", "y_test", "writer_train", "writer_test"))
     (train, test), names = owners([a["writer_train"], a["writer_test"]], "writer")
     return Loaded(
         pictures(a["x_train"], a["y_train"], train),
@@ -183,7 +192,7 @@ def prepare_fashion(originals: Mapping[str, Path], home: Path) -> None:
 
 def load_grey(found: Found, class_names: tuple[str, ...]) -> Loaded:
     """Grey pictures of a prepared .npz with the four usual arrays."""
-    a = read_npz(found.paths[0], ("x_train", "y_train", "x_test", "y_test"))
+    a = read_prepared(found.paths[0], ("x_train", "y_train", "x_test", "y_test"))
     train, test = pictures(a["x_train"], a["y_train"]), pictures(a["x_test"], a["y_test"])
     return Loaded(
         train, test, "classes", class_names, scale=GREY_SCALE, shift=GREY_SHIFT, facts={"files": provenance(found)}
@@ -193,7 +202,7 @@ def load_grey(found: Found, class_names: tuple[str, ...]) -> Loaded:
 def load_cifar10(request: Request) -> Loaded:
     """CIFAR-10, uint8 RGB planes, original split and order; ``exact`` pixels are counted in the record."""
     found = obtain(request.store, "cifar10", CIFAR10_FILES, CIFAR10_REMOTES, prepare_cifar10)
-    parts = [read_npz(path, ("d", "y", "exact")) for path in found.paths]
+    parts = [read_prepared(path, ("d", "y", "exact")) for path in found.paths]
     x = [decode_pixels(part["d"]) for part in parts]
     y = [part["y"] for part in parts]
     inexact = sum(int((~part["exact"]).sum()) for part in parts)
@@ -215,7 +224,7 @@ def load_cifar100(request: Request, *, labels: Literal["fine", "coarse"] = "fine
     """CIFAR-100, whole; where only the prepared subset of 20,000 + 4,000 is here, that one, and the record says so."""
     subset = request.store.find(CIFAR100_SUBSET) if request.store.find(CIFAR100_FILES) is None else None
     found = subset or obtain(request.store, "cifar100", CIFAR100_FILES, CIFAR100_REMOTES, prepare_cifar100)
-    a = read_npz(found.paths[0], ("d_train", "d_test", f"{labels}_train", f"{labels}_test"))
+    a = read_prepared(found.paths[0], ("d_train", "d_test", f"{labels}_train", f"{labels}_test"))
     facts: dict[str, object] = {"files": provenance(found), "labels": labels}
     if subset is not None:
         facts["subset"] = (

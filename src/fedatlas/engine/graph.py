@@ -72,21 +72,27 @@ def value(node: Any) -> Tensor:
 
 
 def insert(before: Op, target: Any, *args: Any, like: Op | None = None, **kwargs: Any) -> Op:
-    """A new operator in front of a node, described as ``like`` or by running it on descriptions."""
+    """A new operator in front of a node, described as ``like`` or by running it once on zeros.
+
+    Not on meta tensors: describing a mean or a gather there loads torch's compiler, which takes seconds.
+    """
     with before.graph.inserting_before(before):
         node = before.graph.call_function(target, args, kwargs)
     known = like or next((a for a in args if is_op(a)), before)
     node.meta["device"] = known.meta.get("device")
     if like is None:
-        described = {key: "meta" if key == "device" else _meta(a) for key, a in kwargs.items()}
-        node.meta["val"] = target(*map(_meta, args), **described)
+        tried = target(*map(_zeros, args), **{key: _zeros(a) for key, a in kwargs.items()})
+        node.meta["val"] = torch.empty_strided(tried.shape, tried.stride(), dtype=tried.dtype, device="meta")
     else:
         node.meta["val"] = value(like)
     return node
 
 
-def _meta(argument: Any) -> Any:
-    return value(argument) if is_op(argument) else argument
+def _zeros(argument: Any) -> Any:
+    if not is_op(argument):
+        return argument
+    described = value(argument)
+    return torch.empty_strided(described.shape, described.stride(), dtype=described.dtype).zero_()
 
 
 def same_layout(a: Any, b: Any) -> bool:

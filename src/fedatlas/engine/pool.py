@@ -165,13 +165,15 @@ class PoolExecutor:
         slot = -(-slot // mmap.PAGESIZE) * mmap.PAGESIZE
         self.arena = Arena(mmap.mmap(-1, told + told // 4 + ROOM), mmap.mmap(-1, slot * max(slots, 16)), slot)
         self.workers = []
+        others = gc.get_freeze_count()  # frozen by whoever imported us: left so
         gc.collect()
         gc.freeze()  # collected objects would be copied page by page in every worker
         try:
             for _ in range(self.count):
                 self.workers.append(self._fork(self.arena))
         finally:
-            gc.unfreeze()
+            if not others:
+                gc.unfreeze()
         return self.arena
 
     def _fork(self, arena: Arena) -> Worker:

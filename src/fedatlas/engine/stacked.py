@@ -145,6 +145,7 @@ def plain_loss(flat: Flat) -> None:
             for user in list(node.users):
                 picked = insert(user, aten.gather.default, log_p, 1, insert(user, aten.unsqueeze.default, labels, 1))
                 swap(user, insert(user, aten.neg.default, insert(user, aten.mean.dim, picked, [0, 1])))
+            node.graph.erase_node(node)
 
 
 def any_count(texts: Sequence[str]) -> str:
