@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comparison import problem_of, settings
 from fedatlas.algorithms.fedseq import Grouping, fedseq, fewest, groups, picker
 from fedatlas.algorithms.grouping import (
     TAU,
@@ -29,6 +30,7 @@ from fedatlas.algorithms.grouping import (
 )
 from fedatlas.errors import ConfigError
 from federation import Deep, federation, rows
+from oracles.grouping import superclients
 
 TOY = {1: np.array([0.1, 0.9]), 2: np.array([0.2, 0.8]), 3: np.array([0.9, 0.1]), 4: np.array([0.7, 0.3])}
 EVEN = np.array([0.5, 0.5])
@@ -38,6 +40,36 @@ def greedy(vectors: Mapping[int, np.ndarray], tau: Any, size: int) -> list[list[
     ones = dict.fromkeys(vectors, 1)
     start = np.full(len(next(iter(vectors.values()))), 1 / len(next(iter(vectors.values()))))
     return form(greedy_pick(vectors, ones, tau, first="best", start=start, seed=1), ones, Limits(size, size))
+
+
+WHOLE: list[
+    tuple[dict[str, Any], dict[str, Any]]
+] = [  # FedSeq's keys, and what else the oracle is told in its own words
+    *(({"psi": "conf", "metric": name}, {}) for name in TAU),
+    ({"psi": "conf", "metric": "gini", "normalise": "softmax"}, {"softened": True}),
+    ({"psi": "conf", "metric": "kl", "max_clients": 3, "min_examples": 28}, {}),
+    ({"psi": "clf", "metric": "cosine"}, {"even_start": False}),
+    (
+        {"psi": "clf", "metric": "wasserstein_values", "layers": "last"},
+        {"even_start": False, "layers": ("head.weight",)},
+    ),
+    ({"psi": "clf", "metric": "cosine", "start": "code"}, {}),
+]
+
+
+@pytest.mark.parametrize(("keys", "told"), WHOLE, ids=lambda keys: ",".join(map(str, keys.values())))
+def test_agrees_with_its_oracle(keys: dict[str, Any], told: dict[str, Any]) -> None:
+    """From w_0 to the groups: 17 clients train, become vectors, are grouped (tests/oracles/grouping.py)."""
+    given = {"min_examples": 30, "max_clients": 6, "pretrain_epochs": 3, **keys}
+    fed = federation(
+        fedseq(**given), rows((5, 12, 9, 21, 7, 16, 8, 11, 14, 6, 10, 13, 15, 9, 18, 4, 8)), weight_decay=0.01
+    )
+    problem = problem_of(fed, [], settings(fed.bench.algorithm, {}))
+    asked = {name: given[name] for name in ("psi", "metric", "min_examples", "max_clients", "pretrain_epochs")}
+    formed = superclients(problem, **asked, **told)
+    assert [list(group) for group in problem.groups] == formed
+    assert len(formed) >= 4
+    assert formed != form(random_pick(range(17), 1), problem.n, Limits(given["min_examples"], given["max_clients"]))
 
 
 def test_the_thesis_toy_example() -> None:
