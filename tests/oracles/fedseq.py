@@ -29,6 +29,7 @@ CASES: list[dict[str, Any]] = [
     {"phi": "random", "passes": 2, "rule": {**DYN, "alpha_by_size": True}},
     {"phi": "random", "passes": 2, "rule": MOON},
     {"phi": "random", "rule": MOON, "anchor": "server"},
+    {"phi": "random", "group_size": 3, "problem": {"epochs": 3, "stragglers": True, "decay": 0.9}},
 ]
 
 Memory = dict[int, Tensor]  # client -> FedDyn's gradient of its last visit, or MOON's previous model
