@@ -57,8 +57,8 @@ def test_longer_work_does_not_shift_the_optimum() -> None:
     # stationary in the limit: sum p_k s_k a_k (x - b_k) = 0 with s_k = tau_k (FedAvg) or 1 (FedNova)
     for name, limit in (("fedavg", -26 / 28), ("fednova", -0.5)):
         fed = quadratics(ALGORITHMS[name](), [1.0, 3.0], [1.0, -1.0], [1, 1], tau=1)
-        server, _ = play(fed, everyone(fed, 500), lr=2e-3, budgets={0: Budget(steps=1), 1: Budget(steps=9)})
-        assert x_of(server) == pytest.approx(limit, abs=0.01)
+        server, _ = play(fed, everyone(fed, 200), lr=5e-3, budgets={0: Budget(steps=1), 1: Budget(steps=9)})
+        assert x_of(server) == pytest.approx(limit, abs=0.03)
 
 
 def test_unequal_steps_with_momentum_move_by_the_mean_gradient() -> None:

@@ -85,12 +85,12 @@ def test_the_stronger_the_pull_the_nearer_the_global_model() -> None:
     """lam -> infinity gives w_t: at eta lam = 1 a step ends eta g away from it."""
     away = []
     for lam in (0.0, 1.0, 10.0, 1000.0):
-        fed = federation(ALGORITHMS["ditto"](lam=lam, personal_epochs=30), WIDE)
+        fed = federation(ALGORITHMS["ditto"](lam=lam, personal_epochs=10), WIDE)
         before, host = play(fed, everyone(fed, 3), lr=0.001)
         play(fed, everyone(fed, 1), server=before, host=host, first=4, lr=0.001)
         away.append(max((state(host, k)["v"] - before["model"]).norm() for k in range(len(SIZES))))
     assert away == sorted(away, reverse=True)
-    assert away[-1] < 0.02 * away[0]
+    assert away[-1] < 0.06 * away[0]
 
 
 WIDE = rows()
