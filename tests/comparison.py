@@ -18,7 +18,21 @@ from fedatlas.data.batches import Draw, Rows, batches, parted_rows, public_rows
 from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
 from fedatlas.rng import numpy_stream
-from federation import SIZES, TWO, Deep, Federation, Normed, Smooth, another, cohorts, federation, play, rows, sgd
+from federation import (
+    SIZES,
+    TWO,
+    Convolved,
+    Deep,
+    Federation,
+    Normed,
+    Smooth,
+    another,
+    cohorts,
+    federation,
+    play,
+    rows,
+    sgd,
+)
 from oracles.problem import EVERYBODY, Problem
 
 FOLDER = Path(__file__).parent / "oracles"
@@ -33,6 +47,7 @@ DEFAULTS: Mapping[str, Any] = {
     "decay": 1.0,  # of the rate, from round to round
 }
 SEED = 1
+NETWORKS = {"normed": Normed, "deep": Deep, "convolved": Convolved}
 
 
 def oracles() -> dict[str, ModuleType]:
@@ -130,7 +145,7 @@ def disagreement(name: str, case: Mapping[str, Any], build: Callable[..., Algori
         budget=Budget(epochs=keys["epochs"]),
         weight_decay=keys["weight_decay"],
         several=TWO if keys.get("several") else None,
-        make=Normed if keys.get("normed") else Deep if keys.get("deep") else Smooth,
+        make=next((NETWORKS[name] for name in NETWORKS if keys.get(name)), Smooth),
     )
     problem = problem_of(fed, cohorts(keys["rounds"], clients, keys["m"]), keys)
     expected = oracles()[name].run(problem, **parameters)

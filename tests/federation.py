@@ -70,6 +70,20 @@ class Deep(nn.Module):
         return self.head(torch.tanh(self.second(torch.tanh(self.hidden(x)))))
 
 
+class Convolved(nn.Module):
+    """Four numbers as a picture of 2 x 2, two convolutions, 3 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Conv2d(1, 5, 2, padding=1)
+        self.second = nn.Conv2d(5, 4, 2)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.hidden(x.reshape(-1, 1, 2, 2)))
+        return self.head(torch.tanh(self.second(x)).flatten(1))
+
+
 class Normed(nn.Module):
     """4 - 6 - 3 with batch norm: its running statistics are buffers."""
 

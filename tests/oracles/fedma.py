@@ -1,4 +1,5 @@
-"""FedMA: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, Algorithm 1, with communication, on dense layers.
+"""FedMA: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, Algorithm 1, with communication, on dense layers and
+convolutions (a filter with its bias is the unit; behind the last of them a picture is flattened channel by channel).
 
 Matching as in Yurochkin et al., ICML 2019 (PFNM): the gain of putting a neuron into an atom is twice the change of
 log N(members | theta) N(theta | mu0, sigma0^2) maximised over theta, plus the beta-Bernoulli prior's log odds. It is computed here from
@@ -24,6 +25,8 @@ CASES: list[dict[str, Any]] = [
     {"problem": {"deep": True, "rounds": 5}},
     {"gamma": 7.0, "retrain_lr": 0.5, "retrain_epochs": 3, "averaging": "map", "problem": {"deep": True, "rounds": 4}},
     {"last_epochs": 3, "last_weight_decay": 0.1, "problem": {"rounds": 6}},
+    {"problem": {"convolved": True, "rounds": 5}},
+    {"gamma": 7.0, "retrain_epochs": 1, "averaging": "map", "problem": {"convolved": True, "rounds": 4}},
 ]
 
 
@@ -103,11 +106,23 @@ def layers_of(p: Named) -> list[str]:
     return [name.removesuffix(".weight") for name in p if name.endswith(".weight")]
 
 
+def convolved(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, border: int) -> torch.Tensor:
+    """Every place of a picture (n, in, h, w), with a border of zeros, under every filter (out, in, a, b)."""
+    a, b = weight.shape[2:]
+    x = torch.nn.functional.pad(x, (border,) * 4)
+    patches = x.unfold(2, a, 1).unfold(3, b, 1)  # (n, in, h', w', a, b)
+    return torch.einsum("nihwab,oiab->nohw", patches, weight) + bias[:, None, None]
+
+
 def loss(p: Named, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     *hidden, last = layers_of(p)
-    for layer in hidden:
-        x = torch.tanh(x @ p[f"{layer}.weight"].T + p[f"{layer}.bias"])
-    logits = x @ p[f"{last}.weight"].T + p[f"{last}.bias"]
+    for at, layer in enumerate(hidden):
+        weight, bias = p[f"{layer}.weight"], p[f"{layer}.bias"]
+        if weight.dim() == 4:  # four numbers are a picture of 2 x 2; its border is the first layer's
+            x = torch.tanh(convolved(x if at else x.reshape(-1, 1, 2, 2), weight, bias, 0 if at else 1))
+        else:
+            x = torch.tanh(x.flatten(1) @ weight.T + bias)
+    logits = x.flatten(1) @ p[f"{last}.weight"].T + p[f"{last}.bias"]
     return (logits.logsumexp(1) - logits[torch.arange(len(y)), y]).mean()
 
 
@@ -131,12 +146,18 @@ def sgd(problem: Problem, p: Named, free: list[str], batches: Any, lr: float, de
     return named(w)
 
 
+def columns(units: list[int], block: int) -> list[int]:
+    """Where a layer reads these units of the one before: ``block`` places of a flattened picture each."""
+    return [block * unit + place for unit in units for place in range(block)]
+
+
 def part_of(W: Named, units: dict[str, list[int]]) -> Named:
     """The network of some units of each hidden layer."""
     own, before = {}, None
     for layer in layers_of(W):
         weight, bias = W[f"{layer}.weight"], W[f"{layer}.bias"]
-        weight = weight if before is None else weight[:, units[before]]
+        if before is not None:
+            weight = weight[:, columns(units[before], weight.shape[1] // len(W[f"{before}.bias"]))]
         mine = units.get(layer, list(range(len(bias))))
         own |= {f"{layer}.weight": weight[mine], f"{layer}.bias": bias[mine]}
         before = layer
@@ -175,19 +196,24 @@ def run(
             w[k] = sgd(problem, w[k], [*hidden, last], problem.batches(number, k), problem.lr)
         mine, W = {k: {} for k in cohort}, {}
         for at, layer in enumerate(hidden):
-            v = {k: torch.cat([x[f"{layer}.weight"], x[f"{layer}.bias"][:, None]], 1).numpy() for k, x in w.items()}
+            v = {
+                k: torch.cat([x[f"{layer}.weight"].flatten(1), x[f"{layer}.bias"][:, None]], 1).numpy()
+                for k, x in w.items()
+            }
             mu0 = np.append(np.zeros(v[cohort[0]].shape[1] - 1), mu0_bias)
             pi = match(v, sigma2, sigma0_2, mu0, gamma, sweeps, problem.stream("matching", number, at))
             theta, members[layer] = averaged(v, pi, mu0, sigma2 / sigma0_2 if averaging == "map" else 0.0)
-            W |= {f"{layer}.weight": torch.tensor(theta[:, :-1]), f"{layer}.bias": torch.tensor(theta[:, -1])}
+            filters = torch.tensor(theta[:, :-1]).reshape(-1, *w[cohort[0]][f"{layer}.weight"].shape[1:])
+            W |= {f"{layer}.weight": filters, f"{layer}.bias": torch.tensor(theta[:, -1])}
             later = [*hidden, last][at + 1 :]
             at_last = later == [last]
             rate, times = problem.lr * (last_lr if at_last else retrain_lr), (at_last and last_epochs) or passes
             for k in cohort:
                 mine[k][layer] = pi[k]
                 inputs = w[k][f"{later[0]}.weight"]
-                wide = torch.zeros(len(inputs), len(theta), dtype=torch.float64)
-                wide[:, pi[k]] = inputs
+                block = inputs.shape[1] // len(pi[k])
+                wide = torch.zeros(len(inputs), len(theta) * block, *inputs.shape[2:], dtype=torch.float64)
+                wide[:, columns(pi[k], block)] = inputs
                 after = {**w[k], **W, f"{later[0]}.weight": wide}
                 rest = problem.batches(number, k, times, (at + 1) * max(problem.epochs, times))
                 w[k] = sgd(problem, after, later, rest, rate, last_weight_decay if at_last else None)
