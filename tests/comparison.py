@@ -25,6 +25,7 @@ from federation import (
     Deep,
     Federation,
     Normed,
+    Recurrent,
     Smooth,
     another,
     cohorts,
@@ -47,7 +48,7 @@ DEFAULTS: Mapping[str, Any] = {
     "decay": 1.0,  # of the rate, from round to round
 }
 SEED = 1
-NETWORKS = {"normed": Normed, "deep": Deep, "convolved": Convolved}
+NETWORKS = {"normed": Normed, "deep": Deep, "convolved": Convolved, "recurrent": Recurrent}
 
 
 def oracles() -> dict[str, ModuleType]:

@@ -84,6 +84,18 @@ class Convolved(nn.Module):
         return self.head(torch.tanh(self.second(x)).flatten(1))
 
 
+class Recurrent(nn.Module):
+    """Four numbers as two steps of two, an LSTM, 3 classes from its last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(2, 5, batch_first=True)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x.reshape(-1, 2, 2))[0][:, -1])
+
+
 class Normed(nn.Module):
     """4 - 6 - 3 with batch norm: its running statistics are buffers."""
 

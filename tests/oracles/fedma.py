@@ -1,5 +1,8 @@
-"""FedMA: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, Algorithm 1, with communication, on dense layers and
-convolutions (a filter with its bias is the unit; behind the last of them a picture is flattened channel by channel).
+"""FedMA: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, Algorithm 1, with communication, on dense layers,
+convolutions (a filter with its bias is the unit; behind the last of them a picture is flattened channel by channel) and an LSTM.
+
+Everywhere but in the problem itself a layer's tensors have its units first and its inputs second: an LSTM's weights are (units, inputs, 4
+gates), its biases (units, 2 x 4 gates), and ``own`` (units, units, 4 gates) are the weights from hidden state to hidden state.
 
 Matching as in Yurochkin et al., ICML 2019 (PFNM): the gain of putting a neuron into an atom is twice the change of
 log N(members | theta) N(theta | mu0, sigma0^2) maximised over theta, plus the beta-Bernoulli prior's log odds. It is computed here from
@@ -27,7 +30,10 @@ CASES: list[dict[str, Any]] = [
     {"last_epochs": 3, "last_weight_decay": 0.1, "problem": {"rounds": 6}},
     {"problem": {"convolved": True, "rounds": 5}},
     {"gamma": 7.0, "retrain_epochs": 1, "averaging": "map", "problem": {"convolved": True, "rounds": 4}},
+    {"problem": {"recurrent": True, "rounds": 5}},
+    {"gamma": 7.0, "sigma0_2": 4.0, "averaging": "map", "problem": {"recurrent": True, "rounds": 4, "m": 5}},
 ]
+KINDS = ("weight", "bias", "own")
 
 
 def fit(members: list[np.ndarray], s: float, s0: float, mu0: np.ndarray) -> float:
@@ -101,6 +107,38 @@ def averaged(
     return theta, members
 
 
+def units_first(start: Named) -> Named:
+    """The problem's tensors with the units first; torch has an LSTM's gates one after another."""
+    out: Named = {}
+    for name, x in start.items():
+        layer, _, kind = name.rpartition(".")
+        if not kind.endswith("_l0"):
+            out[name] = x
+            continue
+        gates = x.reshape(4, len(x) // 4, *x.shape[1:]).movedim(0, -1)
+        if kind.startswith("weight"):
+            out[f"{layer}.{'weight' if 'ih' in kind else 'own'}"] = gates
+        else:
+            both = [out[f"{layer}.bias"]] if f"{layer}.bias" in out else []
+            out[f"{layer}.bias"] = torch.cat([*both, gates], 1)
+    return out
+
+
+def as_given(p: Named, start: Named) -> list[torch.Tensor]:
+    """The inverse, in the order of the problem's tensors."""
+    out = []
+    for name in start:
+        layer, _, kind = name.rpartition(".")
+        if not kind.endswith("_l0"):
+            out.append(p[name])
+            continue
+        found = p[f"{layer}.{'bias' if 'bias' in kind else 'weight' if 'ih' in kind else 'own'}"]
+        if "bias" in kind:
+            found = found[:, :4] if "ih" in kind else found[:, 4:]
+        out.append(found.movedim(-1, 0).flatten(0, 1))
+    return out
+
+
 def layers_of(p: Named) -> list[str]:
     """The names of the layers, the last one's last."""
     return [name.removesuffix(".weight") for name in p if name.endswith(".weight")]
@@ -114,12 +152,26 @@ def convolved(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, border:
     return torch.einsum("nihwab,oiab->nohw", patches, weight) + bias[:, None, None]
 
 
+def last_state(x: torch.Tensor, p: Named, layer: str) -> torch.Tensor:
+    """An LSTM's hidden state behind the last of the steps x (n, steps, inputs)."""
+    weight, own, bias = p[f"{layer}.weight"], p[f"{layer}.own"], p[f"{layer}.bias"]
+    h = c = torch.zeros(len(x), len(weight), dtype=x.dtype)
+    for step in x.unbind(1):
+        gates = torch.einsum("ni,uig->nug", step, weight) + torch.einsum("nv,uvg->nug", h, own)
+        i, f, g, o = (gates + bias[:, :4] + bias[:, 4:]).unbind(2)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+    return h
+
+
 def loss(p: Named, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     *hidden, last = layers_of(p)
     for at, layer in enumerate(hidden):
         weight, bias = p[f"{layer}.weight"], p[f"{layer}.bias"]
         if weight.dim() == 4:  # four numbers are a picture of 2 x 2; its border is the first layer's
             x = torch.tanh(convolved(x if at else x.reshape(-1, 1, 2, 2), weight, bias, 0 if at else 1))
+        elif weight.dim() == 3:  # or two steps of two numbers
+            x = last_state(x.reshape(-1, 2, 2), p, layer)
         else:
             x = torch.tanh(x.flatten(1) @ weight.T + bias)
     logits = x.flatten(1) @ p[f"{last}.weight"].T + p[f"{last}.bias"]
@@ -128,7 +180,7 @@ def loss(p: Named, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def sgd(problem: Problem, p: Named, free: list[str], batches: Any, lr: float, decay: float | None = None) -> Named:
     """Steps on the tensors of the layers ``free`` alone."""
-    names = [f"{layer}.{kind}" for layer in free for kind in ("weight", "bias")]
+    names = [f"{layer}.{kind}" for layer in free for kind in KINDS if f"{layer}.{kind}" in p]
     shapes = [p[name].shape for name in names]
     w, u = torch.cat([p[name].reshape(-1) for name in names]), 0.0
 
@@ -160,8 +212,39 @@ def part_of(W: Named, units: dict[str, list[int]]) -> Named:
             weight = weight[:, columns(units[before], weight.shape[1] // len(W[f"{before}.bias"]))]
         mine = units.get(layer, list(range(len(bias))))
         own |= {f"{layer}.weight": weight[mine], f"{layer}.bias": bias[mine]}
+        if f"{layer}.own" in W:
+            own[f"{layer}.own"] = W[f"{layer}.own"][mine][:, mine]
         before = layer
     return own
+
+
+def vectors(p: Named, layer: str) -> np.ndarray:
+    """What tells a layer's units apart: incoming weights, then biases."""
+    return torch.cat(
+        [p[f"{layer}.weight"].flatten(1), p[f"{layer}.bias"].reshape(len(p[f"{layer}.bias"]), -1)], 1
+    ).numpy()
+
+
+def matched_layer(
+    w: dict[int, Named], layer: str, pi: dict[int, list[int]], theta: np.ndarray, members: list[int]
+) -> Named:
+    """The global layer from its units' vectors; weights from hidden to hidden are renamed on both sides and averaged over members."""
+    one = next(iter(w.values()))
+    weight, bias = one[f"{layer}.weight"], one[f"{layer}.bias"]
+    at, G = weight[0].numel(), len(theta)
+    found = torch.tensor(theta)
+    out = {
+        f"{layer}.weight": found[:, :at].reshape(G, *weight.shape[1:]),
+        f"{layer}.bias": found[:, at:].reshape(G, *bias.shape[1:]),
+    }
+    if f"{layer}.own" in one:
+        total = torch.zeros(G, G, 4, dtype=torch.float64)
+        for k, names in pi.items():
+            for u, unit in enumerate(names):
+                for v, other in enumerate(names):
+                    total[unit, other] += w[k][f"{layer}.own"][u, v]
+        out[f"{layer}.own"] = total / torch.tensor(members)[:, None, None]
+    return out
 
 
 def run(
@@ -179,7 +262,7 @@ def run(
     last_epochs: int = 0,
     last_weight_decay: float | None = None,
 ) -> dict[str, Any]:
-    W = dict(problem.start)
+    W = units_first(problem.start)
     *hidden, last = layers_of(W)
     size = {layer: len(W[f"{layer}.bias"]) for layer in hidden}
     members = {layer: [0] * size[layer] for layer in hidden}
@@ -196,15 +279,12 @@ def run(
             w[k] = sgd(problem, w[k], [*hidden, last], problem.batches(number, k), problem.lr)
         mine, W = {k: {} for k in cohort}, {}
         for at, layer in enumerate(hidden):
-            v = {
-                k: torch.cat([x[f"{layer}.weight"].flatten(1), x[f"{layer}.bias"][:, None]], 1).numpy()
-                for k, x in w.items()
-            }
-            mu0 = np.append(np.zeros(v[cohort[0]].shape[1] - 1), mu0_bias)
+            v = {k: vectors(x, layer) for k, x in w.items()}
+            mu0 = np.full(v[cohort[0]].shape[1], mu0_bias)
+            mu0[: w[cohort[0]][f"{layer}.weight"][0].numel()] = 0.0
             pi = match(v, sigma2, sigma0_2, mu0, gamma, sweeps, problem.stream("matching", number, at))
             theta, members[layer] = averaged(v, pi, mu0, sigma2 / sigma0_2 if averaging == "map" else 0.0)
-            filters = torch.tensor(theta[:, :-1]).reshape(-1, *w[cohort[0]][f"{layer}.weight"].shape[1:])
-            W |= {f"{layer}.weight": filters, f"{layer}.bias": torch.tensor(theta[:, -1])}
+            W |= matched_layer(w, layer, pi, theta, members[layer])
             later = [*hidden, last][at + 1 :]
             at_last = later == [last]
             rate, times = problem.lr * (last_lr if at_last else retrain_lr), (at_last and last_epochs) or passes
@@ -222,4 +302,4 @@ def run(
         share = {k: torch.where(total > 0, n_kc[k] / total.clamp(min=1), 1 / len(cohort)) for k in cohort}
         W[f"{last}.weight"] = sum(share[k][:, None] * w[k][f"{last}.weight"] for k in cohort)
         W[f"{last}.bias"] = sum(share[k] * w[k][f"{last}.bias"] for k in cohort)
-    return {"model": torch.cat([W[name].reshape(-1) for name in problem.start])}
+    return {"model": torch.cat([x.reshape(-1) for x in as_given(W, problem.start)])}
