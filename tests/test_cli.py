@@ -35,6 +35,12 @@ def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> 
     assert "--resume" in twice.stderr
 
 
+def test_tables_in_a_dict_are_told_how_to_be_passed() -> None:
+    for call in (run, Experiment.of):
+        with pytest.raises(ConfigError, match=r"Experiment.of\(rounds=2\)"):
+            call({"rounds": 2})
+
+
 def test_a_plugin_brings_an_algorithm(tmp_path: Path) -> None:
     from fedatlas.experiment.plugins import load_plugins
 

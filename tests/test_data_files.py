@@ -126,6 +126,7 @@ def test_rows_without_a_target(tmp_path):
         ("a,b\n1,x\n2,y\n", {"label": "b", "task": "numbers"}, "it cannot be a number"),
         ("a,b,c\n1,x,\n2,y,q\n", {"label": "b", "client": "c"}, "client column 'c' is missing in 1 rows"),
         ("a,b,c\n1,x,-1\n2,y,2\n", {"label": "b", "weight": "c"}, "numbers from 0 up"),
+        ("a,b\n1,x\n2,y\n", {"label": "b", "client": "b"}, "data.client = 'b' is the label"),
         ("a,b\n" + "\n".join(f"name{i},{i % 2}" for i in range(300)), {"label": "b"}, "300 different texts.*data.drop"),
     ],
 )
@@ -139,12 +140,20 @@ def test_a_table_that_cannot_be_used_says_why(tmp_path, text, keys, message):
 def test_a_path_that_is_not_there_or_not_known(tmp_path):
     with pytest.raises(DataError, match="there is no file or folder"):
         load(tmp_path / "no.csv", label="y")
+    with pytest.raises(DataError, match=r"'no.csv' in '.+', from where a relative path is taken"):
+        load("no.csv", label="y")
     (tmp_path / "x.doc").touch()
     with pytest.raises(DataError, match=r"is neither .npz nor .csv"):
         load(tmp_path / "x.doc")
     (tmp_path / "x.npz").write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"cannot be read as .npz"):
         load(tmp_path / "x.npz")
+    np.savez_compressed(tmp_path / "whole.npz", x_train=np.arange(200.0).reshape(-1, 2), y_train=np.arange(100) % 2)
+    whole = (tmp_path / "whole.npz").read_bytes()
+    for damaged in (whole[:-100], whole[:100], whole[:80] + bytes(40) + whole[120:]):
+        (tmp_path / "x.npz").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"cannot be read as .npz"):
+            load(tmp_path / "x.npz")
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n")[:-6])
     with pytest.raises(DataError, match="cannot be read as a table"):
         load(tmp_path / "x.csv.gz", label="b")

@@ -183,7 +183,7 @@ def test_validation_rows_are_called_so_and_test_rows_are_judged_once(tmp_path: P
 def test_how_to_repeat_a_run_names_its_plugins_and_its_own_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins, "LOADED", ["my plan.py"])
+    monkeypatch.setattr(plugins, "LOADED", {"my plan.py": "its SHA-256"})
     done = run(Experiment(config.read(None, FEW)), out=tmp_path / "a", baselines=False)
     assert (
         "fedatlas run experiment.toml --no-baselines --plugin &#39;my plan.py&#39;"
@@ -293,6 +293,11 @@ def test_doctor_knows_every_extra() -> None:
         ("algorithm={name='fedmd', temperature=3}", "algorithm.temperature = 3 is not used: digest = 'l1'"),
         ("algorithm={name='ifca', clusters=1, starts=7}", "algorithm.starts = 7 is not used: there is one cluster"),
         ("algorithm={name='fesem', clusters=1, pretrain_epochs=7}", "algorithm.pretrain_epochs = 7 is not used"),
+        ("local.eps=0.1", "local.eps is not used: it is Adam's"),
+        ("local.betas=[0.5, 0.9]", "local.betas is not used: it is Adam's"),
+        ("evaluation.validation=0.3", "evaluation.validation is not used"),
+        ("failures.stragglers=0.5", "failures.stragglers is not used: a straggler runs 1 to"),
+        ("failures.straggler_policy='drop'", "failures.straggler_policy is not used"),
     ],
 )
 def test_what_does_nothing_beside_another_key_is_said(chosen: str, said: str) -> None:

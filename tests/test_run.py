@@ -171,6 +171,10 @@ def test_load_and_predict(tmp_path: Path) -> None:
     right = (table["prediction"].astype(int).to_numpy() == setup.dataset.y_test.numpy()).mean()
     assert right == pytest.approx(done.summary["final"]["accuracy"])
     assert table.filter(like="p_").sum(axis=1).to_numpy() == pytest.approx(1)
+    rows = setup.dataset.x_test.float().numpy()
+    rows[2] = np.inf
+    with pytest.raises(DataError, match=r"^row 2 \(from 0\) holds an infinite or missing number"):
+        fedatlas.predict(done.path, rows)
 
 
 def test_a_network_of_ones_own(tmp_path: Path) -> None:

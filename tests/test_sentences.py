@@ -17,7 +17,7 @@ from torch import nn
 import fedatlas
 from fedatlas import Experiment, cli
 from fedatlas.errors import ConfigError, DataError, FedatlasError
-from fedatlas.experiment import catalogue, config
+from fedatlas.experiment import catalogue, config, plugins
 from fedatlas.experiment.api import run
 from fedatlas.experiment.setup import set_up
 from fedatlas.registry import PLUGINS
@@ -214,6 +214,7 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     """``command("run", ...)`` as the shell would call it, in this process; plug-ins last for one call."""
 
     def call(*words: str) -> Done:
+        monkeypatch.setattr(plugins, "LOADED", {})
         for kind in PLUGINS:
             monkeypatch.setitem(PLUGINS, kind, {})
         monkeypatch.setattr(sys, "argv", ["fedatlas", *words])
@@ -246,6 +247,12 @@ def test_a_plugin_reaches_every_command(tmp_path: Path, command: Callable[..., D
         assert done.code == 0, (words, done.stderr)
         assert said in done.stdout, (words, done.stdout)
     assert "unknown model 'tiny'" in command("predict", str(out), str(tmp_path / "new.npz")).stderr
+    (tmp_path / "mine.py").write_text(PLUGIN + "# changed\n")
+    refused = command("run", "--resume", str(out), "rounds=2", *plugin)
+    assert refused.code == 2
+    assert "was begun with another" in refused.stderr
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    assert command("run", "--resume", str(out), "rounds=2", *plugin).code == 0
 
 
 @pytest.mark.parametrize(

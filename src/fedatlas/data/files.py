@@ -14,7 +14,7 @@ from fedatlas.data.frame import Roles, TaskChoice, is_quantity, read_table
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Part, Request, at_least
 from fedatlas.data.preprocess import Preprocess
-from fedatlas.data.store import read_npz, sha256
+from fedatlas.data.store import members_of, read_npz, sha256
 from fedatlas.data.tables import from_frames
 from fedatlas.errors import ConfigError, DataError
 
@@ -56,7 +56,8 @@ def load_file(
             )
         return load_pictures(where, size)
     if not where.exists():
-        raise DataError(f"data.path: there is no file or folder '{path}'.")
+        seen = "" if where.is_absolute() else f" in '{Path.cwd()}', from where a relative path is taken"
+        raise DataError(f"data.path: there is no file or folder '{path}'{seen}.")
     facts: dict[str, Any] = {"files": [{"file": where.name, "sha256": sha256(where)}]}
     if where.suffix == ".npz":
         _only(given, "a .npz")
@@ -84,12 +85,12 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "") -> Loaded:
     are pictures, (n, h, w) or (n, channels, h, w), divided by 255; other integers of two dimensions are token ids where
     they are int64, else numbers. A target of whole numbers is a class each (`task` overrides), (n, length) one a step.
     """
-    names = _members(path)
+    names = members_of(path)
     has_test = {"x_test", "y_test"} <= names
     optional = {"client_train", "client_test", "weight_train", "weight_test", "class_names"} & names
     a = read_npz(path, {"x_train", "y_train", *(("x_test", "y_test") if has_test else ()), *optional})
     if test_file:
-        more = {"client_test", "weight_test"} & _members(Path(test_file))
+        more = {"client_test", "weight_test"} & members_of(Path(test_file))
         a = {name: x for name, x in a.items() if not name.endswith("_test")}
         a |= read_npz(Path(test_file), {"x_test", "y_test", *more})
         has_test = True
@@ -115,14 +116,6 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "") -> Loaded:
     scale, shift = ((1 / 255,) * xs[0].shape[1], (0.0,) * xs[0].shape[1]) if picture else ((), ())
     test = parts[1] if has_test else None
     return Loaded(parts[0], test, kind, class_names, client_names=client_names, scale=scale, shift=shift)
-
-
-def _members(path: Path) -> set[str]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return set(file.files)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"'{path}' cannot be read as .npz ({error}).") from error
 
 
 def _inputs(x: np.ndarray, what: str) -> Tensor:
@@ -246,7 +239,7 @@ def read_inputs(path: str | Path, preprocess: Preprocess) -> Tensor:
         return preprocess.apply(np.stack([read_picture(p, size, channels == 3) for p in listed]))
     if where.suffix != ".npz":
         return preprocess.apply(read_table(where))
-    name = next((name for name in ("x", "x_test") if name in _members(where)), "x")
+    name = next((name for name in ("x", "x_test") if name in members_of(where)), "x")
     x = read_npz(where, (name,))[name]
     return preprocess.apply(x[:, None] if x.ndim == 3 and len(preprocess.shape) == 3 else x)
 

@@ -78,7 +78,7 @@ _EMNIST = "G. Cohen, S. Afshar, J. Tapson and A. van Schaik, EMNIST: extending M
 _GREY = "divided by 255"
 _COLOUR = "(p / 255 - mean) / sd per channel, mean .4914 .4822 .4465, sd .2023 .1994 .2010"
 _TABLE = "numbers standardised over all clients from sums (federated), categories one-hot"
-_OWNED = "the user's"
+_OWNED = "the user's own"
 
 _FIXED = (
     Source(

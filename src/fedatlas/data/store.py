@@ -24,6 +24,7 @@ import platformdirs
 from fedatlas.errors import DataError
 
 ENVIRONMENT = "FEDATLAS_DATA"
+UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)  # a damaged .npz
 LARGE = 4_000_000  # bytes of a prepared file from which unpacking it takes a second or more
 
 
@@ -131,7 +132,16 @@ def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> dict[s
                 has = ", ".join(file.files)
                 raise DataError(f"'{path}' has no array '{missing[0]}': it holds {has}.")
             return {name: file[name] for name in (file.files if whole else names)}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
+    except UNREADABLE as error:
+        raise DataError(f"'{path}' cannot be read as .npz ({error}).") from error
+
+
+def members_of(path: Path) -> set[str]:
+    """The names of a ``.npz``'s arrays; DataError where the file cannot be read."""
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            return set(file.files)
+    except (*UNREADABLE, TypeError, AttributeError) as error:  # the last two: an array that is no archive
         raise DataError(f"'{path}' cannot be read as .npz ({error}).") from error
 
 

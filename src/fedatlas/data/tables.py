@@ -17,7 +17,7 @@ from fedatlas.data.formats import member
 from fedatlas.data.frame import Encoded, Roles, TaskChoice, encode_table, read_table
 from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.store import Found, provenance, write_table
-from fedatlas.errors import DataError
+from fedatlas.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +71,9 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unla
     """
     import pandas as pd
 
+    for role, column in (("client", roles.client), ("weight", roles.weight)):
+        if column and column == roles.label:
+            raise ConfigError(f"data.{role} = '{column}' is the label: name another column.")
     table = frames[0]
     if len(frames) == 2:
         absent = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]

@@ -12,7 +12,7 @@ from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.loaded import strange_classes
 from fedatlas.engine.model import NO_FEATURES, Network
 from fedatlas.errors import ConfigError
-from fedatlas.experiment.config import ExperimentConfig, LocalConfig
+from fedatlas.experiment.config import ExperimentConfig, LocalConfig, Table
 from fedatlas.models import has_batch_norm
 from fedatlas.registry import defaults, find, shown
 
@@ -78,6 +78,14 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
         out.append(
             f"data.client is not used: partition.name = '{config.partition.name}' says who holds what; 'natural' takes the column's owners."
         )
+    if config.local.optimizer == "sgd":
+        out += [f"local.{key} is not used: it is Adam's." for key in ("betas", "eps") if altered(config.local, key)]
+    if config.evaluation.on == "test" and altered(config.evaluation, "validation"):
+        out.append("evaluation.validation is not used: evaluation.on = 'test' sets no training rows aside.")
+    if config.failures.stragglers and config.local.epochs == 1 and config.failures.straggler_policy == "keep":
+        out.append("failures.stragglers is not used: a straggler runs 1 to local.epochs epochs, and that is 1 here.")
+    if not config.failures.stragglers and altered(config.failures, "straggler_policy"):
+        out.append("failures.straggler_policy is not used: failures.stragglers = 0.")
     if config.failures.dropout == 1:
         out.append("failures.dropout = 1: nobody ever returns, and the model stays as it is.")
     usual = defaults(find("algorithms", ALGORITHMS, config.algorithm.name))
@@ -88,6 +96,11 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
         if given.get(field, default) not in (default, None):
             out.append(f"{key} = {shown(given[field])} is not used: {why}.")
     return out
+
+
+def altered(table: Table, key: str) -> bool:
+    """Whether a key has another value than its default; config.toml names all keys, so that naming one says nothing."""
+    return bool(getattr(table, key) != type(table).model_fields[key].default)
 
 
 def check_nodes(algorithm: Algorithm, partition: Partition) -> None:

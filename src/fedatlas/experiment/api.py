@@ -40,6 +40,10 @@ class Experiment(NamedTuple):
     @classmethod
     def of(cls, module: nn.Module | None = None, **tables: Any) -> Experiment:
         """From tables as keyword arguments; what is left out has its default."""
+        if isinstance(module, Mapping):
+            raise ConfigError(
+                "Experiment.of takes tables as keyword arguments: Experiment.of(rounds=2), or of(**tables)."
+            )
         return cls(parse(tables), module)
 
     @classmethod
@@ -265,4 +269,6 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
 
 
 def _whole(experiment: Experiment | ExperimentConfig | None) -> Experiment:
+    if isinstance(experiment, Mapping):
+        raise ConfigError("run takes an Experiment: Experiment.of(rounds=2), or Experiment.of(**tables).")
     return experiment if isinstance(experiment, Experiment) else Experiment(experiment or parse({}))

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from fedatlas.data.store import read_json, sha256
 from fedatlas.errors import ConfigError
 from fedatlas.registry import PLUGINS
 
-LOADED: list[str] = []
-"""The files that this process has run, as they were named: a run's record says them."""
+LOADED: dict[str, str] = {}
+"""The files that this process has run, as they were named, and their SHA-256: a run's record says them."""
+RECORD = "plugins.json"
 
 
 def load_plugins(paths: Iterable[Path]) -> None:
@@ -37,4 +39,15 @@ def load_plugins(paths: Iterable[Path]) -> None:
             if not isinstance(builders, dict) or not all(callable(builder) for builder in builders.values()):
                 raise ConfigError(f"--plugin {path}: {kind.upper()} must be a dict of name -> function.")
             PLUGINS[kind] |= builders
-        LOADED.append(str(path))
+        LOADED[str(path)] = sha256(path)
+
+
+def check_unchanged(folder: Path) -> None:
+    """ConfigError where a run that is continued was begun with other text in its plug-ins."""
+    begun = read_json(folder / RECORD)
+    changed = [name for name, digest in begun.items() if digest not in LOADED.values()]
+    if changed:
+        raise ConfigError(
+            f"'{folder}' was begun with another '{changed[0]}' than is given now (its SHA-256 is in {RECORD}): "
+            "pass the file as it was with --plugin, or begin a new run."
+        )

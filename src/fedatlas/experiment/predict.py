@@ -66,6 +66,7 @@ class FinishedRun(NamedTuple):
         parameter = next(used.parameters(), None)
         if x.is_floating_point() and parameter is not None:
             x = x.to(parameter.dtype)
+            check_numbers(x)
         with torch.inference_mode():
             outputs = torch.cat([used(x[at : at + PIECE]) for at in range(0, max(len(x), 1), PIECE)])
         table = as_table(outputs, self.preprocess)
@@ -177,6 +178,14 @@ def read_rows(file: Path, done: Preprocess) -> Tensor:
     if not file.exists():
         raise DataError(f"there is no file '{file}'.")
     return read_inputs(file, done)
+
+
+def check_numbers(x: Tensor) -> None:
+    """DataError for rows of which a model can say nothing."""
+    wrong = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
+    if wrong:
+        rows = "row" if len(wrong) == 1 else f"{len(wrong)} rows, first row"
+        raise DataError(f"{rows} {wrong[0]} (from 0) holds an infinite or missing number: correct it or leave it out.")
 
 
 def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:

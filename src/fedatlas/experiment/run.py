@@ -262,6 +262,8 @@ def run_one(
     """One seed of an experiment, from its beginning or from its last checkpoint."""
     progress = progress or Silent()
     own_module(path, module, resume)
+    if resume:
+        plugins.check_unchanged(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options)
     checkpoints = Checkpoints(path / "checkpoint", setup.config.hash(), setup.config.checkpoint.keep)
@@ -347,6 +349,8 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
         folder.save_model(file_of("initial", name), network.state_dict(params, buffers))
     if setup.own_module:
         folder.write_json(MODULE, {"class": type(setup.network.module).__name__})
+    if plugins.LOADED:
+        folder.write_json(plugins.RECORD, plugins.LOADED)
     folder.write_json("partition.json", setup.partition_record())
     folder.write_json("preprocess.json", setup.preprocess.to_json())
 

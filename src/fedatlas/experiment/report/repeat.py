@@ -54,7 +54,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
     cpu = s["cpu"]
     data: dict[str, Any] = s.get("data_facts", {})
     return [
-        ("data", ". ".join(str(data[key]) for key in ("citation", "licence") if data.get(key))),
+        ("data", ". ".join(dict.fromkeys(str(data[key]) for key in ("citation", "licence") if data.get(key)))),
         ("units", str(data.get("units", ""))),
         (s["algorithm"], facts_text(s.get("algorithm_facts", {}))),
         ("engine", f"{plan['engine']}, step {plan['step']} ({plan['reason']})"),
