@@ -13,7 +13,7 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ import platformdirs
 from fedatlas.errors import DataError
 
 ENVIRONMENT = "FEDATLAS_DATA"
-UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)  # a damaged .npz
 LARGE = 4_000_000  # bytes of a prepared file from which unpacking it takes a second or more
 
 
@@ -124,24 +123,37 @@ def read_prepared(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> dict[str, np.ndarray]:
     """Arrays of a ``.npz`` by name, or all it holds; DataError where the file cannot be read or lacks one of the names."""
-    try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            names = list(names)
-            missing = [name for name in names if name not in file]
-            if missing:
-                has = ", ".join(file.files)
-                raise DataError(f"'{path}' has no array '{missing[0]}': it holds {has}.")
-            return {name: file[name] for name in (file.files if whole else names)}
-    except UNREADABLE as error:
-        raise DataError(f"'{path}' cannot be read as .npz ({error}).") from error
+    with _archive(path) as file:
+        names = list(names)
+        missing = [name for name in names if name not in file]
+        if missing:
+            raise DataError(f"'{path}' has no array '{missing[0]}': it holds {', '.join(file.files)}.")
+        return {name: file[name] for name in (file.files if whole else names)}
 
 
 def members_of(path: Path) -> set[str]:
     """The names of a ``.npz``'s arrays; DataError where the file cannot be read."""
+    with _archive(path) as file:
+        return set(file.files)
+
+
+@contextlib.contextmanager
+def _archive(path: Path) -> Iterator[Any]:
+    """An open ``.npz``; DataError for whatever a damaged one does, at once or when its arrays are read."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return set(file.files)
-    except (*UNREADABLE, TypeError, AttributeError) as error:  # the last two: an array that is no archive
+            yield file
+    # TypeError: a single array, which is no archive
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        TypeError,
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
         raise DataError(f"'{path}' cannot be read as .npz ({error}).") from error
 
 

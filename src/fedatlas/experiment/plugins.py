@@ -43,11 +43,11 @@ def load_plugins(paths: Iterable[Path]) -> None:
 
 
 def check_unchanged(folder: Path) -> None:
-    """ConfigError where a run that is continued was begun with other text in its plug-ins."""
+    """ConfigError where a run that is continued was begun with a plug-in that is not given now, or with other text."""
     begun = read_json(folder / RECORD)
     changed = [name for name, digest in begun.items() if digest not in LOADED.values()]
     if changed:
         raise ConfigError(
-            f"'{folder}' was begun with another '{changed[0]}' than is given now (its SHA-256 is in {RECORD}): "
-            "pass the file as it was with --plugin, or begin a new run."
+            f"'{folder}' was begun with the plug-in '{changed[0]}', and no file with its text (SHA-256 in {RECORD}) is given now: "
+            "pass it as it was with --plugin, or begin a new run."
         )

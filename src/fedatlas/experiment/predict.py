@@ -184,8 +184,10 @@ def check_numbers(x: Tensor) -> None:
     """DataError for rows of which a model can say nothing."""
     wrong = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
     if wrong:
-        rows = "row" if len(wrong) == 1 else f"{len(wrong)} rows, first row"
-        raise DataError(f"{rows} {wrong[0]} (from 0) holds an infinite or missing number: correct it or leave it out.")
+        more = f", and {len(wrong) - 1} more like it" if len(wrong) > 1 else ""
+        raise DataError(
+            f"row {wrong[0]} (from 0) holds an infinite or missing number{more}: correct such rows or leave them out."
+        )
 
 
 def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:
