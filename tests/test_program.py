@@ -205,6 +205,7 @@ def test_float32_stays_near_over_many_steps(direction: str) -> None:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_float32_rounding_is_not_taken_for_a_fault(network: str) -> None:
+    """A program that departs from autograd is refused with NotTraceable, which would end this test."""
     build, shape = NETWORKS[network]
     module = made(build, torch.float32)
     derive(spec_of(module), batches_of(shape, [6], torch.float32)[0], {"lr": 0.01})
