@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedatlas.errors import ConfigError
-from fedatlas.layers import Axis, Layer, Part, from_rows, parsed, picked, plain, put, rows, take, widened
+from fedatlas.layers import Axis, Layer, LayerTensor, from_rows, parsed, picked, plain, put, rows, take, widened
 from fedatlas.models import MODELS, adopt_dropout, init_model
 from fedatlas.models.chain import ElasticLSTM, elastic, find_chain, resized
 from layerwise import NETWORKS, SHAPES
@@ -116,13 +116,13 @@ def test_how_layers_are_read() -> None:
 
     pictures = chain("pictures")
     assert [layer.units for layer in pictures] == [5, 6, 8, 3]
-    assert pictures[1].parts[0] == Part("net.3.weight", Axis(0), Axis(1))
+    assert pictures[1].parts[0] == LayerTensor("net.3.weight", Axis(0), Axis(1))
     assert pictures[2].parts[0].inputs == Axis(1, 1, 4)
     assert chain("steps")[1].parts[0].inputs == Axis(1, 5, 1)
     texts = chain("texts")
     assert [layer.name for layer in texts] == ["embedding", "lstm.0", "lstm.1", "head"]
-    assert texts[0].parts == (Part("embedding.weight", Axis(1)),)
-    assert texts[2].parts[1] == Part("lstm.weight_hh_l1", Axis(0, 4), None, Axis(1))
+    assert texts[0].parts == (LayerTensor("embedding.weight", Axis(1)),)
+    assert texts[2].parts[1] == LayerTensor("lstm.weight_hh_l1", Axis(0, 4), None, Axis(1))
     assert parsed(plain(texts)) == texts
 
 
@@ -144,7 +144,7 @@ def test_units_can_be_taken_and_put_back(gates: int, block: int, units: int, dim
 
 def test_inputs_are_renamed_and_filled_with_zeros() -> None:
     """Unit 0 of the layer before is now 2, unit 1 is now 0; nobody knows unit 1."""
-    layer = Layer("b", 1, (Part("w", Axis(0), Axis(1)), Part("c", Axis(0))))
+    layer = Layer("b", 1, (LayerTensor("w", Axis(0), Axis(1)), LayerTensor("c", Axis(0))))
     w = {"w": torch.tensor([[5.0, 7.0]]), "c": torch.tensor([1.0])}
     found = widened(w, layer, torch.tensor([2, 0]), 3)
     assert found["w"].tolist() == [[7.0, 0.0, 5.0]]

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+import fedatlas
 from fedatlas import Experiment
+from fedatlas.cli import app
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.api import run
 
@@ -33,6 +36,11 @@ def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> 
     twice = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, check=False)
     assert twice.returncode == 2
     assert "--resume" in twice.stderr
+
+
+def test_the_version_is_the_installed_one() -> None:
+    said = CliRunner().invoke(app, ["--version"])
+    assert (said.exit_code, said.output) == (0, f"fedatlas {fedatlas.__version__}\n")
 
 
 def test_tables_in_a_dict_are_told_how_to_be_passed() -> None:

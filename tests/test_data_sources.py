@@ -16,7 +16,7 @@ from fedatlas.apportion import largest_remainder, proportional
 from fedatlas.data import shakespeare, stackoverflow
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.images import digit_rows
-from fedatlas.data.loaded import Loaded, Part, Request, limit_rows, split_test
+from fedatlas.data.loaded import Loaded, Request, Split, limit_rows, split_test
 from fedatlas.data.sources import SOURCES, describe_sources, find_data, load_dataset, take_public
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
@@ -42,7 +42,7 @@ def test_the_shares_of_hars_classes():
 
 def loaded(n: int, task: str = "classes", test: bool = False) -> Loaded:
     y = torch.arange(n) % 4 if task == "classes" else torch.arange(n, dtype=torch.float32)
-    part = Part(torch.arange(n, dtype=torch.float32)[:, None], y, torch.arange(n) % 3)
+    part = Split(torch.arange(n, dtype=torch.float32)[:, None], y, torch.arange(n) % 3)
     return Loaded(
         part,
         part if test else None,
@@ -219,7 +219,7 @@ def test_public_is_read_by_its_keys():
 
 def titles(*rows: list[int], words: int = 30) -> Loaded:
     x = stackoverflow._table(rows)
-    part = Part(x, torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), dtype=torch.int64))
+    part = Split(x, torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), dtype=torch.int64))
     return Loaded(part, part, "classes", tuple(f"w{i:02d}" for i in range(words)))
 
 
@@ -254,7 +254,7 @@ def test_the_last_step_predicts_the_last_word():
 
 def test_the_vocabulary_is_built_from_training_rows_alone():
     data = titles([1, 1, 2])
-    data = Loaded(data.train, Part(stackoverflow._table([[7, 1]]), torch.zeros(1), None), "classes", data.class_names)
+    data = Loaded(data.train, Split(stackoverflow._table([[7, 1]]), torch.zeros(1), None), "classes", data.class_names)
     out = stackoverflow.finish_stackoverflow(data, {"form": "titles", "target": "per_step"})
     assert "w07" not in out.class_names
     assert out.test.x[0, :3].tolist() == [stackoverflow.BOS, stackoverflow.OOV, 1]

@@ -175,6 +175,8 @@ def test_load_and_predict(tmp_path: Path) -> None:
     rows[2] = np.inf
     with pytest.raises(DataError, match=r"^row 2 \(from 0\) holds an infinite or missing number"):
         fedatlas.predict(done.path, rows)
+    with pytest.warns(UserWarning, match="^1 of "):
+        assert fedatlas.predict(done.path, rows, holes="empty").drop(index=2).equals(table.drop(index=2))
 
 
 def test_a_network_of_ones_own(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import json
 import signal
 import sys
 import warnings
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -55,6 +56,21 @@ def plug(plugin: list[Path] | None) -> None:
 def emit(value: Any) -> None:
     """One JSON value on standard output."""
     sys.stdout.write(json.dumps(value) + "\n")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"fedatlas {metadata.version('fedatlas')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Options that stand before a command."""
 
 
 @app.command()
@@ -201,6 +217,10 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
     client: Annotated[int | None, typer.Option(help="By the model that this client would use.", min=0)] = None,
     model: Annotated[str, typer.Option(help="By this one of several models.")] = "",
+    holes: Annotated[
+        Literal["error", "empty"],
+        typer.Option(help="Rows with a missing or infinite value: refuse the file, or leave their predictions empty."),
+    ] = "error",
     plugin: Plugin = None,
 ) -> None:
     """Apply a run's model, with its preprocessing, to new rows."""
@@ -212,7 +232,7 @@ def predict(
         raise ConfigError("give --client or --model, not both.")
     with warnings.catch_warnings(record=True, category=UserWarning) as noticed:
         warnings.simplefilter("always", UserWarning)
-        table = load(run).predict(file, client=client, model=model)
+        table = load(run).predict(file, client=client, model=model, holes=holes)
     for notice in noticed:
         sys.stderr.write(f"fedatlas: {notice.message}\n")
     if out is None:

@@ -23,7 +23,7 @@ class Axis(NamedTuple):
     block: int = 1  # a channel's pixels, next to each other, where pictures are flattened
 
 
-class Part(NamedTuple):
+class LayerTensor(NamedTuple):
     """One tensor of a layer."""
 
     name: str
@@ -37,7 +37,7 @@ class Layer(NamedTuple):
 
     name: str
     units: int
-    parts: tuple[Part, ...]
+    parts: tuple[LayerTensor, ...]
 
 
 Index = Mapping[str, Tensor]
@@ -54,10 +54,11 @@ def plain(layers: Sequence[Layer]) -> list[Any]:
 
 def parsed(value: Sequence[Any]) -> tuple[Layer, ...]:
     """The inverse of `plain`."""
-    return tuple(
-        Layer(name, units, tuple(Part(p[0], *(None if axis is None else Axis(*axis) for axis in p[1:])) for p in parts))  # type: ignore[arg-type]  # units is never None
-        for name, units, parts in value
-    )
+
+    def tensor(name: str, *axes: Sequence[int] | None) -> LayerTensor:
+        return LayerTensor(name, *(None if axis is None else Axis(*axis) for axis in axes))  # type: ignore[arg-type]  # units is never None
+
+    return tuple(Layer(name, units, tuple(tensor(*part) for part in parts)) for name, units, parts in value)
 
 
 def take(x: Tensor, axis: Axis, index: Tensor) -> Tensor:

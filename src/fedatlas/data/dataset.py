@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Task = Literal["classes", "numbers", "tokens"]
+TaskKind = Literal["classes", "numbers", "tokens"]
 
 
 class Column(NamedTuple):
@@ -39,7 +39,7 @@ class Dataset:
     y_train: Tensor
     x_test: Tensor
     y_test: Tensor
-    task: Task
+    task: TaskKind
     class_names: tuple[str, ...] = ()  # empty for task="numbers"
     columns: tuple[str, ...] = ()  # names of a table's model inputs, in order
     client_train: Tensor | None = None  # int64 (n,): natural owner of each training row

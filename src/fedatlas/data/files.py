@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import Task
+from fedatlas.data.dataset import TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, is_quantity, read_table
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Part, Request, at_least
+from fedatlas.data.loaded import Loaded, Request, Split, at_least
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.data.store import members_of, read_npz, sha256
 from fedatlas.data.tables import from_frames
@@ -105,7 +105,7 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "") -> Loaded:
     xs = [_inputs(a[f"x_{side}"], f"'{path.name}': x_{side}") for side in sides]
     clients, client_names = _owners(a, sides, path.name)
     parts = [
-        Part(x, y, clients[i], _weights(a.get(f"weight_{side}"), len(y), path.name))
+        Split(x, y, clients[i], _weights(a.get(f"weight_{side}"), len(y), path.name))
         for i, (side, x, y) in enumerate(zip(sides, xs, targets, strict=True))
     ]
     if has_test and parts[0].x.shape[1:] != parts[1].x.shape[1:]:
@@ -128,7 +128,7 @@ def _inputs(x: np.ndarray, what: str) -> Tensor:
     raise DataError(f"{what} must hold numbers in rows, at least two dimensions; it is {x.dtype} of shape {x.shape}.")
 
 
-def _targets(ys: list[np.ndarray], choice: TaskChoice, name: str) -> tuple[list[Tensor], Task, tuple[str, ...]]:
+def _targets(ys: list[np.ndarray], choice: TaskChoice, name: str) -> tuple[list[Tensor], TaskKind, tuple[str, ...]]:
     joined = np.concatenate([y.reshape(-1) for y in ys])
     if ys[0].ndim == 2:
         if joined.dtype.kind not in "iu" or joined.min() < -100:
@@ -207,7 +207,7 @@ def load_pictures(folder: Path, size: int) -> Loaded:
         raise DataError(f"'{roots[0] / empty}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}).")
     colour = any(is_colour(path) for side in listed for path, _ in side)
     parts = [
-        Part(
+        Split(
             torch.from_numpy(np.stack([read_picture(path, size, colour) for path, _ in side])),
             torch.tensor([c for _, c in side]),
         )
@@ -226,8 +226,11 @@ def load_pictures(folder: Path, size: int) -> Loaded:
     )
 
 
-def read_inputs(path: str | Path, preprocess: Preprocess) -> Tensor:
-    """New rows of a file as model inputs: a table by column names, ``x`` or ``x_test`` of a .npz, or a folder of pictures."""
+def read_inputs(path: str | Path, preprocess: Preprocess, *, keep_holes: bool = False) -> Tensor:
+    """New rows of a file as model inputs: a table by column names, ``x`` or ``x_test`` of a .npz, or a folder of pictures.
+
+    ``keep_holes``: see `Preprocess.apply`.
+    """
     where = Path(path).expanduser()
     if where.is_dir():
         channels, size = preprocess.shape[0], preprocess.shape[-1]
@@ -238,10 +241,11 @@ def read_inputs(path: str | Path, preprocess: Preprocess) -> Tensor:
             )
         return preprocess.apply(np.stack([read_picture(p, size, channels == 3) for p in listed]))
     if where.suffix != ".npz":
-        return preprocess.apply(read_table(where))
+        return preprocess.apply(read_table(where), keep_holes=keep_holes)
     name = next((name for name in ("x", "x_test") if name in members_of(where)), "x")
     x = read_npz(where, (name,))[name]
-    return preprocess.apply(x[:, None] if x.ndim == 3 and len(preprocess.shape) == 3 else x)
+    x = x[:, None] if x.ndim == 3 and len(preprocess.shape) == 3 else x
+    return preprocess.apply(x, keep_holes=keep_holes)
 
 
 def pictures_in(folder: Path) -> list[Path]:

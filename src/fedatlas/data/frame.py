@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Column, Task
-from fedatlas.data.loaded import Part
+from fedatlas.data.dataset import Column, TaskKind
+from fedatlas.data.loaded import Split
 from fedatlas.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class Roles(NamedTuple):
 class Encoded(NamedTuple):
     """A table as rows, before preparation: x float32 (n, columns) with NaN = missing and category codes."""
 
-    rows: Part
+    rows: Split
     kept: np.ndarray  # indices of the table's rows that have a target
-    task: Task
+    task: TaskKind
     class_names: tuple[str, ...]
     schema: tuple[Column, ...]
     client_names: tuple[str, ...]
@@ -161,7 +161,7 @@ def encode_table(table: pd.DataFrame, roles: Roles, source: str, drop_unlabelled
     x = np.stack([values for _, values in encoded], axis=1)
     client, client_names = encode_clients(table[roles.client], source) if roles.client else (None, ())
     weight = encode_weights(table[roles.weight], source) if roles.weight else None
-    rows = Part(torch.from_numpy(x), y, client, weight)
+    rows = Split(torch.from_numpy(x), y, client, weight)
     return Encoded(rows, kept, task, class_names, tuple(column for column, _ in encoded), client_names)
 
 
@@ -200,7 +200,7 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
     return Column(name, tuple(str(c) for c in categories)), out
 
 
-def encode_target(column: pd.Series, choice: TaskChoice, what: str) -> tuple[torch.Tensor, Task, tuple[str, ...]]:
+def encode_target(column: pd.Series, choice: TaskChoice, what: str) -> tuple[torch.Tensor, TaskKind, tuple[str, ...]]:
     """The target as float32 numbers or as class ids; classes are sorted (by value where they are numbers)."""
     values = numbers(column)
     if choice == "numbers" and values is None:

@@ -13,7 +13,7 @@ import torch
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import member
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.data.loaded import Loaded, Request, Split
 from fedatlas.data.store import provenance, read_prepared, write_npz
 
 FILES = ("har_smartphones_561.npz",)
@@ -33,7 +33,7 @@ def load_har(request: Request, *, split: Literal["official", "pooled"] = "offici
     a = read_prepared(found.paths[0], [*names, "feature_names", "activity_names"])
     codes, people = owners([a[f"subject_{side}"] for side in SIDES], "person")
     parts = [
-        Part(
+        Split(
             torch.from_numpy(np.ascontiguousarray(a[f"x_{side}"])),
             torch.from_numpy(a[f"y_{side}"].astype(np.int64)),
             torch.from_numpy(code),

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import Task
+from fedatlas.data.dataset import TaskKind
 from fedatlas.data.frame import is_quantity
-from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.data.loaded import Loaded, Request, Split
 from fedatlas.errors import ConfigError, DataError, first_line
 
 
@@ -85,7 +85,7 @@ def _is_number(feature: Any) -> bool:
     return str(getattr(feature, "dtype", "")).startswith(("float", "int", "uint"))
 
 
-def _task(rows: Any, label: str) -> tuple[Task, tuple[str, ...]]:
+def _task(rows: Any, label: str) -> tuple[TaskKind, tuple[str, ...]]:
     names = getattr(rows.features[label], "names", None)
     if names:
         return "classes", tuple(names)
@@ -95,15 +95,17 @@ def _task(rows: Any, label: str) -> tuple[Task, tuple[str, ...]]:
     return "classes", tuple(str(v) for v in np.unique(values))
 
 
-def _part(rows: Any, label: str, image: str, numeric: Sequence[str], class_names: tuple[str, ...], task: Task) -> Part:
+def _part(
+    rows: Any, label: str, image: str, numeric: Sequence[str], class_names: tuple[str, ...], task: TaskKind
+) -> Split:
     if image:
         x = torch.from_numpy(np.stack([_pixels(picture) for picture in rows[image]]))
     else:
         x = torch.from_numpy(np.stack([np.asarray(rows[c], np.float32) for c in numeric], axis=1))
-    return Part(x, _target(rows, label, class_names, task))
+    return Split(x, _target(rows, label, class_names, task))
 
 
-def _target(rows: Any, label: str, class_names: tuple[str, ...], task: Task) -> Tensor:
+def _target(rows: Any, label: str, class_names: tuple[str, ...], task: TaskKind) -> Tensor:
     values = np.asarray(rows[label])
     if task == "numbers":
         return torch.from_numpy(values.astype(np.float32))

@@ -19,7 +19,7 @@ from fedatlas.data.formats import (
     parse_cifar,
     read_idx,
 )
-from fedatlas.data.loaded import Loaded, Part, Request
+from fedatlas.data.loaded import Loaded, Request, Split
 from fedatlas.data.store import Found, provenance, read_prepared, write_npz
 from fedatlas.errors import DataError
 
@@ -108,11 +108,11 @@ CIFAR100_FILES = ("cifar100.npz",)
 CIFAR100_SUBSET = ("cifar100_20k_4k.npz",)
 
 
-def pictures(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> Part:
+def pictures(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> Split:
     """uint8 grey (n, h, w) or colour (n, 3, h, w) pixels and integer labels as rows."""
     x = x[:, None] if x.ndim == 3 else x
     owner = None if client is None else torch.from_numpy(client.astype(np.int64))
-    return Part(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), owner)
+    return Split(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), owner)
 
 
 def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], tuple[str, ...]]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.apportion import largest_remainder, proportional
-from fedatlas.data.dataset import Column, Dataset, Task
+from fedatlas.data.dataset import Column, Dataset, TaskKind
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
@@ -20,7 +20,7 @@ from fedatlas.rng import numpy_stream
 OWN_FRACTION = 0.25  # test share of a source that has no test set of its own (EXPERIMENT.md, data.test)
 
 
-class Part(NamedTuple):
+class Split(NamedTuple):
     """Rows in stored form with their targets and, where there are any, natural owners, survey weights and numbers in the source."""
 
     x: Tensor
@@ -29,23 +29,23 @@ class Part(NamedTuple):
     weight: Tensor | None = None
     row: Tensor | None = None  # int64 (n,): see `numbered`
 
-    def take(self, index: np.ndarray) -> Part:
+    def take(self, index: np.ndarray) -> Split:
         """Rows by index, in the order given."""
         at = torch.from_numpy(index)
-        return Part(*(None if t is None else t[at] for t in self))  # type: ignore[arg-type]
+        return Split(*(None if t is None else t[at] for t in self))  # type: ignore[arg-type]
 
-    def join(self, other: Part) -> Part:
+    def join(self, other: Split) -> Split:
         """These rows, then the other ones."""
-        return Part(*(None if a is None or b is None else torch.cat((a, b)) for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
+        return Split(*(None if a is None or b is None else torch.cat((a, b)) for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Loaded:
     """Everything a source knows; ``test`` is None where it has no test set of its own."""
 
-    train: Part
-    test: Part | None
-    task: Task
+    train: Split
+    test: Split | None
+    task: TaskKind
     class_names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     schema: tuple[Column, ...] = ()
@@ -80,7 +80,7 @@ def at_least(low: float, **keys: float) -> None:
 def numbered(loaded: Loaded) -> Loaded:
     """Every row told by its place in the source: training and test rows from 0, as the loader hands them over."""
 
-    def count(part: Part) -> Part:
+    def count(part: Split) -> Split:
         return part if part.row is not None else part._replace(row=torch.arange(len(part.y)))
 
     rows = loaded.train_rows or len(loaded.train.y)
@@ -88,7 +88,9 @@ def numbered(loaded: Loaded) -> Loaded:
     return replace(loaded, train=count(loaded.train), test=test, train_rows=rows)
 
 
-def draw(part: Part, task: Task, total: int, stream: np.random.Generator, share: float | None = None) -> np.ndarray:
+def draw(
+    part: Split, task: TaskKind, total: int, stream: np.random.Generator, share: float | None = None
+) -> np.ndarray:
     """Indices of ``total`` rows, ascending: in proportion to the classes, or any rows where the target is a number.
 
     ``share``: quotas are the classes' counts times it, and ``total`` their sum rounded down (ALGORITHMS.md section 9, HAR).
@@ -142,7 +144,7 @@ def check_test_classes(loaded: Loaded, name: str) -> None:
         )
 
 
-def _behind(test: Part, train_rows: int) -> Part:
+def _behind(test: Split, train_rows: int) -> Split:
     """Test rows numbered on behind the training rows, where both are put together."""
     return test if test.row is None else test._replace(row=test.row + train_rows)
 

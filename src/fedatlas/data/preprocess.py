@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.data import summaries
-from fedatlas.data.dataset import Column, Dataset, Partition, Task
+from fedatlas.data.dataset import Column, Dataset, Partition, TaskKind
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.summaries import Sums, Traffic
 from fedatlas.errors import ConfigError, DataError
@@ -54,7 +54,7 @@ class Preprocess:
     input_scale: tuple[float, ...]  # pictures: x * scale + shift per channel
     input_shift: tuple[float, ...]
     shape: tuple[int, ...]  # of a row as the model sees it
-    task: Task
+    task: TaskKind
     class_names: tuple[str, ...]
     target_mean: float  # prediction = output * sd + mean, in the target's unit
     target_sd: float
@@ -74,16 +74,18 @@ class Preprocess:
         """The raw columns, with the categories that are known."""
         return tuple(Column(rule.name, rule.categories) for rule in self.rules)
 
-    def apply(self, rows: pd.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor) -> Tensor:
+    def apply(
+        self, rows: pd.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor, *, keep_holes: bool = False
+    ) -> Tensor:
         """New rows -> model inputs: a table by column names (further columns are ignored), or an array in stored form.
 
         Categories that no training client held become zeros, with a UserWarning that counts them; a missing cell is filled
-        where ``missing = "median"`` and a DataError otherwise.
+        where ``missing = "median"`` and a DataError otherwise, or, with ``keep_holes``, makes its whole row NaN.
         """
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(np.ascontiguousarray(rows))
         if isinstance(rows, Tensor):
-            return self._array(rows)
+            return self._array(rows, keep_holes)
         if self.kind != "table":
             raise DataError(f"the model reads {self.kind}, not a table.")
         raw = raw_rows(rows, self.schema)
@@ -94,13 +96,13 @@ class Preprocess:
                     "for the model they are of none.",
                     stacklevel=2,
                 )
-        return encode(raw, self.rules, self.missing == "median")
+        return encode(raw, self.rules, self.missing == "median", keep_holes)
 
-    def _array(self, x: Tensor) -> Tensor:
+    def _array(self, x: Tensor, keep_holes: bool) -> Tensor:
         if self.kind == "table":
             if x.dim() != 2 or x.shape[1] != len(self.rules):
                 raise DataError(f"the model reads rows of {len(self.rules)} columns; these are {tuple(x.shape[1:])}.")
-            return encode(x.to(torch.float32), self.rules, self.missing == "median")
+            return encode(x.to(torch.float32), self.rules, self.missing == "median", keep_holes)
         if tuple(x.shape[1:]) != self.shape:
             raise DataError(f"the model reads rows of shape {self.shape}; these are {tuple(x.shape[1:])}.")
         if self.kind == "tokens":
@@ -373,34 +375,38 @@ def fill(x: Tensor, rules: Sequence[Rule]) -> Tensor:
     return torch.where(torch.isnan(x), medians, x)
 
 
-def encode(x: Tensor, rules: Sequence[Rule], fills: bool) -> Tensor:
+def encode(x: Tensor, rules: Sequence[Rule], fills: bool, keep_holes: bool = False) -> Tensor:
     """Raw rows coded by the rules' categories (n, columns) -> model inputs float32 (n, outputs).
 
-    ``fills``: a missing category becomes zeros (numbers have their median); otherwise a hole is a DataError.
+    ``fills``: a missing category becomes zeros (numbers have their median); otherwise a hole is a DataError, or, with
+    ``keep_holes``, makes its row NaN.
     """
     if all(rule == Rule(rule.name) for rule in rules) and not bool(torch.isnan(x).any()):
         return x
     gone = torch.isnan(x)
     filled = fill(x, rules)
-    out = []
+    out, lost = [], torch.zeros(len(x), dtype=torch.bool)
     for j, rule in enumerate(rules):
+        hole = gone[:, j] & (not fills) if rule.categories else torch.isnan(filled[:, j])
+        if bool(hole.any()) and not keep_holes:
+            raise _hole(rule, hole)
+        lost |= hole
         if rule.categories:
-            if not fills and bool(gone[:, j].any()):
-                raise _hole(rule, gone[:, j])
             codes = torch.where(gone[:, j], -1.0, x[:, j])
             out.append((codes[:, None] == torch.arange(len(rule.categories))).to(torch.float32))
         else:
-            if bool(torch.isnan(filled[:, j]).any()):
-                raise _hole(rule, gone[:, j])
             out.append(((filled[:, j].to(torch.float64) - rule.mean) / rule.sd).to(torch.float32)[:, None])
         if rule.indicator:
             out.append(gone[:, j, None].to(torch.float32))
-    return torch.cat(out, 1)
+    made = torch.cat(out, 1)
+    made[lost] = torch.nan
+    return made
 
 
 def _hole(rule: Rule, gone: Tensor) -> DataError:
     return DataError(
-        f"column '{rule.name}' is missing in {int(gone.sum())} rows, and the model was trained without holes."
+        f"column '{rule.name}' is missing in {int(gone.sum())} rows, and the model was trained without holes: correct such "
+        "rows or leave them out (fedatlas predict --holes empty)."
     )
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Task
+from fedatlas.data.dataset import TaskKind
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import read_leaf
-from fedatlas.data.loaded import Loaded, Part, Request, at_least
+from fedatlas.data.loaded import Loaded, Request, Split, at_least
 from fedatlas.data.store import provenance, write_atomically
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
@@ -153,8 +153,8 @@ def _sequences(sides: list[np.ndarray], owner: list[np.ndarray], names: list[str
     parts = []
     for table, who in zip(sides, owner, strict=True):
         codes = torch.from_numpy(np.ascontiguousarray(table))
-        parts.append(Part(codes[:, :LENGTH].contiguous(), codes[:, LENGTH].contiguous(), torch.from_numpy(who)))
-    task: Task = "classes"
+        parts.append(Split(codes[:, :LENGTH].contiguous(), codes[:, LENGTH].contiguous(), torch.from_numpy(who)))
+    task: TaskKind = "classes"
     return Loaded(parts[0], parts[1], task, tuple(ALPHABET), client_names=tuple(names))
 
 

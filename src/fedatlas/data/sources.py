@@ -19,8 +19,8 @@ from fedatlas.data.files import load_file
 from fedatlas.data.hub import load_hub
 from fedatlas.data.loaded import (
     Loaded,
-    Part,
     Request,
+    Split,
     check_test_classes,
     draw,
     limit_rows,
@@ -347,13 +347,13 @@ def take_public(
             raise ConfigError(
                 f"public.from = '{config.source}': its rows have the shape {other.shape}, those of '{dataset.name}' {dataset.shape}."
             )
-        index = _public_rows(Part(other.x_train, other.y_train), other, config, seed)
+        index = _public_rows(Split(other.x_train, other.y_train), other, config, seed)
         return dataset, other.x_train[index], other.y_train[index]
-    rows = Part(dataset.x_test, dataset.y_test) if side == "test" else Part(dataset.x_train, dataset.y_train)
+    rows = Split(dataset.x_test, dataset.y_test) if side == "test" else Split(dataset.x_train, dataset.y_train)
     return remove_public(dataset, side, _public_rows(rows, dataset, config, seed))
 
 
-def _public_rows(rows: Part, dataset: Dataset, config: PublicConfig, seed: int) -> np.ndarray:
+def _public_rows(rows: Split, dataset: Dataset, config: PublicConfig, seed: int) -> np.ndarray:
     """Indices, ascending: so many of each class, or so many in proportion to the classes."""
     stream = numpy_stream(seed, "split", "public")
     n = len(rows.y)

@@ -20,7 +20,7 @@ import torch
 
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import member, parse_example
-from fedatlas.data.loaded import Loaded, Part, Request, at_least
+from fedatlas.data.loaded import Loaded, Request, Split, at_least
 from fedatlas.data.store import provenance, write_atomically
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
@@ -86,7 +86,7 @@ def load_titles(request: Request) -> Loaded:
     x = _table([[number[word] for word in sentence] for sentence in sentences])
     facts = {"files": provenance(found), "text": "question titles by tag, not the TensorFlow Federated set by user"}
     # The tag stands in for the target until the vocabulary is known, so that the test split is stratified by tag.
-    return Loaded(Part(x, tag, tag), None, "classes", tuple(words), client_names=TAGS, facts=facts)
+    return Loaded(Split(x, tag, tag), None, "classes", tuple(words), client_names=TAGS, facts=facts)
 
 
 def load_users(request: Request, users: int, per_user: int) -> Loaded:
@@ -114,7 +114,9 @@ def load_users(request: Request, users: int, per_user: int) -> Loaded:
     return Loaded(parts[0], parts[1], "classes", tuple(words), client_names=tuple(chosen), facts=facts)
 
 
-def _sentences(link: sqlite3.Connection, users: Sequence[str], side: str, most: int, number: Mapping[str, int]) -> Part:
+def _sentences(
+    link: sqlite3.Connection, users: Sequence[str], side: str, most: int, number: Mapping[str, int]
+) -> Split:
     rows, owner = [], []
     query = "SELECT serialized_example_proto FROM examples WHERE split_name = ? AND client_id = ? ORDER BY rowid"
     for k, user in enumerate(users):
@@ -127,7 +129,7 @@ def _sentences(link: sqlite3.Connection, users: Sequence[str], side: str, most: 
                 owner.append(k)
                 mine += 1
     who = torch.tensor(owner, dtype=torch.int64)
-    return Part(_table(rows), torch.zeros(len(rows), dtype=torch.int64), who)
+    return Split(_table(rows), torch.zeros(len(rows), dtype=torch.int64), who)
 
 
 def tokenise(title: str) -> list[str]:
@@ -168,7 +170,7 @@ def finish_stackoverflow(loaded: Loaded, options: Mapping[str, Any]) -> Loaded:
     return out.with_facts(target=options["target"], vocabulary=len(ranked), special=special)
 
 
-def per_step(part: Part) -> Part:
+def per_step(part: Split) -> Split:
     """Tokens bos w1 ... wm eos (eos where m < 20), padded to 21: x its first 20, y its last 20 with pad ignored."""
     n, words = len(part.x), part.x
     length = (words != END).sum(1)
@@ -182,7 +184,7 @@ def per_step(part: Part) -> Part:
     return part._replace(x=sequence[:, :LENGTH].contiguous(), y=y)
 
 
-def last_step(part: Part) -> Part:
+def last_step(part: Split) -> Split:
     """Tokens bos w1 ... w(m-1), padded on the left to 20, and the target wm; rows without a word are left out."""
     keep = (part.x != END).any(1).nonzero()[:, 0].numpy()
     part = part.take(keep)

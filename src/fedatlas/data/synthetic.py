@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedatlas.data.loaded import Loaded, Part, Request, at_least
+from fedatlas.data.loaded import Loaded, Request, Split, at_least
 from fedatlas.rng import numpy_stream
 
 COLUMNS, CLASSES = 60, 10
@@ -52,12 +52,12 @@ def load_synthetic(
     )
 
 
-def _part(x: np.ndarray, y: np.ndarray, owner: int) -> Part:
-    return Part(
+def _part(x: np.ndarray, y: np.ndarray, owner: int) -> Split:
+    return Split(
         torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)), torch.full((len(y),), owner)
     )
 
 
-def _stack(parts: list[Part]) -> Part:
+def _stack(parts: list[Split]) -> Split:
     x, y, client = (torch.cat([part[i] for part in parts if part[i] is not None]) for i in range(3))  # type: ignore[misc]
-    return Part(x, y, client)
+    return Split(x, y, client)

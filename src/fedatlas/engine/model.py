@@ -19,7 +19,7 @@ from fedatlas.tree import Tree
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(outputs, targets, row weights or None) -> mean loss."""
 
-Part = Callable[[Any, Tensor], Any]
+Wanted = Callable[[Any, Tensor], Any]
 """(module, inputs) -> what is wanted of it."""
 
 NO_FEATURES = "has no method 'features' and layer 'head' with forward(x) = head(features(x)): give it both."
@@ -60,7 +60,7 @@ class Network:
             out |= {f"{prefix}.{name}" if prefix else name: role for name, _ in module.named_parameters(recurse=False)}
         return out
 
-    def _call(self, params: Mapping[str, Tensor], batch: Batch, part: Part | None = None) -> Any:
+    def _call(self, params: Mapping[str, Tensor], batch: Batch, part: Wanted | None = None) -> Any:
         state = {**params, **batch.extra}
         if part is None:
             return functional_call(self.module, state, (batch.x,))
@@ -155,7 +155,7 @@ def features_and_outputs(module: Any, x: Tensor) -> Any:
 class Partly(nn.Module):
     """Lets `functional_call` reach more of a module than its ``forward``."""
 
-    def __init__(self, module: nn.Module, part: Part) -> None:
+    def __init__(self, module: nn.Module, part: Wanted) -> None:
         super().__init__()
         self.module = module
         self.part = part

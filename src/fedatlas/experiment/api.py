@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
@@ -247,12 +247,14 @@ def predict(
     *,
     client: int | None = None,
     model: str = "",
+    holes: Literal["error", "empty"] = "error",
 ) -> pandas.DataFrame:
     """A run's model on new rows (a file, a table or an array), with the preprocessing it was trained with.
 
-    ``client``: by the model that this client would use, its own where it has one; ``model``: by one of several, by name.
+    ``client``: by the model that this client would use, its own where it has one; ``model``: by one of several, by name;
+    ``holes``: rows with a missing or infinite value are a DataError or have "empty" predictions.
     """
-    return load(path, module).predict(rows, client=client, model=model)
+    return load(path, module).predict(rows, client=client, model=model, holes=holes)
 
 
 def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +35,8 @@ from fedatlas.tree import Tree
 if TYPE_CHECKING:
     import pandas
 
+Holes = Literal["error", "empty"]
+
 PIECE = 2000  # rows a forward pass
 
 
@@ -54,22 +57,30 @@ class FinishedRun(NamedTuple):
         *,
         client: int | None = None,
         model: str = "",
+        holes: Holes = "error",
     ) -> pandas.DataFrame:
         """The class of each row and the probability of each class, or the number in the target's unit.
 
         ``rows``: a file (.csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures), a table, or an array in stored form.
         Of pictures the first column names the file. By the model that ``client`` would use, or one of several by name; else by
-        that of all.
+        that of all. ``holes``: rows with an infinite or missing number are a DataError, or have "empty" predictions and are
+        counted by a UserWarning.
         """
         used = self.client_model(client) if client is not None else self.named(model)
-        x = read_rows(Path(rows), self.preprocess) if isinstance(rows, str | Path) else self.preprocess.apply(rows)
+        keep = holes == "empty"
+        if isinstance(rows, str | Path):
+            x = read_rows(Path(rows), self.preprocess, keep)
+        else:
+            x = self.preprocess.apply(rows, keep_holes=keep)
         parameter = next(used.parameters(), None)
         if x.is_floating_point() and parameter is not None:
             x = x.to(parameter.dtype)
-            check_numbers(x)
+        lost = without_numbers(x, holes)
         with torch.inference_mode():
             outputs = torch.cat([used(x[at : at + PIECE]) for at in range(0, max(len(x), 1), PIECE)])
         table = as_table(outputs, self.preprocess)
+        if bool(lost.any()):
+            table.loc[lost.numpy()] = None
         if isinstance(rows, str | Path) and Path(rows).is_dir():
             table.insert(0, "file", [str(file.relative_to(rows)) for file in pictures_in(Path(rows))])
         return table
@@ -173,21 +184,29 @@ def as_built(module: nn.Module) -> Built:
     return Built(network, *network.initial(), None, 0)
 
 
-def read_rows(file: Path, done: Preprocess) -> Tensor:
+def read_rows(file: Path, done: Preprocess, keep_holes: bool = False) -> Tensor:
     """The rows of a file as the model reads them."""
     if not file.exists():
         raise DataError(f"there is no file '{file}'.")
-    return read_inputs(file, done)
+    return read_inputs(file, done, keep_holes=keep_holes)
 
 
-def check_numbers(x: Tensor) -> None:
-    """DataError for rows of which a model can say nothing."""
-    wrong = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
-    if wrong:
+def without_numbers(x: Tensor, holes: Holes) -> Tensor:
+    """bool (n,): the rows of which a model can say nothing; a DataError or a warning where there are any."""
+    lost = ~torch.isfinite(x.flatten(1)).all(1)
+    wrong = lost.nonzero().flatten().tolist()
+    if wrong and holes == "error":
         more = f", and {len(wrong) - 1} more like it" if len(wrong) > 1 else ""
         raise DataError(
-            f"row {wrong[0]} (from 0) holds an infinite or missing number{more}: correct such rows or leave them out."
+            f"row {wrong[0]} (from 0) holds an infinite or missing number{more}: correct such rows or leave them "
+            "out (--holes empty)."
         )
+    if wrong:
+        warnings.warn(
+            f"{len(wrong)} of {len(x)} rows hold an infinite or missing value: their predictions are empty.",
+            stacklevel=3,
+        )
+    return lost
 
 
 def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:

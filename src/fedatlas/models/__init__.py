@@ -5,18 +5,18 @@ from fedatlas.models.dropout import Dropout, adopt_dropout, draw_masks, dropout_
 from fedatlas.models.inspection import flops, has_batch_norm, parameter_count
 from fedatlas.models.losses import LOSSES, Loss, LossConfig, make_loss
 from fedatlas.models.make import init_model, load_initial, make_model
-from fedatlas.models.network import Network
+from fedatlas.models.network import HeadedModel
 from fedatlas.models.registry import MODELS, describe_models, find_model
 
 __all__ = [
     "LOSSES",
     "MODELS",
     "Dropout",
+    "HeadedModel",
     "Loss",
     "LossConfig",
     "MixedConfig",
     "ModelConfig",
-    "Network",
     "adopt_dropout",
     "describe_models",
     "draw_masks",

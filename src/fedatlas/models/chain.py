@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedatlas.errors import ConfigError
-from fedatlas.layers import Axis, Layer, Part, picked
+from fedatlas.layers import Axis, Layer, LayerTensor, picked
 from fedatlas.models.dropout import Dropout, evaluating
 from fedatlas.models.inspection import NORMS
 from fedatlas.rng import torch_stream
@@ -168,12 +168,12 @@ def layers_of(module: nn.Module, name: str, layer: nn.Module, before: Sequence[L
             inputs = None if previous is None else Axis(1)
             units, own = Axis(0, GATES), Axis(1)
             names = [f"{name}.{tensor}_l{i}" for tensor in layer.tensors()]
-            weights = Part(names[0], units, inputs), Part(names[1], units, None, own)
-            parts = (*weights, *(Part(bias, units) for bias in names[2:]))
+            weights = LayerTensor(names[0], units, inputs), LayerTensor(names[1], units, None, own)
+            parts = (*weights, *(LayerTensor(bias, units) for bias in names[2:]))
             out.append(Layer(f"{name}.{i}" if layer.num_layers > 1 else name, layer.units(i), parts))
         fits = last is None or layer.input_size == last.units
     elif isinstance(layer, nn.Embedding):
-        out, fits = [Layer(name, layer.embedding_dim, (Part(f"{name}.weight", Axis(1)),))], last is None
+        out, fits = [Layer(name, layer.embedding_dim, (LayerTensor(f"{name}.weight", Axis(1)),))], last is None
     else:
         weight: Tensor = layer.weight  # type: ignore[assignment]  # Linear or a convolution
         times, rest = (1, 0) if last is None else divmod(weight.shape[1], last.units)
@@ -181,8 +181,8 @@ def layers_of(module: nn.Module, name: str, layer: nn.Module, before: Sequence[L
         # a flattened picture holds one channel after another, flattened steps hold one step after another
         axis = Axis(1, 1, times) if last is not None and _is_picture(module, last) else Axis(1, times)
         inputs = None if last is None else axis
-        bias = (Part(f"{name}.bias", Axis(0)),) if getattr(layer, "bias", None) is not None else ()
-        out = [Layer(name, weight.shape[0], (Part(f"{name}.weight", Axis(0), inputs), *bias))]
+        bias = (LayerTensor(f"{name}.bias", Axis(0)),) if getattr(layer, "bias", None) is not None else ()
+        out = [Layer(name, weight.shape[0], (LayerTensor(f"{name}.weight", Axis(0), inputs), *bias))]
     if not fits:
         raise refusal(module, f"has a layer '{name}' that does not read the outputs of the one before it")
     return out

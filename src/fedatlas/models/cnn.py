@@ -8,7 +8,7 @@ from torch import nn
 
 from fedatlas.errors import ConfigError
 from fedatlas.models.dropout import Dropout
-from fedatlas.models.network import Network, Norm, Projection, Shape, dense_layers, norm_layers
+from fedatlas.models.network import HeadedModel, Norm, Projection, Shape, dense_layers, norm_layers
 
 Padding = Literal["same", "valid"]
 
@@ -57,7 +57,7 @@ def two_convolutions(
         layers += [convolution, *norm_layers(norm, after, 2), nn.ReLU(), nn.MaxPool2d(2)]
         before = after
     body = nn.Sequential(*layers, nn.Flatten(), *dense_layers(flat, hidden))
-    return Network(body, hidden[-1], outputs, projection)
+    return HeadedModel(body, hidden[-1], outputs, projection)
 
 
 def cnn1(
@@ -98,4 +98,4 @@ def emnist_cnn(
     first = [nn.Conv2d(channels, 32, 3), *norm_layers(norm, 32, 2), *relu]
     second = [nn.Conv2d(32, 64, 3), *norm_layers(norm, 64, 2), nn.ReLU(), nn.MaxPool2d(2), Dropout(0.25)]
     dense = [nn.Flatten(), nn.Linear(flat, 128), *relu, Dropout(0.5)]
-    return Network(nn.Sequential(*first, *second, *dense), 128, outputs, projection)
+    return HeadedModel(nn.Sequential(*first, *second, *dense), 128, outputs, projection)

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 
 from fedatlas.errors import ConfigError
-from fedatlas.models.network import Network, Norm, Projection, Shape, dense_layers
+from fedatlas.models.network import HeadedModel, Norm, Projection, Shape, dense_layers
 
 Widths = Annotated[tuple[int, ...], Field(description="units of each hidden layer")]
 
@@ -21,7 +21,7 @@ def mlp(
     if min(hidden, default=1) < 1:
         raise ConfigError(f"model.hidden: every width must be at least 1, not {min(hidden)}.")
     body = nn.Sequential(nn.Flatten(), *dense_layers(math.prod(shape), hidden, norm))
-    return Network(body, hidden[-1] if hidden else math.prod(shape), outputs, projection)
+    return HeadedModel(body, hidden[-1] if hidden else math.prod(shape), outputs, projection)
 
 
 def logistic(shape: Shape, outputs: int) -> nn.Module:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedatlas.errors import ConfigError, DataError, unknown_name
 
-Task = Literal["classes", "numbers", "tokens"]
+TaskKind = Literal["classes", "numbers", "tokens"]
 Form = Literal["crammer_singer", "ova"]
 Rows = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss for each row
 
@@ -48,13 +48,13 @@ class Loss:
 
     name: str
     rows: Rows
-    tasks: tuple[Task, ...]
+    tasks: tuple[TaskKind, ...]
     fused: Rows | None = None  # the unweighted mean in one call, where torch has one
     binary: bool = False
     lowest: float = -math.inf  # numbers must lie above it
     labels: tuple[tuple[int, ...], ...] = ()  # sets of labels a binary loss reads
     soft: bool = False  # whether targets may be probability vectors
-    task: Task = "classes"
+    task: TaskKind = "classes"
     classes: int = 0
     ignore: int = -100  # token label that counts nowhere
 
@@ -238,7 +238,9 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def make_loss(loss: str | LossConfig = "auto", task: Task = "classes", classes: int = 0, ignore: int = -100) -> Loss:
+def make_loss(
+    loss: str | LossConfig = "auto", task: TaskKind = "classes", classes: int = 0, ignore: int = -100
+) -> Loss:
     """The loss for these data; ``auto`` is cross entropy for classes and tokens, mean squared error for numbers.
 
     ConfigError for an unknown name, and where the loss cannot read such a target.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.errors import ConfigError
-from fedatlas.models.network import Network, Projection, Shape
+from fedatlas.models.network import HeadedModel, Projection, Shape
 
 
 class RecurrentBody(nn.Module):
@@ -64,7 +64,7 @@ def shakespeare_lstm(
     """
     _sequence("shakespeare_lstm", shape)
     body = RecurrentBody(vocabulary or outputs, embedding, hidden, 2, 0, pad, every_step=False)
-    return Network(body, hidden, outputs, projection)
+    return HeadedModel(body, hidden, outputs, projection)
 
 
 def stackoverflow_lstm(
@@ -85,4 +85,4 @@ def stackoverflow_lstm(
     """
     _sequence("stackoverflow_lstm", shape)
     body = RecurrentBody(vocabulary or outputs, embedding, hidden, 1, embedding, pad, targets == "per_step")
-    return Network(body, embedding, outputs, projection)
+    return HeadedModel(body, embedding, outputs, projection)

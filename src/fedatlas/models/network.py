@@ -14,7 +14,7 @@ Projection = Annotated[int, Field(ge=0, description="width of a projection head 
 _GROUP = 16  # channels in one group; Wu & He 2018, table 3: as good as their 32 groups, and it suits narrow layers
 
 
-class Network(nn.Module):
+class HeadedModel(nn.Module):
     """``forward(x) = head(features(x))``; ``features`` is what enters the last linear layer.
 
     With ``projection = p`` a two-layer head h -> h -> p with one ReLU stands between body and last layer, and

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedatlas.models.cnn import flattened, picture
-from fedatlas.models.network import Network, Norm, Shape, dense_layers, norm_layers
+from fedatlas.models.network import HeadedModel, Norm, Shape, dense_layers, norm_layers
 
 
 class ResidualBlock(nn.Module):
@@ -42,7 +42,7 @@ def _resnet(
         nn.Flatten(),
         *dense_layers(flat, (hidden,)),
     )
-    return Network(body, hidden, outputs, projection)
+    return HeadedModel(body, hidden, outputs, projection)
 
 
 def resnet1(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:

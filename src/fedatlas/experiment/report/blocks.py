@@ -117,7 +117,7 @@ class Section(NamedTuple):
     nav: str = ""
 
 
-class Part(NamedTuple):
+class Chapter(NamedTuple):
     """The sections of one run, folded away where there are several."""
 
     id: str

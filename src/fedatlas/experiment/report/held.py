@@ -210,9 +210,11 @@ def weight_blocks(subject: Subject) -> list[Block]:
     always = all(len(w) == len(rounds) for w in found.values())
     out: list[Block] = []
     if max(every) <= ALIKE * min(every):
+        low, high = number(min(every)), number(max(every))
         nearly = "" if max(every) - min(every) < 1e-9 else " nearly"
+        weight = low if low == high else f"{low} to {high}"
         who = "All clients" if always else "The clients that took part"
-        out.append(Text(f"{who} had{nearly} the same weight in every round's mean: {number(every[0])}."))
+        out.append(Text(f"{who} had{nearly} the same weight in every round's mean: {weight}."))
     else:
         out.append(_weights(subject, found))
     changes = not always or any(max(w.values()) - min(w.values()) > 1e-9 for w in found.values())

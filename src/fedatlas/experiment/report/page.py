@@ -13,7 +13,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedatlas.experiment.report.blocks import Figure, Part, Section, Text
+from fedatlas.experiment.report.blocks import Chapter, Figure, Section, Text
 from fedatlas.experiment.report.costs import cost_blocks
 from fedatlas.experiment.report.curves import curves
 from fedatlas.experiment.report.gain import gain_blocks, gain_over
@@ -41,7 +41,7 @@ def render(entries: Sequence[Entry]) -> str:
         Section("curves", "How learning went", [curves(entries)], "Learning"),
         *(_rest(subjects[0]) if alone else []),
     ]
-    parts = [] if alone else [Part(s.key, s.label, _whole(s), i == 0) for i, s in enumerate(subjects)]
+    parts = [] if alone else [Chapter(s.key, s.label, _whole(s), i == 0) for i, s in enumerate(subjects)]
     repeats = [
         Section(
             f"{e.key}-repeat" if len(entries) > 1 else "repeat",
