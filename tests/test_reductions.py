@@ -302,6 +302,9 @@ def test_an_adaptive_mu_that_overshoots_ends_the_run() -> None:
     play(f, [(0, 1)], server={**begun, "mu": 19.9}, lr=0.1)
     with pytest.raises(DivergedError, match=r"mu has risen to 20\.0"):
         play(f, [(0, 1)], server={**begun, "mu": 20.0}, lr=0.1)
+    for optimizer in (sgd(momentum=0.9), Optimizer("adam")):  # neither multiplies w - w_t by 1 - eta mu
+        f = fed("fedprox", keys={"mu": 0.5, "adaptive": True}, optimizer=optimizer)
+        play(f, [(0, 1)], server={**f.begin(), "mu": 20.0}, lr=0.1)
 
 
 @pytest.mark.parametrize("optimizer", [sgd(momentum=0.9), sgd(momentum=0.9, nesterov=True), Optimizer("adam")])

@@ -75,7 +75,7 @@ class Facts(NamedTuple):
     lr: float  # this round's local learning rate
     survey: Mapping[str, Any] = {}  # what the task's survey found
     weight_decay: float = 0.0  # of this task's local steps
-    momentum: float = 0.0  # of the local optimiser
+    momentum: float = 0.0  # of the local optimiser: SGD's, or Adam's beta1
     buffers: Mapping[str, Tensor] = {}  # those of the local model, known to `Task.finish` alone
 
 

@@ -166,7 +166,8 @@ class Host:
     def facts(self, client: int, number: int, lr: float) -> Facts:
         """What a party knows before its work."""
         n_k = self.sizes.get(client, self.n)  # the union of all rows is no client
-        momentum = self.bench.local.optimizer.momentum
+        optimizer = self.bench.local.optimizer
+        momentum = optimizer.betas[0] if optimizer.name == "adam" else optimizer.momentum
         return Facts(float(n_k), float(self.n), self.K, self.bench.classes, float(number), lr, momentum=momentum)
 
     def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
