@@ -70,6 +70,8 @@ def test_a_batch_that_batch_norm_cannot_use_is_left_out(tmp_path: Path) -> None:
     rows = Rows(torch.arange(9.0)[:, None], torch.zeros(9, dtype=torch.int64))
     sizes = [[len(b.x) for b in batches(rows, Budget(epochs=2), Draw(1, 1, 0, 4, least=least))] for least in (1, 2)]
     assert sizes == [[4, 4, 1, 4, 4, 1], [4, 4, 4, 4]]
+    sizes = [[len(b.x) for b in batches(rows, Budget(steps=5), Draw(1, 1, 0, 4, least=least))] for least in (1, 2)]
+    assert sizes == [[4, 4, 1, 4, 4], [4, 4, 4, 4, 4]]  # what is left out is no step
     done = run_one(
         config.read(None, [*FEW, "algorithm.name=centralised", "model.norm=batch", "local.batch_size=199"]),
         tmp_path / "run",

@@ -53,13 +53,16 @@ class Draw(NamedTuple):
     least: int = 1  # rows that a batch must have; batch norm has no variance of one
 
 
-def examples_of(budget: Budget, n: int, batch_size: int) -> int:
-    """Examples that a budget stands for on ``n`` rows: whole epochs, whole batches, or as given; the least of them."""
+def examples_of(budget: Budget, n: int, batch_size: int, least: int = 1) -> int:
+    """Examples that a budget stands for on ``n`` rows: whole epochs, whole batches, or as given; the least of them.
+
+    A last batch of fewer than ``least`` rows, which is passed over, is no step.
+    """
     found = [budget.examples] if budget.examples is not None else []
     if budget.steps is not None:
         size = batch_size or n
-        per_epoch = math.ceil(n / size) if n else 1
-        whole, rest = divmod(budget.steps, per_epoch)
+        per_epoch = n // size + (n % size >= least and n % size > 0) if n else 0
+        whole, rest = divmod(budget.steps, max(per_epoch, 1))
         found.append(whole * n + min(rest * size, n))
     if budget.epochs is not None:
         found.append(n * budget.epochs)
@@ -74,7 +77,7 @@ def examples_of_pass(n: int, draw: Draw) -> int:
 
 def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
     """The batches of a budget: epochs of shuffled rows, the last short batch of an epoch kept where it has ``least`` rows."""
-    left = examples_of(budget, rows.n, draw.batch_size) if rows.n else 0
+    left = examples_of(budget, rows.n, draw.batch_size, draw.least) if rows.n else 0
     epoch = draw.first_epoch
     while left > 0:
         take = min(left, rows.n)

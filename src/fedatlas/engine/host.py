@@ -143,7 +143,8 @@ class Host:
             budget = ask.budgets.get(k, self.bench.local.budget)
             if ask.visits.get(k):
                 n = int(facts.n_k)
-                epochs = math.ceil(examples_of(budget, n, self.bench.local.batch_size) / max(n, 1))
+                least = self.bench.network_of(k).least
+                epochs = math.ceil(examples_of(budget, n, self.bench.local.batch_size, least) / max(n, 1))
                 epochs = max(epochs, self.bench.algorithm.tasks[ask.what].options.epochs or 0)
                 budget = budget._replace(first_epoch=ask.visits[k] * epochs)
             stateful = self.bench.algorithm.tasks[ask.what].stateful
