@@ -108,7 +108,24 @@ def test_rows_without_a_target(tmp_path):
         load(path, label="y")
     dataset = load(path, label="y", missing="drop", test=0.5)
     assert len(dataset.y_train) + len(dataset.y_test) == 4
-    assert dataset.facts["rows_without_target"] == 1
+    assert dataset.facts["rows_unusable"] == 1
+
+
+def test_rows_without_an_owner_or_a_weight(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("n,y,who,w\n1,a,1,1\n2,b,,2\n3,b,2,\n4,a,2,4\n5,b,1,5\n6,b,2,6\n")
+    keys = {"label": "y", "client": "who", "weight": "w", "test": 0.25}
+    with pytest.raises(DataError, match=r"the client column 'who' is missing in 1 rows; data.missing = 'drop'"):
+        load(path, **keys)
+    dataset = load(path, missing="drop", **keys)
+    assert dataset.facts["rows_unusable"] == 2
+    assert dataset.client_names == ("1", "2")
+    kept = torch.cat((dataset.x_train, dataset.x_test)).flatten()
+    assert sorted(kept.tolist()) == [1, 4, 5, 6]
+    assert torch.equal(torch.cat((dataset.weight_train, dataset.weight_test)), kept)
+    path.write_text("n,y,who\n1,a,\n2,,x\n")
+    with pytest.raises(DataError, match="no row has all of y, who"):
+        load(path, label="y", client="who", missing="drop")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +143,7 @@ def test_rows_without_a_target(tmp_path):
         ("a,b\n1,x\n2,y\n", {"label": "b", "task": "numbers"}, "it cannot be a number"),
         ("a,b,c\n1,x,\n2,y,q\n", {"label": "b", "client": "c"}, "client column 'c' is missing in 1 rows"),
         ("a,b,c\n1,x,-1\n2,y,2\n", {"label": "b", "weight": "c"}, "numbers from 0 up"),
+        ("a,b,c\n1,x,\n2,y,2\n", {"label": "b", "weight": "c"}, "weight column 'c' is missing in 1 rows"),
         ("a,b\n1,x\n2,y\n", {"label": "b", "client": "b"}, "data.client = 'b' is the label"),
         ("a,b\n" + "\n".join(f"name{i},{i % 2}" for i in range(300)), {"label": "b"}, "300 different texts.*data.drop"),
     ],

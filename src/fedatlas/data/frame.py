@@ -48,7 +48,9 @@ class Encoded(NamedTuple):
     """A table as rows, before preparation: x float32 (n, columns) with NaN = missing and category codes."""
 
     rows: Split
-    kept: np.ndarray  # indices of the table's rows that have a target
+    kept: (
+        np.ndarray
+    )  # indices of the table's rows that have a target, and an owner and a weight where these are asked for
     task: TaskKind
     class_names: tuple[str, ...]
     schema: tuple[Column, ...]
@@ -137,20 +139,14 @@ def numbers(column: pd.Series) -> np.ndarray | None:
     return out
 
 
-def encode_table(table: pd.DataFrame, roles: Roles, source: str, drop_unlabelled: bool = False) -> Encoded:
+def encode_table(table: pd.DataFrame, roles: Roles, source: str, drop_unusable: bool = False) -> Encoded:
     """A table -> raw columns, target, owners and weights.
 
     The target is a number where its cells are numbers with a fractional part or with more than 20 different values,
-    else a class (``task`` overrides that). Rows without a target are an error, or left out where ``drop_unlabelled``.
+    else a class (``task`` overrides that). Rows without a target, owner or weight are an error, or left out where ``drop_unusable``.
     """
     _check_names(table, roles, source)
-    values = numbers(table[roles.label])
-    unlabelled = missing(texts(table[roles.label])) if values is None else np.isnan(values)
-    if unlabelled.any() and not drop_unlabelled:
-        raise DataError(
-            f"{source}: the target '{roles.label}' is missing in {int(unlabelled.sum())} rows; data.missing = 'drop' leaves them out."
-        )
-    kept = np.flatnonzero(~unlabelled)
+    kept = np.flatnonzero(~_unusable(table, roles, source, drop_unusable))
     table = table.iloc[kept]
     y, task, class_names = encode_target(table[roles.label], roles.task, f"{source}: the target '{roles.label}'")
     outside = {roles.label, roles.weight, *roles.drop, *(() if roles.client_is_input else (roles.client,))}
@@ -159,10 +155,29 @@ def encode_table(table: pd.DataFrame, roles: Roles, source: str, drop_unlabelled
         raise DataError(f"{source}: no column is left as an input.")
     encoded = [encode_column(table[name], name in roles.categories, source) for name in inputs]
     x = np.stack([values for _, values in encoded], axis=1)
-    client, client_names = encode_clients(table[roles.client], source) if roles.client else (None, ())
+    client, client_names = encode_clients(table[roles.client]) if roles.client else (None, ())
     weight = encode_weights(table[roles.weight], source) if roles.weight else None
     rows = Split(torch.from_numpy(x), y, client, weight)
     return Encoded(rows, kept, task, class_names, tuple(column for column, _ in encoded), client_names)
+
+
+def _unusable(table: pd.DataFrame, roles: Roles, source: str, drop: bool) -> np.ndarray:
+    """bool (rows,): rows that lack what no rule can fill in; a DataError where there are any and they are not to be dropped."""
+    out = np.zeros(len(table), bool)
+    columns = {"target": roles.label, "client column": roles.client, "weight column": roles.weight}
+    for what, name in columns.items():
+        if not name:
+            continue
+        values = None if name == roles.client else numbers(table[name])  # an owner's number is a name
+        gone = missing(texts(table[name])) if values is None else np.isnan(values)
+        if gone.any() and not drop:
+            raise DataError(
+                f"{source}: the {what} '{name}' is missing in {int(gone.sum())} rows; data.missing = 'drop' leaves them out."
+            )
+        out |= gone
+    if out.all():
+        raise DataError(f"{source}: no row has all of {', '.join(name for name in columns.values() if name)}.")
+    return out
 
 
 def _check_names(table: pd.DataFrame, roles: Roles, source: str) -> None:
@@ -224,12 +239,9 @@ def is_quantity(values: np.ndarray) -> bool:
     return bool((present != np.rint(present)).any()) or len(np.unique(present)) > MOST_CLASSES
 
 
-def encode_clients(column: pd.Series, source: str) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """Owner codes and names, sorted; a missing owner is an error."""
-    cells = texts(column)
-    if (gone := missing(cells)).any():
-        raise DataError(f"{source}: the client column '{column.name}' is missing in {int(gone.sum())} rows.")
-    names, codes = np.unique(cells, return_inverse=True)
+def encode_clients(column: pd.Series) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Owner codes and names, sorted."""
+    names, codes = np.unique(texts(column), return_inverse=True)
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)
 
 
@@ -237,7 +249,7 @@ def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
     """Survey weights: finite numbers, none negative, not all zero."""
     values = numbers(column)
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
-        raise DataError(f"{source}: the weight column '{column.name}' must hold numbers from 0 up, none missing.")
+        raise DataError(f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0.")
     return torch.from_numpy(values.astype(np.float32))
 
 

@@ -67,7 +67,7 @@ class Request:
     store: Store
     seed: int
     test_file: str = ""  # data.test = FILE; only tables and files read it
-    drop_unlabelled: bool = False  # data.missing = "drop": rows without a target go too
+    drop_unusable: bool = False  # data.missing = "drop": rows without a target, owner or weight go too
 
 
 def at_least(low: float, **keys: float) -> None:

@@ -55,7 +55,7 @@ def load_table(
     if request.test_file:
         frames = [frames[0], read_table(request.test_file)]
     facts = {"files": provenance(found)} if found else {"files": [], "from": "scikit-learn"}
-    return from_frames(frames, roles, f"table '{spec.name}'", request.drop_unlabelled).with_facts(**facts)
+    return from_frames(frames, roles, f"table '{spec.name}'", request.drop_unusable).with_facts(**facts)
 
 
 def _find(spec: TableSpec, request: Request) -> Found:
@@ -64,7 +64,7 @@ def _find(spec: TableSpec, request: Request) -> Found:
     return obtain(request.store, spec.name, spec.files, remotes, prepare, spec.hint)
 
 
-def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unlabelled: bool) -> Loaded:
+def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unusable: bool) -> Loaded:
     """One table, or a training and a test table with the same columns, as a loaded source.
 
     They are coded together, so that codes agree; which categories a model reads is settled from the training rows.
@@ -82,7 +82,7 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unla
         table = pd.concat(
             [frames[0], frames[1][[c for c in frames[0].columns if c in frames[1].columns]]], ignore_index=True
         )
-    encoded = encode_table(table, roles, source, drop_unlabelled)
+    encoded = encode_table(table, roles, source, drop_unusable)
     side = encoded.kept < len(frames[0])
     n, rows = len(frames[0]), encoded.rows._replace(row=torch.from_numpy(encoded.kept))
     train = rows.take(np.flatnonzero(side))
@@ -96,14 +96,14 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unla
         encoded.class_names,
         schema=encoded.schema,
         client_names=encoded.client_names,
-        facts={"label": roles.label, **_unlabelled(table, encoded)},
+        facts={"label": roles.label, **_left_out(table, encoded)},
         train_rows=n,
     )
 
 
-def _unlabelled(table: pd.DataFrame, encoded: Encoded) -> dict[str, int]:
+def _left_out(table: pd.DataFrame, encoded: Encoded) -> dict[str, int]:
     left_out = len(table) - len(encoded.kept)
-    return {"rows_without_target": left_out} if left_out else {}
+    return {"rows_unusable": left_out} if left_out else {}
 
 
 def bundled(spec: TableSpec) -> pd.DataFrame:
