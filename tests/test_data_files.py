@@ -12,6 +12,7 @@ import torch
 from fedatlas.data.config import DataConfig
 from fedatlas.data.dataset import Partition
 from fedatlas.data.files import read_inputs
+from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import preprocess
 from fedatlas.data.sources import load_dataset
 from fedatlas.errors import ConfigError, DataError
@@ -68,7 +69,7 @@ def test_a_test_file_shares_the_coding(csv, tmp_path):
     assert (len(dataset.y_train), len(dataset.y_test)) == (4, 2)
     column = dataset.schema[1]
     assert [column.categories[int(code)] for code in dataset.x_test[:, 1]] == ["welder", "clerk"]
-    out, done, _ = preprocess(dataset, Partition((np.arange(4),)), missing="median")
+    out, done = preprocess(dataset, Partition((np.arange(4),)), missing="median")
     assert out.x_test[
         0, list(done.columns).index("job=clerk") : list(done.columns).index("job=nurse") + 1
     ].tolist() == [0, 0]
@@ -188,7 +189,7 @@ def test_arrays_are_taken_as_they_are(tmp_path):
     assert torch.equal(dataset.x_train, torch.from_numpy(x.astype(np.float32)))
     assert (dataset.class_names, dataset.y_train.tolist()) == (("3", "7"), [0, 1, 0, 1, 0, 1])
     assert (dataset.client_names, dataset.client_train.tolist()) == (("a", "b"), [1, 0, 1, 0, 1, 1])
-    out, done, _ = preprocess(dataset, Partition((np.arange(6),)))
+    out, done = preprocess(dataset, Partition((np.arange(6),)))
     assert torch.equal(out.x_train, dataset.x_train)
     assert torch.equal(read_inputs(path, done), out.x_test)
     with pytest.raises(ConfigError, match=r"data.label names a column"):
@@ -244,6 +245,20 @@ def test_arrays_that_cannot_be_used_say_why(tmp_path, arrays, message):
         load(tmp_path / "a.npz", test=0.5)
 
 
+def test_sides_that_are_put_together_must_have_the_same(tmp_path):
+    n = np.arange(8)
+    both = {"x_train": n[:, None] * 1.0, "y_train": n % 2, "x_test": n[:, None] * 1.0, "y_test": n % 2}
+    np.savez(tmp_path / "w.npz", **both, weight_train=np.ones(8))
+    with pytest.raises(DataError, match="only one of the two has weights"):
+        load(tmp_path / "w.npz", test=0.25)
+    assert load(tmp_path / "w.npz").weight_train is not None
+    np.savez(tmp_path / "c.npz", **both, client_train=n % 4)
+    pooled = load(tmp_path / "c.npz", test=0.25)
+    with pytest.raises(ConfigError, match=r"the test rows name none.*keep data.test = 'own'"):
+        make_partition("natural", {}, pooled, 0, 1)
+    assert make_partition("natural", {}, load(tmp_path / "c.npz"), 0, 1).sizes == [2] * 4
+
+
 def picture(path, colour, size=(10, 8)):
     from PIL import Image
 
@@ -259,7 +274,7 @@ def test_a_folder_of_pictures(tmp_path):
     assert (dataset.class_names, tuple(dataset.x_train.shape)) == (("cat", "dog"), (6, 1, 16, 16))
     cats = dataset.x_train[dataset.y_train == 0]
     assert set(cats.flatten().tolist()) == {200}
-    _, done, _ = preprocess(dataset, Partition((np.arange(6),)))
+    _, done = preprocess(dataset, Partition((np.arange(6),)))
     assert read_inputs(tmp_path / "dog", done).shape == (4, 1, 16, 16)
 
 
@@ -271,6 +286,33 @@ def test_a_folder_of_pictures_with_colours_and_its_own_test(tmp_path):
     assert (tuple(dataset.x_train.shape), len(dataset.y_test)) == ((2, 3, 64, 64), 2)
     red = dataset.x_train[dataset.y_train == dataset.class_names.index("red")][0]
     assert red[:, 0, 0].tolist() == [255, 0, 0]
+
+
+def test_test_pictures_of_no_class_are_refused(tmp_path):
+    for name in ("cat", "dog"):
+        picture(tmp_path / "train" / name / "a.png", (9,))
+    (tmp_path / "test").mkdir()
+    with pytest.raises(DataError, match=r"test' holds no pictures"):
+        load(tmp_path)
+    picture(tmp_path / "test" / "dog" / "a.png", (9,))
+    picture(tmp_path / "test" / "cats" / "a.png", (9,))
+    with pytest.raises(DataError, match=r"cats' is no class of '.*train' \(cat, dog\)"):
+        load(tmp_path)
+
+
+def test_grey_of_sixteen_bits_keeps_its_upper_eight(tmp_path):
+    from PIL import Image
+
+    levels = np.array([[0, 255, 256, 4096], [32768, 40000, 65280, 65535]], np.uint16).repeat(32, 0).repeat(16, 1)
+    for name in ("ill", "well"):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            Image.fromarray(levels).save(tmp_path / name / f"{i}.png")
+    dataset = load(tmp_path, size=64, test=0.5)
+    assert dataset.x_train[0, 0, ::32, ::16].tolist() == [[0, 0, 1, 16], [128, 156, 255, 255]]
+    Image.fromarray(levels.astype(np.int32)).save(tmp_path / "ill" / "wide.tif")
+    with pytest.raises(DataError, match=r"wide.tif' holds numbers of 32 bits"):
+        load(tmp_path)
 
 
 def test_a_folder_that_is_no_set_of_pictures(tmp_path):
@@ -288,7 +330,7 @@ def test_a_folder_that_is_no_set_of_pictures(tmp_path):
 
 def test_predicting_from_a_table(csv, tmp_path):
     dataset = load(csv, label="income", drop=("site", "w"), test=0.5, missing="median")
-    out, done, _ = preprocess(dataset, Partition((np.arange(2),)), missing="median")
+    out, done = preprocess(dataset, Partition((np.arange(2),)), missing="median")
     new = tmp_path / "new.csv"
     new.write_text("job,age\nnurse,\npilot,44\n")
     with pytest.warns(UserWarning, match="'job': 1 of 2 rows"):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedatlas.data import summaries
 from fedatlas.data.config import DataConfig
 from fedatlas.data.dataset import Column, Dataset, Partition
+from fedatlas.data.holes import drop_holes
 from fedatlas.data.preprocess import Preprocess, Rule, preprocess
 from fedatlas.data.sources import load_dataset
 from fedatlas.errors import ConfigError, DataError
@@ -51,7 +52,7 @@ def numbers(x, y=None, clients=None, **changes) -> tuple[Dataset, Partition]:
 
 
 def test_a_table_by_hand():
-    dataset, done, partition = preprocess(table(), CLIENTS)
+    dataset, done = preprocess(table(), CLIENTS)
     # Rows 0 to 4 are held. age: mean 40, squares 400+0+100+100+400 = 1000, sd sqrt(200). income: mean 5, sd sqrt(8).
     # "green" is nobody's: no column, and the test row that has it is 0 in both.
     assert dataset.columns == ("age", "colour=blue", "colour=red", "income")
@@ -60,12 +61,11 @@ def test_a_table_by_hand():
     torch.testing.assert_close(dataset.x_train[:, 3], income)
     assert dataset.x_train[:, 1:3].tolist() == [[1, 0], [0, 1], [1, 0], [0, 1], [1, 0], [1, 0]]
     assert dataset.x_test[:, 1:3].tolist() == [[0, 0], [0, 1]]
-    assert partition is CLIENTS
     assert (done.scale, dataset.schema) == ("federated", ())
 
 
 def test_the_exchange_is_counted_by_hand():
-    _, done, _ = preprocess(table(), CLIENTS)
+    _, done = preprocess(table(), CLIENTS)
     # Up: client 0 names "blue" (4 + 1 bytes), client 1 "blue" and "red" (5 + 4); each sends n and two sums for two columns.
     # Down: both names to both clients (9 each), then mean and deviation of two columns to both.
     assert done.bytes_up == 5 + 9 + 2 * 8 * (1 + 4)
@@ -83,7 +83,7 @@ def test_federated_scaling_equals_pooled_standardisation(data):
     dataset, partition = numbers(x, clients=[np.sort(c) for c in clients])
     if sum(sizes) < 2:
         return
-    out, _, _ = preprocess(dataset, partition, "federated")
+    out, _ = preprocess(dataset, partition, "federated")
     held = x[: sum(sizes)].astype(np.float64)
     want = (x - held.mean(0)) / held.std(0)
     # sum x^2 - (sum x)^2 / n loses as many digits as the mean is longer than the spread, twice
@@ -111,7 +111,7 @@ def test_no_summary_ever_sees_rows_of_two_clients(monkeypatch):
 
 
 def test_client_scaling_uses_each_clients_own_constants_and_their_mean_for_the_test_rows():
-    dataset, done, _ = preprocess(table(), CLIENTS, "client")
+    dataset, done = preprocess(table(), CLIENTS, "client")
     # Client 0: ages 20 and 30, mean 25, sd 5. Client 1: 40, 50, 60, mean 50, sd sqrt(200/3). Test: mean 37.5.
     sd = (200 / 3) ** 0.5
     torch.testing.assert_close(dataset.x_train[:5, 0], torch.tensor([-1, -10 / sd, 1, 0, 10 / sd]))
@@ -149,21 +149,21 @@ def test_holes_are_an_error_unless_something_is_said():
         preprocess(dataset, CLIENTS)
 
 
-def test_drop_takes_the_rows_out_and_renumbers_the_partition():
+def test_drop_takes_the_rows_out_before_anybody_is_dealt_one():
     dataset = table(
         client_train=torch.tensor([0, 1, 0, 1, 1, 0]), client_names=("x", "y"), weight_train=torch.arange(6.0)
     )
     dataset.x_train[2, 0] = NAN
     dataset.x_test[1, 1] = NAN
-    out, _, partition = preprocess(dataset, CLIENTS, "none", "drop")
+    out = drop_holes(dataset)
     assert out.x_train[:, 0].tolist() == [20, 40, 50, 60, 99]
-    assert [rows.tolist() for rows in partition.clients] == [[0], [1, 2, 3]]
-    assert partition.left_out == 1
     assert (out.client_train.tolist(), out.weight_train.tolist()) == ([0, 1, 1, 1, 0], [0, 1, 3, 4, 5])
-    assert len(out.y_test) == 1
-    dataset.x_train[0, 2] = NAN
-    with pytest.raises(DataError, match="leaves client 0 without rows: all its 2"):
-        preprocess(dataset, CLIENTS, "none", "drop")
+    assert out.rows_train.tolist() == [0, 1, 3, 4, 5]
+    assert (len(out.y_test), out.facts["rows_dropped"]) == (1, {"train": 1, "test": 1})
+    preprocess(out, Partition((np.arange(5),)))
+    dataset.x_train[[0, 5], 2] = NAN
+    with pytest.raises(DataError, match="leaves owner 'x' without training rows: all its 3"):
+        drop_holes(dataset)
 
 
 def test_median_fills_numbers_and_adds_indicators_where_a_training_row_has_a_hole():
@@ -171,13 +171,13 @@ def test_median_fills_numbers_and_adds_indicators_where_a_training_row_has_a_hol
     dataset.x_train[0, 0] = NAN  # of 40, 30, 50, 60: the median is 45
     dataset.x_train[1, 1] = NAN  # a colour: zeros and an indicator
     dataset.x_test[0, 2] = NAN  # income has no hole in training: filled with 5, no indicator
-    out, done, _ = preprocess(dataset, CLIENTS, "none", "median")
+    out, done = preprocess(dataset, CLIENTS, "none", "median")
     assert out.columns == ("age", "age missing", "colour=blue", "colour=red", "colour missing", "income")
     assert out.x_train[0].tolist() == [45, 1, 1, 0, 0, 1]
     assert out.x_train[1].tolist() == [40, 0, 0, 0, 1, 3]
     assert out.x_test[0, 5] == 5
     assert [rule.median for rule in done.rules] == [45, None, 5]
-    filled, _, _ = preprocess(dataset, CLIENTS, "federated", "median")
+    filled, _ = preprocess(dataset, CLIENTS, "federated", "median")
     ages = torch.tensor([45.0, 40, 30, 50, 60])  # the constants are those of the filled rows
     torch.testing.assert_close(filled.x_train[:5, 0], (ages - ages.mean()) / ages.std(correction=0))
 
@@ -191,19 +191,19 @@ def test_a_column_without_a_single_value_is_an_error():
 def test_a_target_that_is_a_number_keeps_its_unit_and_gains_constants():
     y = torch.tensor([100.0, 200, 300, 400])
     dataset, partition = numbers(np.arange(8.0).reshape(4, 2), y, [np.array([0, 1]), np.array([2])])
-    out, done, _ = preprocess(dataset, partition)
+    out, done = preprocess(dataset, partition)
     assert torch.equal(out.y_train, y)
     # The held targets are 100, 200, 300: mean 200, sd sqrt(20000 / 3).
     assert (out.target_mean, done.target_mean) == (200, 200)
     assert out.target_sd == pytest.approx((20000 / 3) ** 0.5)
     torch.testing.assert_close(out.predictions(out.targets(y)), y)
-    plain, _, _ = preprocess(dataset, partition, "none")
+    plain, _ = preprocess(dataset, partition, "none")
     assert (plain.target_mean, plain.target_sd) == (0, 1)
     assert torch.equal(plain.targets(y), y)
 
 
 def test_classes_are_no_targets_to_scale():
-    dataset, _, _ = preprocess(table(), CLIENTS)
+    dataset, _ = preprocess(table(), CLIENTS)
     assert torch.equal(dataset.targets(dataset.y_train), dataset.y_train)
     assert (dataset.target_mean, dataset.target_sd) == (0, 1)
 
@@ -211,7 +211,7 @@ def test_classes_are_no_targets_to_scale():
 def test_new_rows_go_through_the_same_steps_after_a_round_trip_through_json():
     dataset = table()
     dataset.x_train[0, 0] = NAN
-    out, done, _ = preprocess(dataset, CLIENTS, "client", "median")
+    out, done = preprocess(dataset, CLIENTS, "client", "median")
     again = Preprocess.from_json(json.loads(json.dumps(done.to_json())))
     assert again == done
     rows = {"income": ["5", "5"], "colour": ["green", " red "], "age": ["40", "10"], "extra": ["x", "y"]}
@@ -228,16 +228,23 @@ def test_new_rows_go_through_the_same_steps_after_a_round_trip_through_json():
 
 
 def test_new_rows_with_holes_are_refused_where_nothing_was_said():
-    _, done, _ = preprocess(table(), CLIENTS)
+    _, done = preprocess(table(), CLIENTS)
     with pytest.raises(DataError, match="'age' is missing in 1 rows"):
         done.apply({"age": [""], "colour": ["red"], "income": [1]})
     with pytest.raises(DataError, match="'colour' is missing in 1 rows"):
         done.apply({"age": [1], "colour": [""], "income": [1]})
 
 
+def test_new_rows_of_any_dimension_are_scaled_as_the_training_rows_were():
+    x = torch.randn(20, 3, 7)
+    raw = Dataset("waves", x, torch.arange(20) % 2, x[:5], torch.arange(5) % 2, "classes", ("a", "b"))
+    out, done = preprocess(raw, Partition((np.arange(20),)), "federated")
+    torch.testing.assert_close(done.apply(x[:5].numpy()), out.inputs(out.x_test))
+
+
 def test_raw_public_rows_are_coded_anew():
     raw = table()
-    out, done, _ = preprocess(raw, CLIENTS)
+    out, done = preprocess(raw, CLIENTS)
     assert torch.equal(done.transform(raw.x_test, raw.schema), out.x_test)
 
 
@@ -249,21 +256,21 @@ def pictures() -> Dataset:
 
 def test_pictures_keep_their_constants_and_can_be_standardised_by_channel():
     dataset = pictures()
-    same, done, _ = preprocess(dataset, CLIENTS)
+    same, done = preprocess(dataset, CLIENTS)
     assert (same.x_train.dtype, same.scale, done.scale) == (torch.uint8, dataset.scale, "constants")
     assert torch.equal(done.apply(dataset.x_test.numpy()), dataset.inputs(dataset.x_test))
-    out, done, _ = preprocess(dataset, CLIENTS, "federated")
+    out, done = preprocess(dataset, CLIENTS, "federated")
     held = out.inputs(out.x_train[:5])
     torch.testing.assert_close(held.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(held.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
     assert (out.x_train.dtype, done.bytes_up) == (torch.uint8, 2 * 8 * 7)
-    bare, _, _ = preprocess(dataset, CLIENTS, "none")
+    bare, _ = preprocess(dataset, CLIENTS, "none")
     assert bare.inputs(bare.x_train).max() > 200
 
 
 def test_pictures_by_clients_own_constants():
     dataset = pictures()
-    out, done, _ = preprocess(dataset, CLIENTS, "client")
+    out, done = preprocess(dataset, CLIENTS, "client")
     torch.testing.assert_close(out.x_train[[0, 2]].mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(out.x_train[[1, 3, 4]].std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(done.apply(dataset.x_test.numpy()), out.x_test)
@@ -283,7 +290,7 @@ def test_float_rows_without_a_schema_are_left_as_they_are():
     dataset = Dataset(
         "toy", x, torch.tensor([0, 1, 0, 1]), x, torch.tensor([0, 1, 0, 1]), "classes", ("a", "b"), ("u", "v", "w")
     )
-    out, done, _ = preprocess(dataset, Partition((np.arange(4),)))
+    out, done = preprocess(dataset, Partition((np.arange(4),)))
     assert torch.equal(out.x_train, x)
     assert (done.scale, done.bytes_up, out.columns) == ("none", 0, ("u", "v", "w"))
     x = replace(dataset, x_train=x.clone())
@@ -305,7 +312,7 @@ def test_california_housing_with_its_207_holes(shared_data):
     partition = Partition(tuple(np.flatnonzero(owners == k) for k in range(5)))
     with pytest.raises(DataError, match="total_bedrooms"):
         preprocess(dataset, partition)
-    out, done, _ = preprocess(dataset, partition, missing="median")
+    out, done = preprocess(dataset, partition, missing="median")
     assert "total_bedrooms missing" in out.columns
     at = out.columns.index("median_income")
     torch.testing.assert_close(
@@ -318,6 +325,5 @@ def test_california_housing_with_its_207_holes(shared_data):
     rules = {rule.name: rule for rule in done.rules}
     column = [c.name for c in dataset.schema].index("total_bedrooms")
     assert rules["total_bedrooms"].median == np.nanmedian(dataset.x_train[:, column].numpy())
-    dropped, _, after = preprocess(dataset, partition, missing="drop")
+    dropped = load_dataset(DataConfig(name="california_housing", missing="drop"), 1)
     assert len(dropped.y_train) + len(dropped.y_test) == 20_640 - 207
-    assert sum(after.sizes) == len(dropped.y_train)

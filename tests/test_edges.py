@@ -19,7 +19,7 @@ from fedatlas.algorithm import Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.data.files import load_arrays
-from fedatlas.errors import ConfigError, DataError, first_line
+from fedatlas.errors import ConfigError, DataError, DivergedError, first_line
 from fedatlas.experiment import catalogue, config, dry, plugins
 from fedatlas.experiment.api import run
 from fedatlas.experiment.config import ExperimentConfig
@@ -77,6 +77,31 @@ def test_a_batch_that_batch_norm_cannot_use_is_left_out(tmp_path: Path) -> None:
         tmp_path / "run",
     )
     assert done.summary["final"]["loss"] > 0
+
+
+def test_a_loss_with_a_domain_reads_the_target_in_its_own_unit(tmp_path: Path) -> None:
+    """msle: standardised targets would leave its domain, or be squeezed by it (ALGORITHMS.md L2)."""
+    rows = "\n".join(f"{i % 7},{1 + (i % 7) ** 2}.5" for i in range(60))
+    (tmp_path / "t.csv").write_text(f"x,y\n{rows}\n")
+    data = {"name": "file", "path": str(tmp_path / "t.csv"), "label": "y", "test": 0.2}
+    tables = {
+        "rounds": 3,
+        "data": data,
+        "partition": {"name": "iid", "clients": 3},
+        "model": {"name": "mlp", "loss": "msle"},
+    }
+    made = Experiment.of(**tables)
+    done = run(made, out=tmp_path / "run", baselines=False)
+    loaded = fedatlas.load(done.path)
+    assert (loaded.preprocess.target_mean, loaded.preprocess.target_sd) == (0, 1)
+    assert set_up(loaded.config, 1).dataset.x_train.abs().max() < 3  # inputs are standardised all the same
+    (tmp_path / "t.csv").write_text(f"x,y\n{rows}\n1,-2.5\n")
+    with pytest.raises(DataError, match=r"'msle' needs numbers above -1; the (test )?label of row \d+ is -2.5"):
+        run(made, out=tmp_path / "again", baselines=False)
+    low = "\n".join(f"{i % 7},{-0.99 + 0.001 * (i % 7)}" for i in range(60))  # a step too far below -1
+    (tmp_path / "t.csv").write_text(f"x,y\n{low}\n")
+    with pytest.raises(DivergedError, match=r"'msle' has none for predictions of -1 or less"):
+        run(Experiment.of(**tables, local={"lr": 1.0}), out=tmp_path / "far", baselines=False)
 
 
 def test_whether_baselines_are_cheap_counts_steps() -> None:

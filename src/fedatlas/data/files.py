@@ -21,6 +21,8 @@ from fedatlas.errors import ConfigError, DataError
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 SIDES = ("train", "test")
+SIXTEEN = ("I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes for grey of 16 bits
+GREY = ("1", "L", "LA", "I", "F", *SIXTEEN)
 
 
 def load_file(
@@ -202,6 +204,17 @@ def load_pictures(folder: Path, size: int) -> Loaded:
         ]
         for root in roots
     ]
+    if len(roots) == len(SIDES):
+        strange = sorted({p.name for p in roots[1].iterdir() if p.is_dir()} - set(classes))
+        if strange:
+            raise DataError(
+                f"'{roots[1] / strange[0]}' is no class of '{roots[0]}' ({', '.join(classes)}): no model can learn it; "
+                "rename the folder or leave it out."
+            )
+        if not listed[1]:
+            raise DataError(
+                f"'{roots[1]}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}): leave the folder out or fill it."
+            )
     empty = next((name for c, name in enumerate(classes) if not any(c == label for _, label in listed[0])), None)
     if empty is not None:
         raise DataError(f"'{roots[0] / empty}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}).")
@@ -264,15 +277,28 @@ def _pillow() -> Any:
 def is_colour(path: Path) -> bool:
     """Whether a picture file has colours."""
     with _open(path) as picture:
-        return picture.mode not in {"1", "L", "LA", "I", "I;16", "F"}
+        return picture.mode not in GREY
 
 
 def read_picture(path: Path, size: int, colour: bool) -> np.ndarray:
     """uint8 (channels, size, size)."""
     with _open(path) as picture:
         mode = "RGB" if colour else "L"
-        small = np.asarray(picture.convert(mode).resize((size, size), _pillow().Resampling.BILINEAR), np.uint8)
+        narrow = eight_bits(picture, f"'{path}'").convert(mode)
+        small = np.asarray(narrow.resize((size, size), _pillow().Resampling.BILINEAR), np.uint8)
     return np.ascontiguousarray(small.transpose(2, 0, 1) if colour else small[None])
+
+
+def eight_bits(picture: Any, what: str) -> Any:
+    """A grey picture of 16 bits with the upper 8 of them, any other as it is; DataError for one of 32 bits, whose range nobody knows.
+
+    Pillow's own conversion cuts off at 255, so that an X-ray would be white.
+    """
+    if picture.mode in ("I", "F"):
+        raise DataError(f"the picture {what} holds numbers of 32 bits, whose range is not known: save it with 8 or 16.")
+    if picture.mode not in SIXTEEN:
+        return picture
+    return _pillow().fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
 
 
 def _open(path: Path) -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.dataset import TaskKind
+from fedatlas.data.files import GREY, eight_bits
 from fedatlas.data.frame import is_quantity
 from fedatlas.data.loaded import Loaded, Request, Split
 from fedatlas.errors import ConfigError, DataError, first_line
@@ -63,10 +64,11 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
         raise DataError(f"'{name}' has neither pictures nor numeric columns: save it as a file and load that.")
     task, class_names = _task(first, label)
     parts = {side: _part(rows, label, image, numeric, class_names, task) for side, rows in splits.items()}
-    names = sorted({str(v) for v in first[client]}) if client else []
+    named = {side: [str(v) for v in rows[client]] for side, rows in splits.items() if client in rows.column_names}
+    names = sorted({owner for owners in named.values() for owner in owners})
     code = {owner: i for i, owner in enumerate(names)}
-    if client:
-        parts["train"] = parts["train"]._replace(client=torch.tensor([code[str(v)] for v in first[client]]))
+    for side, owners in named.items():
+        parts[side] = parts[side]._replace(client=torch.tensor([code[owner] for owner in owners]))
     channels = parts["train"].x.shape[1]
     return Loaded(
         parts["train"],
@@ -117,6 +119,6 @@ def _target(rows: Any, label: str, class_names: tuple[str, ...], task: TaskKind)
 
 def _pixels(picture: Any) -> np.ndarray:
     """A picture of the hub -> uint8 (channels, height, width)."""
-    grey = picture.mode in {"1", "L", "LA", "I", "I;16", "F"}
-    pixels = np.asarray(picture.convert("L" if grey else "RGB"), np.uint8)
+    grey = picture.mode in GREY
+    pixels = np.asarray(eight_bits(picture, "of the hub").convert("L" if grey else "RGB"), np.uint8)
     return np.ascontiguousarray(pixels[None] if grey else pixels.transpose(2, 0, 1))

@@ -17,6 +17,7 @@ from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
 
+OWNERS_LOST = "the test rows name none, which data.test as a share puts among the training rows: keep data.test = 'own'"
 OWN_FRACTION = 0.25  # test share of a source that has no test set of its own (EXPERIMENT.md, data.test)
 
 
@@ -35,7 +36,12 @@ class Split(NamedTuple):
         return Split(*(None if t is None else t[at] for t in self))  # type: ignore[arg-type]
 
     def join(self, other: Split) -> Split:
-        """These rows, then the other ones."""
+        """These rows, then the other ones; without owners where only one side has them. DataError for weights of one side."""
+        if (self.weight is None) != (other.weight is None):
+            raise DataError(
+                "data.test as a share puts training and test rows together, and only one of the two has weights: give both "
+                "(weight_train and weight_test), or keep the test rows as they are (data.test = 'own')."
+            )
         return Split(*(None if a is None or b is None else torch.cat((a, b)) for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
 
 
@@ -121,9 +127,9 @@ def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
     train = draw(rows, loaded.task, keep, numpy_stream(seed, "split", "test"), 1 - share)
     rest = np.setdiff1d(np.arange(n), train, assume_unique=True)
     out = replace(loaded, train=rows.take(train), test=rows.take(rest))
-    return out.with_facts(
-        test=f"a share of {share} of all rows, stratified" if loaded.task == "classes" else f"a share of {share}"
-    )
+    words = f"a share of {share} of all rows, stratified" if loaded.task == "classes" else f"a share of {share}"
+    lost = loaded.train.client is not None and rows.client is None
+    return out.with_facts(test=words, **({"owners": OWNERS_LOST} if lost else {}))
 
 
 def strange_classes(names: tuple[str, ...], train: Tensor, test: Tensor) -> tuple[str, int]:

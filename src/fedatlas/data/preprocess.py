@@ -15,6 +15,7 @@ from torch import Tensor
 from fedatlas.data import summaries
 from fedatlas.data.dataset import Column, Dataset, Partition, TaskKind
 from fedatlas.data.frame import raw_rows
+from fedatlas.data.holes import Missing, refuse_holes, schema_of
 from fedatlas.data.summaries import Sums, Traffic
 from fedatlas.errors import ConfigError, DataError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Scale = Literal["auto", "none", "federated", "client"]
-Missing = Literal["error", "drop", "median"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ class Preprocess:
         if self.kind == "tokens":
             return x.to(torch.int64)
         x = x.to(torch.float32)
-        return x * _channels(self.input_scale) + _channels(self.input_shift) if self.input_scale else x
+        if not self.input_scale:
+            return x
+        return x * _channels(self.input_scale, x.dim()) + _channels(self.input_shift, x.dim())
 
     def transform(self, x: Tensor, schema: Sequence[Column]) -> Tensor:
         """Rows in a raw data set's stored form (its codes) -> the stored form after `preprocess`; for public rows."""
@@ -129,31 +131,37 @@ class Preprocess:
         return cls(**{**values, **tuples, "rules": rules, "client_constants": constants})
 
 
-def _channels(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1)
+def _channels(values: Sequence[float], dims: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32).view((1, -1) + (1,) * (dims - 2))
 
 
 def preprocess(
-    dataset: Dataset, partition: Partition, scale: Scale = "auto", missing: Missing = "error"
-) -> tuple[Dataset, Preprocess, Partition]:
-    """Raw rows -> model inputs by constants that clients settle from summaries; (data set, what was done, partition).
+    dataset: Dataset,
+    partition: Partition,
+    scale: Scale = "auto",
+    missing: Missing = "error",
+    *,
+    scale_target: bool = True,
+) -> tuple[Dataset, Preprocess]:
+    """Raw rows -> model inputs by constants that clients settle from summaries; (data set, what was done).
 
     ``scale = "auto"``: tables "federated", all else as its source says. "federated": numbers minus the mean over all
     clients' training rows, divided by their standard deviation, from n, sum x, sum x^2 (pictures: per channel).
     "client": each client's rows by its own two numbers; the test rows, and training rows that nobody holds, by the mean
     of the clients' constants. "none": as stored. Categories become a column 0/1 each, from the union over training
     clients; they and the indicator columns are never scaled. A target that is a number keeps its unit; its mean and
-    deviation over all clients are kept beside it (`Dataset.targets`), 0 and 1 where ``scale = "none"``.
+    deviation over all clients are kept beside it (`Dataset.targets`), 0 and 1 where ``scale = "none"``
+    or without ``scale_target``, for a loss that reads the target in its own unit.
 
-    ``missing``: "error", "drop" (rows with a hole leave, the partition's indices change), "median" (the exact median
-    over all clients' cells, from counts, and an indicator column where a training row has a hole).
+    ``missing``: "error", "drop" (rows with a hole have left before: `drop_holes`), "median" (the exact median over all
+    clients' cells, from counts, and an indicator column where a training row has a hole).
     """
     if dataset.x_train.dtype == torch.int64:
         if scale not in {"auto", "none"}:
             raise ConfigError(f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled.")
-        return dataset, _untouched(dataset, "tokens", scale, missing), partition
-    dataset, partition = settle_holes(dataset, partition, missing)
-    target, traffic = _target_sums(dataset, partition, scale)
+        return dataset, _untouched(dataset, "tokens", scale, missing)
+    refuse_holes(dataset, missing)
+    target, traffic = _target_sums(dataset, partition, scale) if scale_target else (None, Traffic())
     if dataset.x_train.dim() == 2 and dataset.x_train.is_floating_point():
         dataset, done = _table(dataset, partition, scale, missing)
     else:
@@ -167,7 +175,7 @@ def preprocess(
         "missing": missing,
         "preprocess_bytes": {"up": traffic.up, "down": traffic.down},
     }
-    return replace(dataset, target_mean=mean, target_sd=sd, facts=facts), done, partition
+    return replace(dataset, target_mean=mean, target_sd=sd, facts=facts), done
 
 
 def _untouched(dataset: Dataset, kind: Literal["pictures", "tokens"], scale: str, missing: str) -> Preprocess:
@@ -197,79 +205,9 @@ def _target_sums(dataset: Dataset, partition: Partition, scale: str) -> tuple[Su
     return summaries.combine_sums([summaries.sums_of(y[:, None]) for y in _rows_of(dataset.y_train, partition)])
 
 
-def settle_holes(dataset: Dataset, partition: Partition, missing: Missing) -> tuple[Dataset, Partition]:
-    """Refuses or drops rows with missing cells, as ``missing`` says; "median" leaves them for the table's rules.
-
-    `preprocess` does so too; whoever holds rows back from training does it before, because dropping renumbers rows.
-    """
-    if not dataset.x_train.is_floating_point():
-        return dataset, partition
-    gone = [torch.isnan(x).reshape(len(x), -1) for x in (dataset.x_train, dataset.x_test)]
-    counts = [g.sum(0) for g in gone]
-    if not bool((counts[0] + counts[1]).any()) or (missing == "median" and dataset.x_train.dim() == 2):
-        return dataset, partition
-    if missing == "drop":
-        return _drop(dataset, partition, [~g.any(1) for g in gone])
-    columns = (counts[0] + counts[1]).nonzero()[:, 0].tolist()
-    names = [column.name for column in _schema(dataset)]
-    first = f"column '{names[columns[0]]}'" if names else "a pixel"
-    more = f" and {len(columns) - 1} more columns have holes" if len(columns) > 1 else ""
-    advice = (
-        "data.missing = 'drop' or 'median' says what to do" if names else "data.missing = 'drop' leaves such rows out"
-    )
-    train, test = int(counts[0][columns[0]]), int(counts[1][columns[0]])
-    raise DataError(f"'{dataset.name}': {first} is missing in {train} training and {test} test rows{more}: {advice}.")
-
-
-def _drop(dataset: Dataset, partition: Partition, keep: Sequence[Tensor]) -> tuple[Dataset, Partition]:
-    train, test = keep
-    place = (torch.cumsum(train.long(), 0) - 1).numpy()
-    kept = train.numpy()
-    clients = tuple(place[rows[kept[rows]]] for rows in partition.clients)
-    for k, (before, after) in enumerate(zip(partition.clients, clients, strict=True)):
-        if len(before) and not len(after):
-            raise DataError(f"data.missing = 'drop' leaves client {k} without rows: all its {len(before)} have holes.")
-    if not bool(test.any()):
-        raise DataError("data.missing = 'drop' leaves no test rows: all have holes.")
-
-    def cut(value: Tensor | None, mask: Tensor) -> Tensor | None:
-        return None if value is None else value[mask]
-
-    dropped = {"train": int((~train).sum()), "test": int((~test).sum())}
-    dataset = replace(
-        dataset,
-        x_train=dataset.x_train[train],
-        y_train=dataset.y_train[train],
-        x_test=dataset.x_test[test],
-        y_test=dataset.y_test[test],
-        client_train=cut(dataset.client_train, train),
-        weight_train=cut(dataset.weight_train, train),
-        rows_train=cut(_numbers(dataset.rows_train, train), train),
-        rows_test=cut(_numbers(dataset.rows_test, test), test),
-        weight_test=cut(dataset.weight_test, test),
-        facts={**dataset.facts, "rows_dropped": dropped},
-    )
-    left_out = len(dataset.y_train) - sum(len(rows) for rows in clients)
-    info = {**partition.info, "rows_dropped": dropped["train"]}
-    return dataset, partition._replace(clients=clients, left_out=left_out, info=info)
-
-
-def _numbers(held: Tensor | None, keep: Tensor) -> Tensor | None:
-    """The rows' numbers in their source, written out where some of them go."""
-    return torch.arange(len(keep)) if held is None and not bool(keep.all()) else held
-
-
-def _schema(dataset: Dataset) -> tuple[Column, ...]:
-    """Raw columns of two-dimensional floats, named by number where they have no names; () for pictures."""
-    if dataset.x_train.dim() != 2:
-        return ()
-    names = dataset.columns or tuple(str(j) for j in range(dataset.x_train.shape[1]))
-    return dataset.schema or tuple(Column(name) for name in names)
-
-
 def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing) -> tuple[Dataset, Preprocess]:
     """Settles the rules of a table's columns and applies them."""
-    schema = _schema(dataset)
+    schema = schema_of(dataset)
     resolved = {"auto": "federated" if dataset.schema else "none"}.get(scale, scale)
     parts = _rows_of(dataset.x_train, partition)
     rules, traffic = _categories(schema, parts)

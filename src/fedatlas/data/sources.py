@@ -16,6 +16,7 @@ from fedatlas.data import handwriting, har, images, shakespeare, stackoverflow
 from fedatlas.data.catalogue import TABLES, TableSpec
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.files import load_file
+from fedatlas.data.holes import drop_holes
 from fedatlas.data.hub import load_hub
 from fedatlas.data.loaded import (
     Loaded,
@@ -322,7 +323,8 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
         "units": source.units,
         "test": _test_words(config, by_file),
     }
-    return to_dataset(config.name, replace(loaded, facts={**about, **loaded.facts}))
+    dataset = to_dataset(config.name, replace(loaded, facts={**about, **loaded.facts}))
+    return drop_holes(dataset) if config.missing == "drop" else dataset
 
 
 def _test_words(config: DataConfig, by_file: bool) -> str:

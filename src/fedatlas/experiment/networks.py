@@ -33,7 +33,14 @@ def checked_loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
     """The loss that ``[model]`` names; ConfigError where these targets do not suit it."""
     loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
     loss.check(dataset.targets(dataset.y_train))
+    if dataset.task == "numbers":
+        loss.check(dataset.targets(dataset.y_test), "test label")
     return loss
+
+
+def reads_units(config: ExperimentConfig, dataset: Dataset) -> bool:
+    """Whether the loss reads the target in its own unit: its domain is bounded, and a standardised target would leave it."""
+    return make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore).bounded
 
 
 def build(

@@ -13,7 +13,6 @@ from fedatlas.algorithm import SERVER, UNION
 from fedatlas.data.batches import Rows
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition import apply_feature_skew
-from fedatlas.data.preprocess import Missing, settle_holes
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream, torch_stream
 
@@ -98,17 +97,6 @@ def own_test(dataset: Dataset, count: int) -> Dataset:
     weight = None if dataset.weight_test is None else dataset.weight_test[:n]
     rows = None if dataset.rows_test is None else dataset.rows_test[:n]
     return replace(dataset, x_test=dataset.x_test[:n], y_test=dataset.y_test[:n], weight_test=weight, rows_test=rows)
-
-
-def without_holes(
-    dataset: Dataset, partition: Partition, missing: Missing, count: int
-) -> tuple[Dataset, Partition, int]:
-    """`settle_holes`, and how many of the ``count`` public rows behind the test rows are left."""
-    whole, left = settle_holes(dataset, partition, missing)
-    if not count:
-        return whole, left, 0
-    alone, _ = settle_holes(own_test(dataset, count), partition, missing)
-    return whole, left, len(whole.y_test) - len(alone.y_test)
 
 
 def without_public(dataset: Dataset, count: int, dtype: torch.dtype) -> tuple[Dataset, Rows | None]:

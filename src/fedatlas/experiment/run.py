@@ -143,7 +143,7 @@ class Simulation:
             return self.host.drive((algorithm.rounds or federated)(algorithm, self.server, drawn.round), number, lr)
         except DivergedError as error:
             raise DivergedError(
-                f"the run diverged in round {number}: {error}; lower local.lr (now {lr:g}). "
+                f"the run diverged in round {number}: {error}{self.setup.loss.domain}; lower local.lr (now {lr:g}). "
                 f"Everything up to round {self.number} is kept in '{self.folder.path}'."
             ) from None
 
@@ -202,8 +202,9 @@ class Simulation:
         finite = all(bool(torch.isfinite(x).all()) for params in trees for x in params.values())
         if not finite or not all(math.isfinite(x) for x in quality.values() if isinstance(x, float)):
             raise DivergedError(
-                f"the run diverged in round {number}: the server's model or its loss is not finite after the server's step; "
-                f"lower local.lr or the server's rate. Everything up to round {self.number} is kept in '{self.folder.path}'."
+                f"the run diverged in round {number}: the server's model or its loss is not finite after the server's "
+                f"step{self.setup.loss.domain}; lower local.lr or the server's rate. Everything up to round {self.number} is "
+                f"kept in '{self.folder.path}'."
             )
 
     def save(self) -> None:

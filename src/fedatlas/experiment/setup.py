@@ -37,8 +37,8 @@ from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.defaults import completed
-from fedatlas.experiment.networks import DTYPES, Built, build, checked_loss, make_networks
-from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_holes, without_public
+from fedatlas.experiment.networks import DTYPES, Built, build, checked_loss, make_networks, reads_units
+from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_public
 from fedatlas.layers import Layer
 from fedatlas.models import Loss, has_batch_norm
 from fedatlas.models.chain import elastic, find_chain
@@ -177,11 +177,13 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
-    dataset, partition, count = without_holes(dataset, partition, config.data.missing, count)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     raw = dataset
     partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
-    dataset, prepared, partition = preprocess(dataset, partition, config.data.scale, config.data.missing)
+    scale_target = not reads_units(config, dataset)
+    dataset, prepared = preprocess(
+        dataset, partition, config.data.scale, config.data.missing, scale_target=scale_target
+    )
     dtype = DTYPES[config.engine.precision]
     dataset, public = without_public(dataset, count, dtype)
     check_asked(config, algorithm, dataset, partition)

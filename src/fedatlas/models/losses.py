@@ -95,12 +95,20 @@ class Loss:
             share = weights
         return (self.elements(outputs, targets) * share).sum() / share.sum().clamp_min(_TINY)
 
-    def check(self, targets: Tensor, outputs: Tensor | None = None) -> None:
-        """DataError where labels, or numbers predicted, lie outside the loss's domain. Once, not in the hot path."""
+    @property
+    def bounded(self) -> bool:
+        """Whether numbers must lie above `lowest`, labels and predictions alike: both in the target's own unit."""
+        return not math.isinf(self.lowest)
+
+    @property
+    def domain(self) -> str:
+        """What to say behind a loss that is not a number: that there are predictions for which it has none."""
+        return f" ('{self.name}' has none for predictions of {self.lowest:g} or less)" if self.bounded else ""
+
+    def check(self, targets: Tensor, what: str = "label") -> None:
+        """DataError where labels lie outside the loss's domain. Once, not in the hot path."""
         if self.task == "numbers":
-            _check_numbers(self, "label", targets)
-            if outputs is not None:
-                _check_numbers(self, "prediction", outputs)
+            _check_numbers(self, what, targets)
         elif self.binary:
             found = set(torch.unique(targets).tolist())
             if not any(found <= set(labels) for labels in self.labels):
@@ -116,7 +124,7 @@ class Loss:
 def _check_numbers(loss: Loss, what: str, values: Tensor) -> None:
     bad = ~(torch.isfinite(values) & (values > loss.lowest))
     if bool(bad.any()):
-        need = "finite numbers" if math.isinf(loss.lowest) else f"numbers above {loss.lowest:g}"
+        need = "finite numbers" if not loss.bounded else f"numbers above {loss.lowest:g}"
         where = tuple(bad.nonzero()[0].tolist())
         raise DataError(f"loss '{loss.name}' needs {need}; the {what} of row {where[0]} is {float(values[where])}.")
 

@@ -46,7 +46,7 @@ def make_partition(
     """
     labels = dataset.y_train.numpy()
     owners = None if dataset.client_train is None else dataset.client_train.numpy()
-    part = split(name, params, labels, owners, clients, seed, min_size)
+    part = split(name, params, labels, owners, clients, seed, min_size, dataset.facts.get("owners", ""))
     _check_inputs(part, dataset)
     info: dict[str, Any] = {"name": name, **part.info}
     if "owners" in info and dataset.client_names:
@@ -62,8 +62,9 @@ def split(
     clients: int,
     seed: int,
     min_size: int = 1,
+    why: str = "",
 ) -> Partition:
-    """As `make_partition`, from plain arrays: ``labels`` (n,) and, where rows have owners, ``owners`` (n,)."""
+    """As `make_partition`, from plain arrays: ``labels`` (n,) and, where rows have owners, ``owners`` (n,); else ``why`` they have none."""
     if name.startswith(FLOWER):
         from fedatlas.data.partition.flower import from_flower
 
@@ -73,22 +74,22 @@ def split(
         keys = arguments("partition", builder, params)
         if name in REDRAWN:
             keys["min_rows"] = max(min_size, keys["min_rows"])
-        part = builder(_source(name, builder, labels, owners), clients, seed, **keys)
+        part = builder(_source(name, builder, labels, owners, why), clients, seed, **keys)
     _check_disjoint(name, part, len(labels))
     if name != "dirichlet_fedseq" or min_size > 1:  # D9 promises no minimum
         check_sizes(part.sizes, min_size)
     return part
 
 
-def _source(name: str, builder: Callable[..., Partition], labels: np.ndarray, owners: np.ndarray | None) -> np.ndarray:
+def _source(
+    name: str, builder: Callable[..., Partition], labels: np.ndarray, owners: np.ndarray | None, why: str
+) -> np.ndarray:
     """What the builder splits by: its first parameter is called ``owners`` or ``labels``."""
     if next(iter(inspect.signature(builder).parameters)) != "owners":
         return labels
     if owners is None:
-        raise ConfigError(
-            f"partition '{name}' needs rows with an owner, and these data name none: set data.client to the column "
-            "that says who owns a row, or choose another partition."
-        )
+        why = why or "these data name none: set data.client to the column that says who owns a row"
+        raise ConfigError(f"partition '{name}' needs rows with an owner, and {why}; or choose another partition.")
     return owners
 
 
