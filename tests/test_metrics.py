@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,11 @@ from scipy.stats import spearmanr
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
+from fedatlas import Experiment
+from fedatlas.errors import ConfigError
+from fedatlas.experiment import config
+from fedatlas.experiment.evaluate import Evaluator, Trained
+from fedatlas.experiment.setup import set_up
 from fedatlas.metrics.fairness import client_summary, drift_correlation, squared_distances
 from fedatlas.metrics.intervals import bootstrap, mean_last, over_seeds
 from fedatlas.metrics.quality import (
@@ -82,6 +88,54 @@ def test_batches_add_up_in_any_order(seed, cut):
     for joined in (parts[0] + parts[1], parts[1] + parts[0]):
         for key, value in class_figures(joined).items():
             assert value == pytest.approx(whole[key], abs=1e-12)
+
+
+def test_ends_of_sentences_are_no_words(tmp_path):
+    """M10: accuracy passes over pad, bos and eos; with the ends, and without words outside the vocabulary, it stands beside."""
+    ids = np.random.default_rng(0).integers(0, 9, (40, 5))
+    targets = np.where(np.arange(40)[:, None] % 9 == np.arange(5), 8, ids)
+    np.savez(tmp_path / "a.npz", x_train=ids, y_train=targets, x_test=ids, y_test=targets)
+    chosen = [
+        "data.name=file",
+        f"data.path={tmp_path / 'a.npz'}",
+        "model={name='stackoverflow_lstm', hidden=4, embedding=4}",
+    ]
+    setup = set_up(config.read(None, [*chosen, "partition={name='iid', clients=2}"]), 1)
+    special = {"pad": 0, "oov": 6, "bos": 7, "eos": 8}
+    setup = setup._replace(dataset=replace(setup.dataset, facts={"special": special}))
+    evaluator = Evaluator(setup)
+    model = Trained(setup.params, setup.buffers)
+    predicted, y = evaluator.scores(model, evaluator.rows).predicted, evaluator.rows.y
+    hit = predicted == y
+
+    def share(*left_out):
+        counted = ~torch.isin(y, torch.tensor(left_out))
+        return pytest.approx(float(hit[counted].double().mean()))
+
+    found = evaluator.detail(model)["word_accuracy"]
+    assert evaluator.figures(model)["accuracy"] == share(0, 7, 8) == found["words"]
+    assert evaluator.interval(model, evaluator.rows).estimate == share(0, 7, 8)
+    assert found["words_and_ends"] == share(0, 7)
+    assert (found["known_words"], found["known_words_and_ends"]) == (share(0, 6, 7, 8), share(0, 6, 7))
+
+
+def test_a_model_that_answers_at_other_steps_than_the_data_ask_is_refused(tmp_path):
+    ids = np.random.default_rng(0).integers(0, 9, (40, 5))
+    for name, y in (("each", ids), ("once", ids[:, 0] % 2)):
+        np.savez(tmp_path / f"{name}.npz", x_train=ids, y_train=y, x_test=ids, y_test=y)
+
+    def made(file, model):
+        data = {"name": "file", "path": str(tmp_path / f"{file}.npz")}
+        model = {"name": "stackoverflow_lstm", "hidden": 4, "embedding": 4, **model}
+        return set_up(Experiment.of(data=data, model=model, partition={"name": "iid", "clients": 2}).config, 1)
+
+    with pytest.raises(ConfigError, match="answers once a row, and these data ask at every step"):
+        made("each", {"targets": "last_step"})
+    with pytest.raises(ConfigError, match="answers at every step, and these data ask once a row"):
+        made("once", {"vocabulary": 9})
+    with pytest.raises(ConfigError, match=r"does not know token 8, the largest of these data: set model.vocabulary = 9"):
+        made("once", {"targets": "last_step"})
+    made("once", {"targets": "last_step", "vocabulary": 9})
 
 
 def test_tokens_leave_out_what_is_ignored_and_can_leave_out_more():

@@ -62,6 +62,12 @@ class Dataset:
         return len(self.class_names)
 
     @property
+    def uncounted(self) -> tuple[int, ...]:
+        """Classes whose rows accuracy passes over: padding and the ends of sentences (ALGORITHMS.md M10)."""
+        special = self.facts.get("special", {})
+        return tuple(special[name] for name in ("pad", "bos", "eos") if name in special)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one row."""
         return tuple(self.x_train.shape[1:])

@@ -127,11 +127,14 @@ class Evaluator:
         rows = self.rows if rows is None else rows
         found, d = self.scores(model, rows), self.setup.dataset
         if not self.numbers:
-            skip = d.ignore if d.task == "tokens" else None
-            sums = quality.class_sums(found.predicted, rows.y, found.losses, d.classes, rows.weight, skip)
-            return quality.class_figures(sums)
+            return quality.class_figures(self._sums(found, rows), d.uncounted)
         predicted, y = d.predictions(found.predicted), d.predictions(rows.y.double())  # errors in the target's own unit
         return dict(quality.number_figures(quality.number_sums(predicted, y, found.losses, rows.weight)))
+
+    def _sums(self, found: Scores, rows: Rows) -> quality.ClassSums:
+        d = self.setup.dataset
+        skip = d.ignore if d.task == "tokens" else None
+        return quality.class_sums(found.predicted, rows.y, found.losses, d.classes, rows.weight, skip)
 
     def row(self, model: Trained) -> dict[str, Any]:
         """The quality fields of a row, for one global model."""
@@ -221,14 +224,18 @@ class Evaluator:
             out["confusion"] = matrix.tolist()
         if scores.margin is not None:
             out["two_class"] = two_class(scores.margin, rows)
+        if d.uncounted:
+            out["word_accuracy"] = word_accuracy(self._sums(scores, rows), d.facts["special"])
         return out
 
     def _right(self, predicted: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Per row: share predicted rightly, and how many labels count (tokens: those not ignored)."""
-        hit = (predicted == y).double()
-        if self.setup.dataset.task != "tokens":
+        hit, d = (predicted == y).double(), self.setup.dataset
+        if d.task != "tokens" and not d.uncounted:
             return hit.numpy(), np.ones(len(y))
-        counted = (y != self.setup.dataset.ignore).double()
+        counted = (~torch.isin(y, torch.tensor((d.ignore, *d.uncounted)))).double()
+        if d.task != "tokens":
+            return hit.numpy(), counted.numpy()
         total = counted.sum(1)
         return ((hit * counted).sum(1) / total.clamp(min=1)).numpy(), total.numpy()
 
@@ -248,6 +255,17 @@ def channels_last(x: Tensor) -> Tensor:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [x for x in values if x is not None]
     return float(np.mean(known)) if known else None
+
+
+def word_accuracy(sums: quality.ClassSums, special: Mapping[str, int]) -> dict[str, float | None]:
+    """Accuracy with and without the ends of sentences and the words outside the vocabulary (ALGORITHMS.md M10)."""
+    never = special["pad"], special["bos"]
+    return {
+        "words": quality.accuracy(sums, (*never, special["eos"])),
+        "words_and_ends": quality.accuracy(sums, never),
+        "known_words": quality.accuracy(sums, (*never, special["eos"], special["oov"])),
+        "known_words_and_ends": quality.accuracy(sums, (*never, special["oov"])),
+    }
 
 
 def two_class(margin: Tensor, rows: Rows) -> dict[str, Any]:

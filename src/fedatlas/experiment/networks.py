@@ -6,14 +6,16 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedatlas.data.batches import Masks
 from fedatlas.data.dataset import Dataset
 from fedatlas.engine.model import Network
+from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.models import Loss, ModelConfig, draw_masks, dropout_shapes, flops, make_loss, make_model
 from fedatlas.models.config import dealt, names
+from fedatlas.models.dropout import evaluating
 from fedatlas.tree import Tree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
@@ -52,10 +54,33 @@ def build(
     tokens = dataset.x_train.dtype == torch.int64
     made = make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens)
     sample = dataset.inputs(dataset.x_train[:2], dtype)
+    name = type(wanted).__name__ if isinstance(wanted, nn.Module) else wanted.name
+    check_answers(name, made, dataset, sample)
     shapes = dropout_shapes(made, sample)
     masks = partial(draw_masks, made, shapes, dtype=dtype) if shapes else None
     network = Network(made, loss.mean)
     return Built(network, *network.initial(), masks, flops(made, sample))
+
+
+def check_answers(name: str, module: nn.Module, dataset: Dataset, sample: Tensor) -> None:
+    """ConfigError where the model answers at every step and the data ask once, or the reverse, or a token is none of its own."""
+    with evaluating(module), torch.no_grad():
+        if sample.dtype == torch.int64:
+            largest = int(max(dataset.x_train.max(), dataset.x_test.max()))
+            try:
+                module(torch.full_like(sample, largest))
+            except IndexError:
+                raise ConfigError(
+                    f"model '{name}' does not know token {largest}, the largest of these data: "
+                    f"set model.vocabulary = {largest + 1}."
+                ) from None
+        every_step = module(sample).dim() > 2
+    if every_step != (dataset.task == "tokens"):
+        one, other = ("at every step", "once a row") if every_step else ("once a row", "at every step")
+        raise ConfigError(
+            f"model '{name}' answers {one}, and these data ask {other}: set model.targets and data.target to the same of "
+            "'per_step' and 'last_step', where they have these keys, or take another model."
+        )
 
 
 def make_networks(

@@ -145,10 +145,10 @@ def weighted_f1(sums: ClassSums) -> float | None:
     return _ratio(float(f1 @ sums.true), sums.weight)
 
 
-def class_figures(sums: ClassSums) -> dict[str, Any]:
-    """The figures of classification as plain values, ready for JSON; None where one is not defined."""
+def class_figures(sums: ClassSums, exclude: tuple[int, ...] = ()) -> dict[str, Any]:
+    """The figures of classification as plain values, ready for JSON; None where one is not defined. ``exclude``: of accuracy."""
     return {
-        "accuracy": accuracy(sums),
+        "accuracy": accuracy(sums, exclude),
         "macro_f1": macro_f1(sums),
         "weighted_f1": weighted_f1(sums),
         "per_class_f1": _plain(per_class_f1(sums)),

@@ -25,7 +25,22 @@ def error_blocks(subject: Subject) -> list[Block]:
         return [Text(f"{whose}, so that there is no single confusion matrix to show.")]
     pictures = [*([_matrix(subject)] if "confusion" in final else []), _f1(subject)]
     many = len(final["per_class_f1"]) >= WIDE_FROM
-    return [*(pictures if many else [Figures(pictures)]), _table(subject), *_two_class(subject)]
+    return [*_words(subject), *(pictures if many else [Figures(pictures)]), _table(subject), *_two_class(subject)]
+
+
+def _words(subject: Subject) -> list[Block]:
+    """What accuracy counts, where some classes are no words."""
+    found = subject.summary["final"].get("word_accuracy")
+    if not found:
+        return []
+    said = {name: share(value) for name, value in found.items()}
+    return [
+        Text(
+            f"Accuracy counts the words, {said['words']} of them right, those outside the vocabulary included; padding and ends of "
+            f"sentences are passed over. With the ends it is {said['words_and_ends']}; of the words in the vocabulary alone "
+            f"{said['known_words']}, with the ends {said['known_words_and_ends']}."
+        )
+    ]
 
 
 def _matrix(subject: Subject) -> Figure:
