@@ -112,6 +112,16 @@ def test_rows_without_a_target(tmp_path):
     assert dataset.facts["rows_unusable"] == 1
 
 
+def test_owners_that_are_numbers_are_sorted_as_numbers(tmp_path):
+    (tmp_path / "t.csv").write_text("n,y,who\n" + "\n".join(f"{i},{i % 2},{(10, 9, 101)[i % 3]}" for i in range(12)))
+    dataset = load(tmp_path / "t.csv", label="y", client="who", test=0.25)
+    assert dataset.client_names == ("9", "10", "101")
+    owner = {10: 1, 9: 0, 101: 2}
+    assert all(
+        owner[(10, 9, 101)[int(n) % 3]] == k for n, k in zip(dataset.x_train[:, 0], dataset.client_train, strict=True)
+    )
+
+
 def test_rows_without_an_owner_or_a_weight(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("n,y,who,w\n1,a,1,1\n2,b,,2\n3,b,2,\n4,a,2,4\n5,b,1,5\n6,b,2,6\n")

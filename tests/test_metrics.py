@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
-from fedatlas import Experiment
+from fedatlas import Experiment, load, run
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import config
 from fedatlas.experiment.evaluate import Evaluator, Trained
@@ -133,9 +133,26 @@ def test_a_model_that_answers_at_other_steps_than_the_data_ask_is_refused(tmp_pa
         made("each", {"targets": "last_step"})
     with pytest.raises(ConfigError, match="answers at every step, and these data ask once a row"):
         made("once", {"vocabulary": 9})
-    with pytest.raises(ConfigError, match=r"does not know token 8, the largest of these data: set model.vocabulary = 9"):
+    with pytest.raises(
+        ConfigError, match=r"does not know token 8, the largest of these data: set model.vocabulary = 9"
+    ):
         made("once", {"targets": "last_step"})
     made("once", {"targets": "last_step", "vocabulary": 9})
+
+
+def test_an_answer_at_every_step_is_read_at_the_last_token(tmp_path):
+    ids = np.random.default_rng(0).integers(1, 9, (40, 5))
+    np.savez(tmp_path / "a.npz", x_train=ids, y_train=ids, x_test=ids, y_test=ids)
+    data = {"name": "file", "path": str(tmp_path / "a.npz")}
+    model = {"name": "stackoverflow_lstm", "hidden": 4, "embedding": 4, "vocabulary": 9}
+    made = Experiment.of(rounds=0, data=data, model=model, partition={"name": "iid", "clients": 2})
+    loaded = load(run(made, out=tmp_path / "run", baselines=False).path)
+    short = torch.tensor([[3, 1, 0, 0, 0], [3, 1, 4, 1, 5]])
+    with torch.inference_mode():
+        outputs = torch.softmax(loaded.model(short).double(), -1)
+    found = loaded.predict(short).filter(like="p_").to_numpy()
+    assert found == pytest.approx(torch.stack([outputs[0, 1], outputs[1, 4]]).numpy())
+    assert not np.allclose(outputs[0, 1], outputs[0, 4])
 
 
 def test_tokens_leave_out_what_is_ignored_and_can_leave_out_more():

@@ -33,11 +33,11 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
     """theta <- SGD on the union of all rows, from the same initial model.
 
     ``epochs``: E epochs a round; ``samples``: as many examples a round as the federation's cohort would have drawn;
-    ``auto``: epochs if all clients take part, else samples.
+    ``auto``: epochs if all clients take part and none is a straggler, else samples.
     """
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-        whole = budget == "epochs" or (budget == "auto" and round.m == round.K)
+        whole = budget == "epochs" or (budget == "auto" and round.m == round.K and not round.budgets)
         share = {} if whole else {UNION: Budget(examples=round.examples)}
         union = round._replace(cohort=(UNION,), sizes={UNION: round.n}, budgets=share)
         after = {}

@@ -240,8 +240,12 @@ def is_quantity(values: np.ndarray) -> bool:
 
 
 def encode_clients(column: pd.Series) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """Owner codes and names, sorted."""
+    """Owner codes and names, sorted: by value where all are numbers, as in an array."""
     names, codes = np.unique(texts(column), return_inverse=True)
+    values = numbers(column)
+    if values is not None and not np.isnan(values).any():
+        order = np.argsort(names.astype(np.float64), kind="stable")
+        names, codes = names[order], np.argsort(order)[codes]
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)
 
 

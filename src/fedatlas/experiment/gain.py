@@ -23,7 +23,7 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     plain.pop("stop", None)
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
-    plain["failures"] = {}
+    plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)
     plain.pop("compression", None)  # nothing is sent
     plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
     plain["evaluation"] = {**plain["evaluation"], "every": max(rounds, 1)}

@@ -30,6 +30,7 @@ from fedatlas.metrics.quality import predictions
 from fedatlas.models import make_loss, make_model
 from fedatlas.models.chain import resized
 from fedatlas.models.config import names
+from fedatlas.models.lstm import RecurrentBody
 from fedatlas.tree import Tree
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class FinishedRun(NamedTuple):
         lost = without_numbers(x, holes)
         with torch.inference_mode():
             outputs = torch.cat([used(x[at : at + PIECE]) for at in range(0, max(len(x), 1), PIECE)])
+        if outputs.dim() > 2:  # an answer at every step: what comes after the last token
+            outputs = outputs[torch.arange(len(x)), last_tokens(used, x)]
         table = as_table(outputs, self.preprocess)
         if bool(lost.any()):
             table.loc[lost.numpy()] = None
@@ -209,6 +212,12 @@ def without_numbers(x: Tensor, holes: Holes) -> Tensor:
     return lost
 
 
+def last_tokens(module: nn.Module, x: Tensor) -> Tensor:
+    """(n,): where the last token of each row stands, padding behind it passed over where the network knows what pads."""
+    body = next((part for part in module.modules() if isinstance(part, RecurrentBody)), None)
+    return torch.full((len(x),), x.shape[1] - 1) if body is None else body.last(x)
+
+
 def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:
     """Outputs -> a table with ``prediction`` and, for classes, a column ``p_NAME`` each."""
     import pandas
@@ -217,8 +226,6 @@ def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:
         return pandas.DataFrame(
             {"prediction": (outputs.reshape(-1).double() * done.target_sd + done.target_mean).numpy()}
         )
-    if outputs.dim() > 2:  # tokens: what comes after the last step
-        outputs = outputs[:, -1]
     found = predictions(outputs).tolist()
     p = torch.softmax(outputs.double(), -1)
     if outputs.shape[-1] == 1:

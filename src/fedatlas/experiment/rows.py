@@ -33,6 +33,12 @@ def split_clients(
         judged[k] = np.sort(order[:a])
         kept[k] = np.sort(order[a:b])
         train.append(np.sort(order[b:]))
+    for key, share, found in (("validation", validation, judged), ("clients", own, kept)):
+        if share and not any(map(len, found.values())):
+            raise ConfigError(
+                f"evaluation.{key} = {share:g} holds out no row of any client, the largest has "
+                f"{max(map(len, partition.clients))}: ask for a larger share."
+            )
     out = partition._replace(clients=tuple(train))
     return out, judged if validation else {}, kept if own else {}
 
@@ -62,11 +68,11 @@ class PartyRows:
             return self.rows(np.sort(np.concatenate(self.partition.clients)))
         return self.of(party, self.partition.clients[party])
 
-    def of(self, party: int, index: np.ndarray) -> Rows:
-        """Rows of the training set as client ``party`` would see them."""
+    def of(self, party: int, index: np.ndarray, *purpose: str) -> Rows:
+        """Rows of the training set as client ``party`` would see them; ``purpose``: of those held out, so that their noise is their own."""
         rows = self.rows(index)
         if self.partition.feature_skew:
-            stream = torch_stream(self.seed, "partition", "feature", party)
+            stream = torch_stream(self.seed, "partition", "feature", party, *purpose)
             rows = rows._replace(x=apply_feature_skew(rows.x, self.partition.feature_skew[party], stream).contiguous())
         return rows
 

@@ -165,6 +165,7 @@ def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
 def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
     check_engine(config)
+    check_augment(config)
     algorithm = make_algorithm(config)
     check_model(config, algorithm, module)
     config, notices = apply_fixes(config, algorithm)
@@ -232,6 +233,15 @@ def check_engine(config: ExperimentConfig) -> None:
         raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
     if config.engine.plan == "native" and find_compiler() is None:
         raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
+
+
+def check_augment(config: ExperimentConfig) -> None:
+    """ConfigError where cropped pictures would be padded with another colour by each client."""
+    if config.data.augment == "crop_flip" and config.data.scale == "client":
+        raise ConfigError(
+            "data.augment = 'crop_flip' pads with black, which data.scale = 'client' turns into another number for each client: "
+            "use data.scale = 'federated' or 'auto'."
+        )
 
 
 def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dataset, int]:
@@ -348,7 +358,7 @@ def judged_rows(setup: Setup) -> Rows:
     if setup.config.evaluation.on == "test":
         return test_rows(setup)
     if setup.partition.feature_skew:  # each client sees its rows through its own instrument
-        return join(source.of(k, rows) for k, rows in setup.validation.items())
+        return join(source.of(k, rows, "validation") for k, rows in setup.validation.items())
     return source.rows(pooled(setup.validation))
 
 
@@ -366,7 +376,7 @@ def own_rows(setup: Setup, client: int) -> Rows:
     """A client's held-out rows."""
     source = setup.bench.rows
     assert isinstance(source, PartyRows)
-    return source.of(client, setup.held_out[client])
+    return source.of(client, setup.held_out[client], "held out")
 
 
 def first_server(setup: Setup, host: Host) -> dict[str, Any]:

@@ -32,11 +32,14 @@ class RecurrentBody(nn.Module):
         """(n, length) int64 -> (n, length, h) at every step, or (n, h) at the last real token."""
         states, _ = self.lstm(self.embedding(x.clamp_min(0)))
         if not self.every_step:
-            steps = torch.arange(1, x.shape[1] + 1, device=x.device)
-            last = ((x != self.pad) * steps).amax(1).sub(1).clamp_min(0)
-            states = states[torch.arange(len(x), device=x.device), last]
+            states = states[torch.arange(len(x), device=x.device), self.last(x)]
         y: Tensor = self.dense(states)
         return y
+
+    def last(self, x: Tensor) -> Tensor:
+        """(n,): where the last token of each row stands that is not ``pad``; 0 where there is none."""
+        steps = torch.arange(1, x.shape[1] + 1, device=x.device)
+        return ((x != self.pad) * steps).amax(1).sub(1).clamp_min(0)
 
 
 def _sequence(model: str, shape: Shape) -> None:
