@@ -164,6 +164,11 @@ def test_a_loss_with_a_domain_reads_the_target_in_its_own_unit(tmp_path: Path) -
         run(Experiment.of(**tables, local={"lr": 1.0}), out=tmp_path / "far", baselines=False)
 
 
+def test_batch_norm_refuses_batches_of_one_row() -> None:
+    with pytest.raises(ConfigError, match=r"local.batch_size = 1: batch norm"):
+        set_up(config.read(None, [*FEW, "model.norm=batch", "local.batch_size=1"]), 1)
+
+
 def test_whether_baselines_are_cheap_counts_steps() -> None:
     asked = [config.read(None, [f"local.steps={steps}"]) for steps in (10, 10_000_000)]
     assert [wants_baselines(c, [100] * 4, 10_000, None) for c in asked] == [True, False]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedatlas import Experiment
-from fedatlas.errors import CheckpointError, ConfigError
+from fedatlas import Experiment, load
+from fedatlas.errors import CheckpointError, ConfigError, FedatlasError
 from fedatlas.experiment import config
 from fedatlas.experiment.api import resume, run
+from fedatlas.experiment.run import Silent
 from tables import of_table, table
 
 
@@ -99,9 +102,55 @@ def test_every_seed_is_continued_with_the_new_rounds(tmp_path: Path) -> None:
 
 def test_a_seed_stopped_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
     done = run(Experiment.of(rounds=1, seeds=[1, 2]), out=tmp_path / "run", baselines=False)
-    for file in (done.path / "seed-2" / "checkpoint").iterdir():
+    begun = done.path / "seed-2"  # row 0 is written before the first checkpoint
+    (begun / "summary.json").unlink()
+    (begun / "metrics.jsonl").write_text(json.dumps(rows(begun)[0]) + "\n")
+    for file in (begun / "checkpoint").iterdir():
         file.unlink()
     assert resume(done.path, baselines=False).summary["final"] == done.summary["final"]
+
+
+def test_a_run_that_is_continued_before_its_first_checkpoint_loses_nothing_to_a_refusal(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    table(file)
+    path = run(of_table(file), out=tmp_path / "run", baselines=False).path
+    whole = rows(path)
+    for name in ("summary.json", "checkpoint"):  # as it stands between row 0 and the first checkpoint
+        shutil.rmtree(path / name) if (path / name).is_dir() else (path / name).unlink()
+    (path / "metrics.jsonl").write_text(json.dumps(whole[0]) + "\n")
+    text, original = (path / "config.toml").read_text(), file.read_text()
+    file.unlink()
+    with pytest.raises(FedatlasError):
+        resume(path, baselines=False)
+    assert (path / "config.toml").read_text() == text
+    file.write_text(original)
+    resume(path, baselines=False)
+    assert [(row["round"], row["accuracy"]) for row in rows(path)] == [(row["round"], row["accuracy"]) for row in whole]
+
+
+def test_a_run_whose_checkpoints_were_deleted_is_not_begun_anew(tmp_path: Path) -> None:
+    path = run(Experiment.of(rounds=2), out=tmp_path / "run", baselines=False).path
+    shutil.rmtree(path / "checkpoint")
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    with pytest.raises(ConfigError, match="has no checkpoint any more"):
+        resume(path, ["rounds=3"], baselines=False)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def test_a_run_that_goes_further_is_not_finished_until_it_is(tmp_path: Path) -> None:
+    """Old figures beside new rows would be taken for theirs."""
+    path = run(Experiment.of(rounds=2), out=tmp_path / "run", baselines=False).path
+
+    class Stopper(Silent):
+        def row(self, row: Mapping[str, Any]) -> None:
+            if row["round"] == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        resume(path, ["rounds=5"], baselines=False, progress=Stopper())
+    with pytest.raises(ConfigError, match="is not finished"):
+        load(path)
+    assert resume(path, baselines=False).summary["rounds"] == 5
 
 
 def test_seeds_do_not_run_over_another_run(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fedatlas.errors import ConfigError, DivergedError, FedatlasError
 from fedatlas.experiment.config import ExperimentConfig, override, parse, read
 from fedatlas.experiment.files import write_json
 from fedatlas.experiment.gain import BASELINES, baseline_config, baseline_path, gain, wants_baselines
-from fedatlas.experiment.record import CONFIG, METRICS, OPTIONS, SUMMARY, RunFolder
+from fedatlas.experiment.record import CONFIG, OPTIONS, SUMMARY, RunFolder, Start
 from fedatlas.experiment.report import write_report
 from fedatlas.experiment.run import Progress, Run, Silent, run_one
 from fedatlas.experiment.summary import over
@@ -68,7 +68,7 @@ def run(
     config = experiment.config
     path = Path(out) if out is not None else default_path(config)
     if config.seeds is None:
-        return _run_seed(experiment, path, False, baselines, progress or Silent())
+        return _run_seed(experiment, path, "new", baselines, progress or Silent())
     folder = RunFolder.create(path, config, asked(baselines))
     try:
         return _run_seeds(experiment, path, baselines, progress or Silent())
@@ -98,9 +98,10 @@ def resume(
     experiment = Experiment(config, module)
     if config.seeds is not None:
         if overrides:
+            folder.reopen()
             folder.rewrite(config)
         return _run_seeds(experiment, path, baselines, progress or Silent())
-    return _run_seed(experiment, path, continues(path), baselines, progress or Silent())
+    return _run_seed(experiment, path, start_of(path), baselines, progress or Silent())
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
@@ -129,13 +130,16 @@ def rounds_done(path: Path) -> int:
     return max((int(number) for number in numbers if number.isdigit()), default=0)
 
 
-def continues(path: Path) -> bool:
-    """Whether a run has a checkpoint to go on from; one stopped before its first is made ready to begin."""
+def start_of(path: Path) -> Start:
+    """How a run goes on: from its checkpoint, or from its beginning where it had none yet; ConfigError where it has none any more."""
     if any((path / "checkpoint").glob("manifest-*.json")):
-        return True
-    for name in (CONFIG, METRICS):
-        (path / name).unlink(missing_ok=True)
-    return False
+        return "resume"
+    folder = RunFolder(path)
+    if folder.finished() or len(folder.rows()) > 1:
+        raise ConfigError(
+            f"'{path}' has no checkpoint any more, so there is nothing to go on from: 'fedatlas run {path / CONFIG}' repeats the run."
+        )
+    return "again" if (path / CONFIG).exists() else "new"
 
 
 def remember(path: Path, baselines: bool | None) -> bool | None:
@@ -153,12 +157,12 @@ def asked(baselines: bool | None) -> dict[str, Any]:
     return {} if baselines is None else {"baselines": baselines}
 
 
-def _run_seed(experiment: Experiment, path: Path, again: bool, baselines: bool | None, progress: Progress) -> Run:
+def _run_seed(experiment: Experiment, path: Path, start: Start, baselines: bool | None, progress: Progress) -> Run:
     try:
         done = run_one(
             experiment.config,
             path,
-            resume=again,
+            start=start,
             module=experiment.module,
             progress=progress,
             options=asked(baselines),
@@ -193,7 +197,7 @@ def _run_baseline(experiment: Experiment, path: Path, name: str) -> None:
     if not started:
         shutil.rmtree(folder, ignore_errors=True)
     if not RunFolder(folder).finished():
-        run_one(config, folder, resume=started, module=experiment.module)
+        run_one(config, folder, start="resume" if started else "new", module=experiment.module)
 
 
 def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progress: Progress) -> Run:
@@ -203,7 +207,7 @@ def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progr
         folder = path / f"seed-{seed}"
         one = parse({**{k: v for k, v in config.plain().items() if k != "seeds"}, "seed": seed})
         progress.said(f"Seed {seed}.")
-        done = _run_seed(Experiment(one, experiment.module), folder, continues(folder), baselines, progress)
+        done = _run_seed(Experiment(one, experiment.module), folder, start_of(folder), baselines, progress)
         summaries.append(done.summary)
     summary = over(summaries, config.hash())
     write_json(path / SUMMARY, summary)

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 from safetensors.torch import save
@@ -18,6 +18,7 @@ from fedatlas.errors import CheckpointError, ConfigError
 from fedatlas.experiment.config import ExperimentConfig, read
 from fedatlas.experiment.files import disk_error, write_bytes, write_json, write_text
 
+Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
 
@@ -35,9 +36,14 @@ class RunFolder:
         self._written = hashlib.sha256()  # of the rows so far
 
     @classmethod
-    def create(cls, path: Path, config: ExperimentConfig, options: Mapping[str, Any] | None = None) -> RunFolder:
-        """A new folder with the resolved configuration; ConfigError if there is a run in it already."""
-        if (path / CONFIG).exists():
+    def create(
+        cls, path: Path, config: ExperimentConfig, options: Mapping[str, Any] | None = None, *, again: bool = False
+    ) -> RunFolder:
+        """A new folder with the resolved configuration; ConfigError if there is a run in it already.
+
+        ``again``: of a run that was stopped before its first checkpoint, whose row goes and whose configuration is written anew.
+        """
+        if (path / CONFIG).exists() and not again:
             raise ConfigError(
                 f"'{path}' holds a run already: continue it with --resume {path}, or choose another --out."
             )
@@ -48,10 +54,16 @@ class RunFolder:
         except OSError as error:
             raise disk_error(path, error) from error
         folder = cls(path)
+        if again:
+            (path / METRICS).unlink(missing_ok=True)
         if options:
             folder.write_json(OPTIONS, options)
         folder.rewrite(config)
         return folder
+
+    def reopen(self) -> None:
+        """Before rounds are added: what says that the run is over goes, so that nobody takes its old figures for the new ones."""
+        (self.path / SUMMARY).unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Takes back `create`: a folder that nothing else was written to goes, its files in any case."""

@@ -25,7 +25,7 @@ from fedatlas.experiment.drift import Drift
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.fingerprint import fingerprint
 from fedatlas.experiment.personal import models_of, used_by
-from fedatlas.experiment.record import SUMMARY, RunFolder, file_of
+from fedatlas.experiment.record import SUMMARY, RunFolder, Start, file_of
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up, test_rows
 from fedatlas.experiment.summary import planted_groups, summarise
@@ -255,18 +255,18 @@ def run_one(
     config: ExperimentConfig,
     path: Path,
     *,
-    resume: bool = False,
+    start: Start = "new",
     module: nn.Module | None = None,
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Run:
-    """One seed of an experiment, from its beginning or from its last checkpoint."""
-    progress = progress or Silent()
+    """One seed of an experiment: new, again from its beginning after a stop before the first checkpoint, or from its last checkpoint."""
+    progress, resume = progress or Silent(), start == "resume"
     own_module(path, module, resume)
     if resume:
         plugins.check_unchanged(path)
     setup = set_up(config, config.seed, module)
-    folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options)
+    folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
     checkpoints = Checkpoints(path / "checkpoint", setup.config.hash(), setup.config.checkpoint.keep)
     states = ClientStates(bytes_of(config.engine.state_memory))
     restored = checkpoints.load(states) if resume else None
@@ -292,6 +292,8 @@ def run_one(
                 progress.said(notice)
             progress.row(first)
         rows = folder.rows()
+        if simulation.number < setup.config.rounds and not stopped(config, rows):
+            folder.reopen()
         try:
             while simulation.number < setup.config.rounds and not stopped(config, rows):
                 rows.append(simulation.step())

@@ -336,8 +336,14 @@ def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -
 
     Where such a batch comes of rows that are chosen later (a cohort's budget, balanced rows) `batches` leaves it out.
     """
+    if not has_batch_norm(module):
+        return
+    if batch_size == 1:
+        raise ConfigError(
+            "local.batch_size = 1: batch norm has no variance of one row; take batches of two rows or more."
+        )
     for k, n in enumerate(partition.sizes):
-        if has_batch_norm(module) and n and (n % batch_size if batch_size else n) == 1:
+        if n and (n % batch_size if batch_size else n) == 1:
             raise ConfigError(
                 f"client {k}'s last batch has one row, which batch norm cannot use: change local.batch_size."
             )

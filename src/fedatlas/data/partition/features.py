@@ -18,8 +18,8 @@ def apply_feature_skew(x: Tensor, spec: Mapping[str, float], stream: torch.Gener
     x: float (n, channels, height, width) or (n, columns), as the model sees it (`Dataset.inputs`); never changed in
     place. spec: one entry of ``Partition.feature_skew``: ``rotate`` in degrees anticlockwise (images), ``noise`` the
     standard deviation in units of x. stream: CPU generator of the noise; call once for all rows that a client trains on,
-    and with another stream for those it holds out, so that a row keeps its noise. Whole quarter turns of square images are exact, other angles bilinear with the border
-    continued. DataError for token ids, and for the rotation of a table.
+    and with another stream for those it holds out, so that a row keeps its noise. Whole quarter turns of square images are
+    exact, other angles bilinear with the border continued. DataError for token ids, and for the rotation of a table.
 
     Source: ALGORITHMS.md D12 (Sattler et al. 2021; Li et al. 2022).
     """

@@ -114,10 +114,9 @@ def run_part(part: Part, seed: int, base: Path, console: Console) -> None:
     if RunFolder(folder).finished():
         return
     console.print(f"{part.name}, seed {seed} ...", end="", soft_wrap=True)
-    if any((folder / "checkpoint").glob("manifest-*.json")):
+    if (folder / CONFIG).exists():
         done = resume(folder, baselines=False)
     else:
-        (folder / CONFIG).unlink(missing_ok=True)
         done = run(Experiment(parse({**part.tables, "seed": seed})), out=folder, baselines=False)
     final = done.summary["final"]
     console.print(
