@@ -310,19 +310,39 @@ def test_test_pictures_of_no_class_are_refused(tmp_path):
         load(tmp_path)
 
 
-def test_grey_of_sixteen_bits_keeps_its_upper_eight(tmp_path):
+def test_grey_of_sixteen_bits_keeps_them(tmp_path):
+    """Scans of 12 bits come in files of 16: by eight of them they would have 16 shades."""
     from PIL import Image
 
-    levels = np.array([[0, 255, 256, 4096], [32768, 40000, 65280, 65535]], np.uint16).repeat(32, 0).repeat(16, 1)
+    levels = np.array([[0, 1, 255, 256], [4095, 32768, 65280, 65535]], np.uint16).repeat(32, 0).repeat(16, 1)
     for name in ("ill", "well"):
-        (tmp_path / name).mkdir()
+        (tmp_path / "set" / name).mkdir(parents=True)
         for i in range(2):
-            Image.fromarray(levels).save(tmp_path / name / f"{i}.png")
-    dataset = load(tmp_path, size=64, test=0.5)
-    assert dataset.x_train[0, 0, ::32, ::16].tolist() == [[0, 0, 1, 16], [128, 156, 255, 255]]
-    Image.fromarray(levels.astype(np.int32)).save(tmp_path / "ill" / "wide.tif")
+            Image.fromarray(levels).save(tmp_path / "set" / name / f"{i}.png")
+    picture(tmp_path / "set" / "well" / "z.png", (255,))  # 8 bits among them
+    dataset = load(tmp_path / "set", size=64, test=0.5)
+    whole = torch.cat([dataset.inputs(dataset.x_train), dataset.inputs(dataset.x_test)])[:, 0, ::32, ::16] * 65535
+    deep = [row for row in whole.tolist() if row[0][0] == 0]
+    assert len(deep) == 4
+    for row in deep:
+        assert np.array(row) == pytest.approx(levels[::32, ::16], abs=0.01)
+    assert next(row for row in whole if row[0, 0] != 0) == pytest.approx(65535)
+    _, done = preprocess(dataset, Partition((np.arange(len(dataset.y_train)),)))
+    assert read_inputs(tmp_path / "set" / "ill", done)[0, 0, ::32, ::16] * 65535 == pytest.approx(levels[::32, ::16])
+    Image.fromarray(levels.astype(np.int32)).save(tmp_path / "set" / "ill" / "wide.tif")
     with pytest.raises(DataError, match=r"wide.tif' holds numbers of 32 bits"):
-        load(tmp_path)
+        load(tmp_path / "set")
+
+
+def test_grey_of_sixteen_bits_among_colours_keeps_its_upper_eight(tmp_path):
+    from PIL import Image
+
+    picture(tmp_path / "red" / "a.png", (255, 0, 0))
+    (tmp_path / "grey").mkdir()
+    Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(tmp_path / "grey" / "b.png")
+    dataset = load(tmp_path, size=8, test=0.5)
+    whole = torch.cat([dataset.x_train, dataset.x_test])[:, :, 0, 0].tolist()
+    assert sorted(whole) == [[156, 156, 156], [255, 0, 0]]
 
 
 def test_a_folder_that_is_no_set_of_pictures(tmp_path):

@@ -114,7 +114,7 @@ def test_a_run_that_is_continued_before_its_first_checkpoint_loses_nothing_to_a_
     file = tmp_path / "data.csv"
     table(file)
     path = run(of_table(file), out=tmp_path / "run", baselines=False).path
-    whole = rows(path)
+    whole, model = rows(path), (path / "model.safetensors").read_bytes()
     for name in ("summary.json", "checkpoint"):  # as it stands between row 0 and the first checkpoint
         shutil.rmtree(path / name) if (path / name).is_dir() else (path / name).unlink()
     (path / "metrics.jsonl").write_text(json.dumps(whole[0]) + "\n")
@@ -126,6 +126,7 @@ def test_a_run_that_is_continued_before_its_first_checkpoint_loses_nothing_to_a_
     file.write_text(original)
     resume(path, baselines=False)
     assert [(row["round"], row["accuracy"]) for row in rows(path)] == [(row["round"], row["accuracy"]) for row in whole]
+    assert (path / "model.safetensors").read_bytes() == model
 
 
 def test_a_run_whose_checkpoints_were_deleted_is_not_begun_anew(tmp_path: Path) -> None:

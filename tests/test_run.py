@@ -293,14 +293,6 @@ def test_a_longer_run_has_longer_baselines(tmp_path: Path) -> None:
         assert json.loads((path / "baselines" / name / "summary.json").read_text())["rounds"] == 4
 
 
-def test_a_run_stopped_before_its_first_checkpoint_can_be_continued(tmp_path: Path) -> None:
-    path = run(small(), out=tmp_path / "run", baselines=False).path
-    whole = (path / "model.safetensors").read_bytes()
-    shutil.rmtree(path / "checkpoint")
-    resume(path, baselines=False)
-    assert (path / "model.safetensors").read_bytes() == whole
-
-
 def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     path = run(small()._replace(module=module), out=tmp_path / "run", baselines=False).path

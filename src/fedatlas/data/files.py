@@ -13,16 +13,13 @@ from fedatlas.data.dataset import TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, is_quantity, read_table
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Request, Split, at_least
+from fedatlas.data.pictures import SIDES, Form, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.data.store import members_of, read_npz, sha256
 from fedatlas.data.tables import from_frames
 from fedatlas.errors import ConfigError, DataError
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
-PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-SIDES = ("train", "test")
-SIXTEEN = ("I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes for grey of 16 bits
-GREY = ("1", "L", "LA", "I", "F", *SIXTEEN)
 
 
 def load_file(
@@ -182,63 +179,6 @@ def _weights(values: np.ndarray | None, n: int, name: str) -> Tensor | None:
     return torch.from_numpy(values.astype(np.float32))
 
 
-def load_pictures(folder: Path, size: int) -> Loaded:
-    """``folder/class/*.png`` (or ``folder/train/class/...`` and ``folder/test/class/...``), resized to size x size.
-
-    Grey where every picture is grey, else colour; uint8, divided by 255 for the model.
-    """
-    roots = (
-        [folder / side for side in SIDES] if (folder / "train").is_dir() and (folder / "test").is_dir() else [folder]
-    )
-    classes = sorted(p.name for p in roots[0].iterdir() if p.is_dir())
-    if len(classes) < 2:
-        raise DataError(
-            f"'{roots[0]}' must hold a folder of pictures for each class, at least two; it has {len(classes)}."
-        )
-    listed = [
-        [
-            (p, c)
-            for c, name in enumerate(classes)
-            for p in sorted((root / name).glob("*"))
-            if p.suffix.lower() in PICTURE_SUFFIXES
-        ]
-        for root in roots
-    ]
-    if len(roots) == len(SIDES):
-        strange = sorted({p.name for p in roots[1].iterdir() if p.is_dir()} - set(classes))
-        if strange:
-            raise DataError(
-                f"'{roots[1] / strange[0]}' is no class of '{roots[0]}' ({', '.join(classes)}): no model can learn it; "
-                "rename the folder or leave it out."
-            )
-        if not listed[1]:
-            raise DataError(
-                f"'{roots[1]}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}): leave the folder out or fill it."
-            )
-    empty = next((name for c, name in enumerate(classes) if not any(c == label for _, label in listed[0])), None)
-    if empty is not None:
-        raise DataError(f"'{roots[0] / empty}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}).")
-    colour = any(is_colour(path) for side in listed for path, _ in side)
-    parts = [
-        Split(
-            torch.from_numpy(np.stack([read_picture(path, size, colour) for path, _ in side])),
-            torch.tensor([c for _, c in side]),
-        )
-        for side in listed
-        if side
-    ]
-    channels = parts[0].x.shape[1]
-    return Loaded(
-        parts[0],
-        parts[1] if len(parts) == 2 else None,
-        "classes",
-        tuple(classes),
-        scale=(1 / 255,) * channels,
-        shift=(0.0,) * channels,
-        facts={"files": [], "folder": folder.name, "pictures": sum(len(side) for side in listed), "size": size},
-    )
-
-
 def read_inputs(path: str | Path, preprocess: Preprocess, *, keep_holes: bool = False) -> Tensor:
     """New rows of a file as model inputs: a table by column names, ``x`` or ``x_test`` of a .npz, or a folder of pictures.
 
@@ -252,57 +192,11 @@ def read_inputs(path: str | Path, preprocess: Preprocess, *, keep_holes: bool = 
             raise DataError(
                 f"'{path}': the model reads {preprocess.kind}, and the folder holds {len(listed)} pictures."
             )
-        return preprocess.apply(np.stack([read_picture(p, size, channels == 3) for p in listed]))
+        form = Form(channels == 3, preprocess.depth)
+        return preprocess.apply(np.stack([read_picture(p, size, form) for p in listed]))
     if where.suffix != ".npz":
         return preprocess.apply(read_table(where), keep_holes=keep_holes)
     name = next((name for name in ("x", "x_test") if name in members_of(where)), "x")
     x = read_npz(where, (name,))[name]
     x = x[:, None] if x.ndim == 3 and len(preprocess.shape) == 3 else x
     return preprocess.apply(x, keep_holes=keep_holes)
-
-
-def pictures_in(folder: Path) -> list[Path]:
-    """The pictures of a folder and of those in it, in the order in which they are read: by path."""
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError('pictures need pillow: pip install "fedatlas[images]"') from error
-    return Image
-
-
-def is_colour(path: Path) -> bool:
-    """Whether a picture file has colours."""
-    with _open(path) as picture:
-        return picture.mode not in GREY
-
-
-def read_picture(path: Path, size: int, colour: bool) -> np.ndarray:
-    """uint8 (channels, size, size)."""
-    with _open(path) as picture:
-        mode = "RGB" if colour else "L"
-        narrow = eight_bits(picture, f"'{path}'").convert(mode)
-        small = np.asarray(narrow.resize((size, size), _pillow().Resampling.BILINEAR), np.uint8)
-    return np.ascontiguousarray(small.transpose(2, 0, 1) if colour else small[None])
-
-
-def eight_bits(picture: Any, what: str) -> Any:
-    """A grey picture of 16 bits with the upper 8 of them, any other as it is; DataError for one of 32 bits, whose range nobody knows.
-
-    Pillow's own conversion cuts off at 255, so that an X-ray would be white.
-    """
-    if picture.mode in ("I", "F"):
-        raise DataError(f"the picture {what} holds numbers of 32 bits, whose range is not known: save it with 8 or 16.")
-    if picture.mode not in SIXTEEN:
-        return picture
-    return _pillow().fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
-
-
-def _open(path: Path) -> Any:
-    try:
-        return _pillow().open(path)
-    except OSError as error:
-        raise DataError(f"'{path}' cannot be read as a picture.") from error

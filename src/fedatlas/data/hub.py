@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.dataset import TaskKind
-from fedatlas.data.files import GREY, eight_bits
 from fedatlas.data.frame import is_quantity
 from fedatlas.data.loaded import Loaded, Request, Split
+from fedatlas.data.pictures import GREY, eight_bits
 from fedatlas.errors import ConfigError, DataError, first_line
 
 

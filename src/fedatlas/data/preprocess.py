@@ -63,6 +63,7 @@ class Preprocess:
     ] = ()  # scale = "client": (mean, sd) by client and numeric column
     bytes_up: int = 0
     bytes_down: int = 0
+    depth: int = 8  # bits of a grey picture's pixels
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -169,6 +170,7 @@ def preprocess(
     mean, sd = (float(target.mean()), float(target.sd())) if target else (0.0, 1.0)
     traffic = traffic.plus(Traffic(done.bytes_up, done.bytes_down))
     done = replace(done, target_mean=mean, target_sd=sd, bytes_up=traffic.up, bytes_down=traffic.down)
+    done = replace(done, depth=dataset.facts.get("depth", 8))
     facts = {
         **dataset.facts,
         "scale": done.scale,

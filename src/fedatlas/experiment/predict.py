@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithm import Facts, Message, State
-from fedatlas.data.files import pictures_in, read_inputs
+from fedatlas.data.files import read_inputs
+from fedatlas.data.pictures import pictures_in
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.model import Network

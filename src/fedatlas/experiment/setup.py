@@ -165,7 +165,6 @@ def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
 def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
     check_engine(config)
-    check_augment(config)
     algorithm = make_algorithm(config)
     check_model(config, algorithm, module)
     config, notices = apply_fixes(config, algorithm)
@@ -181,10 +180,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     raw = dataset
     partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
-    scale_target = not reads_units(config, dataset)
-    dataset, prepared = preprocess(
-        dataset, partition, config.data.scale, config.data.missing, scale_target=scale_target
-    )
+    dataset, prepared = prepare(config, dataset, partition)
     dtype = DTYPES[config.engine.precision]
     dataset, public = without_public(dataset, count, dtype)
     check_asked(config, algorithm, dataset, partition)
@@ -246,6 +242,7 @@ def check_augment(config: ExperimentConfig) -> None:
 
 def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dataset, int]:
     """The data set, with so many public rows behind its test rows."""
+    check_augment(config)
     dataset, count = load_dataset(config.data, seed), 0
     if config.public is not None:
         dataset, x, y = take_public(dataset, config.public, seed)
@@ -253,6 +250,12 @@ def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dat
         check_public(algorithm, config.public, y, dataset)
     check_classes(algorithm, dataset)
     return dataset, count
+
+
+def prepare(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> tuple[Dataset, Preprocess]:
+    """The data set as models read it, and what was done to it."""
+    scale, missing = config.data.scale, config.data.missing
+    return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset))
 
 
 def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
