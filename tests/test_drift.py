@@ -75,6 +75,13 @@ def test_only_models_of_single_clients_count(tmp_path: Path, tables: dict[str, A
     assert (correlations(tmp_path / "run")[-1] is not None) is known
 
 
+def test_models_that_began_apart_are_not_compared(tmp_path: Path) -> None:
+    """Nodes of a graph begin alike in the first round only."""
+    tables = {"rounds": 2, "algorithm": {"name": "gossip"}, "evaluation": {"drift": True}, **SHARDS}
+    run(Experiment.of(**tables), out=tmp_path / "run", baselines=False)
+    assert [value is None for value in correlations(tmp_path / "run")][1:] == [False, True]
+
+
 def test_a_target_without_classes_is_refused(tmp_path: Path) -> None:
     path = npz(tmp_path / "n.npz", np.ones((40, 2), np.float32), np.linspace(0, 1, 40, dtype=np.float32))
     wanted = Experiment.of(data={"name": "file", "path": path}, partition={"name": "iid"}, evaluation={"drift": True})

@@ -20,7 +20,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.experiment import config
 from fedatlas.experiment.api import Experiment, run
 from fedatlas.experiment.run import run_one
-from fedatlas.experiment.setup import set_up
+from fedatlas.experiment.setup import set_up, with_batch_norm
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, everyone, federation, gap, module, play, rows, same
 
@@ -326,6 +326,12 @@ def test_staying_alone_keeps_ones_own_statistics() -> None:
     held = personal(fed, server, host, 1)
     assert held["norm.running_mean"].abs().max() > 0
     assert held["norm.num_batches_tracked"] == 3 * 2
+
+
+@pytest.mark.parametrize("name", ["fednova", "ditto"])
+def test_layers_that_stay_make_no_sense_for_some(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"model.bn = 'local': '{name}'"):
+        with_batch_norm(ALGORITHMS[name](), "local")
 
 
 @pytest.mark.parametrize("bn", ["local", "recalibrate"])

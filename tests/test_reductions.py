@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas.algorithm import UNION, Algorithm, Batch, Budget
+from fedatlas.algorithm import UNION, Algorithm, Batch, Budget, mean_gradient, shares_of
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.optim import Optimizer
@@ -59,6 +59,35 @@ def test_centralised_draws_as_many_samples_as_the_cohort() -> None:
     for cohort in cohorts(3):
         _, host = play(f, [cohort])
         assert host.work[UNION].examples == 2 * sum(SIZES[k] for k in cohort)
+
+
+def test_pieces_of_a_client_count_by_their_weights_and_tokens() -> None:
+    """F_k is one weighted mean over all rows, whatever pieces it is computed in; what the loss does not touch has no gradient."""
+
+    class Line:
+        def loss(self, w: Any, batch: Batch) -> torch.Tensor:
+            each = (w["a"] * batch.x[:, 0]).square()
+            weight = torch.ones(len(each)) if batch.weight is None else batch.weight
+            return (each * weight).sum() / weight.sum()
+
+    x, weight = torch.arange(1.0, 7.0)[:, None], torch.tensor([1.0, 1, 1, 9, 9, 9])
+    w = Tree(a=torch.tensor(2.0), idle=torch.tensor(1.0))
+    whole = Batch(x, torch.zeros(6), weight)
+    parts = [Batch(x[at], torch.zeros(len(at)), weight[at]) for at in (torch.arange(2), torch.arange(2, 6))]
+    one, two = (mean_gradient(Line(), batches, w) for batches in ([whole], parts))  # type: ignore[arg-type]
+    assert float(one["a"]) == pytest.approx(2 * 2.0 * float((weight * x[:, 0] ** 2).sum()) / 30)
+    assert float(two["a"]) == pytest.approx(float(one["a"]))
+    assert float(two["idle"]) == 0
+    tokens = [Batch(x, torch.tensor([[1, 2], [0, -100]])), Batch(x, torch.tensor([[-100, 1]]))]
+    assert shares_of(tokens) == [0.75, 0.25]
+
+
+def test_centralised_takes_every_client_s_steps() -> None:
+    """Where the work is given in steps: as many examples as all clients draw, not one client's steps."""
+    f = fed("centralised", budget=Budget(steps=2))
+    _, host = play(f, [tuple(range(len(SIZES)))])
+    _, of_all = play(fed("fedavg", budget=Budget(steps=2)), [tuple(range(len(SIZES)))])
+    assert host.work[UNION].examples == sum(work.examples for work in of_all.work.values())
 
 
 def test_fedsgd_is_one_full_gradient_step_on_the_union() -> None:

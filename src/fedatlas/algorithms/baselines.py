@@ -32,13 +32,12 @@ from fedatlas.tree import Tree
 def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Algorithm:
     """theta <- SGD on the union of all rows, from the same initial model.
 
-    ``epochs``: E epochs a round; ``samples``: as many examples a round as the federation's cohort would have drawn;
-    ``auto``: epochs if all clients take part and none is a straggler, else samples.
+    ``auto`` and ``samples``: as many examples a round as the federation's cohort draws, E epochs where all take part and none
+    is a straggler; ``epochs``: what ``[local]`` says, whoever takes part.
     """
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-        whole = budget == "epochs" or (budget == "auto" and round.m == round.K and not round.budgets)
-        share = {} if whole else {UNION: Budget(examples=round.examples)}
+        share = {} if budget == "epochs" else {UNION: Budget(examples=round.examples)}
         union = round._replace(cohort=(UNION,), sizes={UNION: round.n}, budgets=share)
         after = {}
         for name, state in architectures.states(server).items():

@@ -27,7 +27,13 @@ def fedavg(*, weights: Weighting = "samples") -> Algorithm:
 
 def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
     """w <- w - eta sum p_k grad F_k(w): one exact gradient a client and round."""
-    fixes = {"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd"}
+    fixes = {
+        "local.epochs": 1,
+        "local.batch_size": 0,
+        "local.optimizer": "sgd",
+        "local.momentum": 0.0,
+        "local.nesterov": False,
+    }
     return Algorithm("fedsgd", weigh=weighting(weights), fixes=fixes, family="averaging")
 
 

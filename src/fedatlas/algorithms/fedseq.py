@@ -266,6 +266,8 @@ def unused(how: Grouping, anchor: str, rule: Algorithm) -> Mapping[str, str]:
         out |= dict.fromkeys(("layers", "start"), "psi = 'conf' looks at confidences, not at weights")
     else:
         out["normalise"] = "psi = 'clf' looks at weights, not at confidences"
+    if how.phi == "greedy" and how.first == "random" and how.psi != "conf":
+        out["start"] = "first = 'random' looks at no start"
     if how.phi == "kmeans":
         out |= dict.fromkeys(("first", "start"), "k-means opens no group with a client of its choice")
     if how.min_examples:

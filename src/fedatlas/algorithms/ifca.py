@@ -36,6 +36,7 @@ from fedatlas.algorithm import (
     Task,
     Update,
     Work,
+    shares_of,
 )
 from fedatlas.algorithms import clusters as shared
 from fedatlas.registry import Whole
@@ -44,6 +45,7 @@ from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 ONE_GRADIENT = {"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd", "local.momentum": 0.0}
+ONE_START = {"algorithm.start_rounds": "there is one start"}
 ONE_CLUSTER = dict.fromkeys(("algorithm.starts", "algorithm.start_rounds"), "there is one cluster")
 
 
@@ -102,10 +104,10 @@ def ifca(
         clusters=shared.assignment,
         personal=personal,
         needs="each",
-        unused=ONE_CLUSTER if clusters == 1 else {},
+        unused=ONE_CLUSTER if clusters == 1 else ONE_START if starts == 1 else {},
         fixes=ONE_GRADIENT if average == "gradient" else {},
         family="clustering: multitask",
-        leaves="the local model and the number of the cluster that fits it best",
+        leaves="the local model and the number of the cluster that fits it best; at the start also its loss",
     )
 
 
@@ -136,7 +138,8 @@ def best_fit(model: Model, data: Data, message: Message, client: State) -> Mappi
     for own in message["models"].values():
         with torch.no_grad():
             pieces = [p._replace(extra={**p.extra, **own.get("buffers", {})}) for p in data.pieces()]
-            losses.append(sum(float(model.loss(own["model"], p)) * len(p.x) / data.n for p in pieces))
+            shares = shares_of(pieces)
+            losses.append(sum(float(model.loss(own["model"], p)) * s for p, s in zip(pieces, shares, strict=True)))
     cluster = min(range(len(losses)), key=losses.__getitem__)
     return {"cluster": cluster, "loss": losses[cluster]}
 

@@ -89,9 +89,13 @@ def scaffold(
         return {**server, "model": w + server_lr * (mean["model"] - w), "c": server["c"] + mean["c"]}
 
     train, exact = Task(direction=direction, finish=finish, settle=settle, tracked=("c",)), paper and option == "II"
+    looking = train._replace(
+        survey=gradient_at_anchor, survey_passes=3.0
+    )  # at each row once; the code, at every batch of its steps:
+    looking = looking if paper else looking._replace(survey_passes=0.0, step_passes=train.step_passes + 3.0)
     return Algorithm(
         "scaffold",
-        tasks={"train": train if exact else train._replace(survey=gradient_at_anchor, survey_passes=3.0)},
+        tasks={"train": train if exact else looking},
         server_init=lambda models, facts: {"model": models["global"], "c": models["global"].zeros()},
         client_init=lambda params, facts: {"c_k": params.zeros()},
         broadcast=lambda server, client_id: {"model": server["model"], "c": server["c"]},

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedatlas.algorithm import Ask, Update
 from fedatlas.experiment.setup import Setup
@@ -26,21 +27,35 @@ class Drift:
         }
         self.like: Mapping[str, Any] = {}
         self.models: dict[int, np.ndarray] = {}
+        self.told: Tree | None = None  # what the last of them began with
+        self.apart = False
 
     def begin(self, like: Tree) -> None:
         """Forgets the last round. ``like``: the tensors that a whole model has."""
         self.like, self.models = {name: x.shape for name, x in like.items()}, {}
+        self.told, self.apart = None, False
 
     def see(self, ask: Ask, client: int, update: Update) -> None:
-        """Keeps the model in an update, where it holds a whole one that began with what the server sent."""
+        """Keeps the model in an update, where it holds a whole one that began with what the server sent.
+
+        Where clients began with different ones (clusters, nodes of a graph) the distance is that of the starts, and there is no figure.
+        """
         model = update.get("model", {})
         own = ask.sender.get(client, client) == client
         if own and client in self.shares and {name: x.shape for name, x in model.items()} == self.like:
             self.models[client] = Tree(model).flatten().numpy().copy()
+            told = Tree(ask.messages[client].get("model", {}))
+            self.apart |= self.told is not None and not alike(told, self.told)
+            self.told = told
 
     def figure(self) -> float | None:
         """Spearman's rank correlation over the pairs of clients; None for fewer than three."""
         seen = sorted(self.models)
-        if len(seen) < 3:
+        if len(seen) < 3 or self.apart:
             return None
         return drift_correlation(np.stack([self.models[k] for k in seen]), np.stack([self.shares[k] for k in seen]))
+
+
+def alike(a: Tree, b: Tree) -> bool:
+    """Whether two models are the same, in most cases by being the same tensors."""
+    return a.keys() == b.keys() and all(x is b[name] or torch.equal(x, b[name]) for name, x in a.items())

@@ -315,6 +315,12 @@ def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modul
         )
 
 
+OWN_LAYERS = {  # methods for which layers that stay with the clients make no sense
+    "fednova": "'fednova' adds up what clients have moved, and of layers that stay with them nobody holds the sum",
+    "ditto": "'ditto' keeps a whole model with each client, its batch-norm layers included",
+}
+
+
 def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Algorithm:
     """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
     if bn == "average" or (bn == "local" and algorithm.name == "fedbn"):
@@ -326,6 +332,8 @@ def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Al
         raise ConfigError(
             f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."
         )
+    if bn == "local" and algorithm.name in OWN_LAYERS:
+        raise ConfigError(f"model.bn = 'local': {OWN_LAYERS[algorithm.name]}; use 'average'.")
     if bn == "recalibrate" and algorithm.personal is not None:
         raise ConfigError(
             f"model.bn = '{bn}' renews the global model's statistics, but the clients of '{algorithm.name}' use models of their own; "
