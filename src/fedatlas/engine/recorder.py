@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -19,15 +20,30 @@ from fedatlas.engine.step import NotTraceable
 
 # Operators whose outcome, or its shape, depends on values: a graph would hold for the values of the trace only.
 _DEPENDS_ON_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+# Ways out of torch that no operator shows; ``item`` and ``float`` are operators.
+_WAYS_OUT = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__}
 
 
 def record(function: Callable[..., Iterable[Tensor]], values: Sequence[Tensor]) -> GraphModule:
     """``function`` as a graph of operators on ``values``; NotTraceable where it looks at a value."""
     recorder = _Recorder(values)
-    with recorder:
+    with recorder, _Reads(recorder):
         results = list(function(*values))
     recorder.graph.output([recorder.node(x) for x in results])
     return GraphModule(recorder.constants, recorder.graph)
+
+
+class _Reads(TorchFunctionMode):
+    """Notices values that leave torch: what Python or NumPy make of them would be a constant of the graph."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _WAYS_OUT and self.recorder.holds(args[0]):
+            raise NotTraceable(f"a value is read outside of torch ({func.__name__}): compute with tensors")
+        return func(*args, **(kwargs or {}))
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -72,10 +88,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kept.append(x)
         self.memory.add(x.untyped_storage().data_ptr())
 
+    def holds(self, x: Tensor) -> bool:
+        """Whether a tensor lies in memory of the graph's values."""
+        return bool(x.numel()) and x.untyped_storage().data_ptr() in self.memory
+
     def node(self, x: Tensor) -> Node:
         """The node of a tensor. One that nobody made here is a constant of the function's own code."""
         if id(x) not in self.nodes:
-            if x.numel() and x.untyped_storage().data_ptr() in self.memory:
+            if self.holds(x):
                 raise NotTraceable("the loss reads a tensor of the module or of a message around its arguments")
             name = f"constant_{len(self.constants)}"
             self.constants[name] = x

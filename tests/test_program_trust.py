@@ -1,0 +1,136 @@
+"""When a derived step may be trusted: values read outside of torch, other rows, other inputs, results that are no numbers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedatlas.algorithm import Batch
+from fedatlas.engine.program import check, derive, outcome, step_for
+from fedatlas.engine.step import NotTraceable, StepSpec, fresh_memory
+from fedatlas.engine.trace import Example
+from fedatlas.engine.tuned import TunedStep
+from fedatlas.tree import Tree
+from steps import Smooth, batches_of, furthest, made, oracle, parts, spec_of, stepped
+
+
+def reading(read: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A network that scales its rows by what ``read`` takes from them."""
+
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(12, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(x) * read(x).to(x.dtype).reshape(-1, 1)
+
+    return made(Reading)
+
+
+def by_address(x: Tensor) -> Tensor:
+    """Reads a value where no trace sees it."""
+    rows = (ctypes.c_double * x.numel()).from_address(x.data_ptr())
+    return torch.tensor([rows[12 * row] for row in range(len(x))], dtype=torch.float64)
+
+
+READS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "list": (lambda x: torch.tensor((x > 0).sum(1).tolist()), "outside of torch"),
+    "numpy": (lambda x: torch.from_numpy(np.abs(np.fft.rfft(x.numpy()))[:, 1]), "outside of torch"),
+    "array": (lambda x: torch.from_numpy(np.asarray(x.detach()).max(1)), "outside of torch"),
+    "data": (lambda x: torch.tensor(x.data.tolist())[:, 0], "outside of torch"),
+    "address": (by_address, "departs"),
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_a_value_read_outside_of_torch_becomes_no_constant(case: str) -> None:
+    read, reason = READS[case]
+    spec = spec_of(reading(read))
+    first, second = batches_of((12,), [5, 5])
+    params, inputs = parts(spec.module)[0], {"lr": 0.1}
+    with pytest.raises(NotTraceable, match=reason):
+        derive(spec, first, inputs)
+    expected = oracle(spec, params, Tree(), inputs, [first, second])[0]
+    got = stepped({5: step_for(spec, first, inputs)}, params, Tree(), inputs, [first, second])[0]
+    assert furthest(got, expected) < 1e-12
+
+
+def test_tokens_and_labels_stay_what_they_are_when_a_program_is_checked() -> None:
+    """Rows change places with their labels; no token and no label is made up."""
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.last = nn.Embedding(9, 6), nn.Linear(6, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(torch.tanh(self.words(x)).mean(1))
+
+    spec, stream = spec_of(made(Words)), torch.Generator().manual_seed(1)
+    batch = Batch(torch.randint(9, (5, 7), generator=stream), torch.randint(4, (5,), generator=stream), None, {})
+    derive(spec, batch, {"lr": 0.1})
+
+
+# ---------------------------------------------------------------------- results that are no numbers
+
+
+def root(module: nn.Module, wrong: float = 0.0) -> StepSpec:
+    """A loss that is no number wherever its first weight is above 0.5."""
+
+    def loss(params: Tree, buffers: Tree, batch: Batch, inputs: Any) -> Tensor:
+        plain = F.cross_entropy(functional_call(module, dict(params), (batch.x,)), batch.y)
+        return plain * (1 + wrong) + torch.sqrt(0.5 - params["a.weight"][0, 0])
+
+    return spec_of(module, loss=loss)
+
+
+@pytest.mark.parametrize(("at", "wrong"), [(0.4999, 0.0), (0.4999, 0.1), (0.7, 0.0)])
+def test_where_autograd_ends_in_no_number_nothing_is_taken_for_checked(at: float, wrong: float) -> None:
+    """One step beyond 0.5 the noise is too much, and the rows alone are changed; from 0.7 on there is nothing to check by."""
+    module = made(Smooth)
+    with torch.no_grad():
+        module.a.weight[0, 0] = at
+    params, batch = parts(module)[0], batches_of((12,), [5])[0]
+    example = Example(params, Tree(), fresh_memory(root(module).optimizer, params), {"lr": 1e-6}, batch)
+    other = TunedStep(root(module, wrong), batch)
+
+    def judge() -> None:
+        check(root(module), example, 1, lambda points: [outcome(other, point) for point in points])
+
+    if at > 0.5:
+        with pytest.raises(NotTraceable, match="nothing to check by"):
+            judge()
+    elif wrong:
+        with pytest.raises(NotTraceable, match="departs"):
+            judge()
+    else:
+        judge()
+
+
+def test_minus_infinity_in_a_mask_is_checked_like_anything_else() -> None:
+    class Masked(nn.Module):
+        mask: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(12, 4)
+            self.register_buffer("mask", torch.tensor([0.0, 0.0, -torch.inf, 0.0]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(self.a(x) + self.mask, 1)
+
+    module = made(Masked)
+    params, buffers = parts(module)
+    batch = batches_of((12,), [5])[0]
+    program = derive(spec_of(module), batch, {"lr": 0.1})
+    expected = oracle(spec_of(module), params, buffers, {"lr": 0.1}, [batch])[0]
+    assert furthest(stepped({5: program}, params, buffers, {"lr": 0.1}, [batch])[0], expected) < 1e-12
