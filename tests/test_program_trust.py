@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedatlas.algorithm import Batch
+from fedatlas.engine import compiler
 from fedatlas.engine.program import check, derive, outcome, step_for
-from fedatlas.engine.step import NotTraceable, StepSpec, fresh_memory
+from fedatlas.engine.stacked import derive_stacked
+from fedatlas.engine.step import NotTraceable, StepSpec, batch_arguments, fresh_memory, local_copy
 from fedatlas.engine.trace import Example
 from fedatlas.engine.tuned import TunedStep
-from fedatlas.tree import Tree
-from steps import Smooth, batches_of, furthest, made, oracle, parts, spec_of, stepped
+from fedatlas.tree import Tree, stack
+from steps import OPTIMIZERS, Smooth, batches_of, furthest, made, oracle, parts, spec_of, stepped
 
 
 def reading(read: Callable[[Tensor], Tensor]) -> nn.Module:
@@ -134,3 +136,44 @@ def test_minus_infinity_in_a_mask_is_checked_like_anything_else() -> None:
     program = derive(spec_of(module), batch, {"lr": 0.1})
     expected = oracle(spec_of(module), params, buffers, {"lr": 0.1}, [batch])[0]
     assert furthest(stepped({5: program}, params, buffers, {"lr": 0.1}, [batch])[0], expected) < 1e-12
+
+
+# ---------------------------------------------------------------------- trees in another order
+
+
+def backwards(grads: Tree, params: Tree, inputs: Any) -> Tree:
+    return Tree({name: grads[name] + 0.1 * params[name] for name in reversed(grads)})
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_order_of_names_in_a_direction_changes_nothing(optimizer: str) -> None:
+    """Square weights of one shape: gradients that change places would fit."""
+    module = made(lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
+    spec = spec_of(module, direction=backwards, optimizer=OPTIMIZERS[optimizer], clip=0.5)
+    batches = batches_of((4,), [5] * 3)
+    params, inputs = parts(module)[0], {"lr": 0.1}
+    ordered: Any = lambda g, w, i: g + 0.1 * w  # noqa: E731
+    expected = oracle(spec._replace(direction=ordered), params, Tree(), inputs, batches)[0]
+    assert furthest(oracle(spec, params, Tree(), inputs, batches)[0], expected) < 1e-12
+    steps = [TunedStep(spec, batches[0]), derive(spec, batches[0], inputs)]
+    if compiler.find_compiler() is not None:
+        steps.append(derive(spec, batches[0], inputs, native=True))
+    for step in steps:
+        assert furthest(stepped({5: step}, params, Tree(), inputs, batches)[0], expected) < 1e-12
+    if optimizer != "adam":
+        together = derive_stacked(spec, batches[0], inputs)
+        with together.mode():
+            own = stack([local_copy(params)] * 2)
+            step = together.bind(own, None, [inputs] * 2)
+            for batch in batches:
+                step(*(torch.stack([each] * 2) for each in batch_arguments(batch)))
+        assert furthest({name: x[1] for name, x in own.items()}, expected) < 1e-12
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_direction_that_leaves_a_name_out_is_refused(optimizer: str) -> None:
+    module, batch = made(Smooth), batches_of((12,), [5])[0]
+    short: Any = lambda g, w, i: Tree({name: g[name] for name in list(g)[1:]})  # noqa: E731
+    spec = spec_of(module, direction=short, optimizer=OPTIMIZERS[optimizer])
+    with pytest.raises(ValueError, match="differ in their names"):
+        stepped({5: TunedStep(spec, batch)}, parts(module)[0], Tree(), {"lr": 0.1}, [batch])
