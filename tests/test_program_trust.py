@@ -13,8 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatlas.algorithm import Batch
+import federation as small
+from fedatlas.algorithm import Algorithm, Batch
+from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine import compiler
+from fedatlas.engine.crowd import StackedExecutor
+from fedatlas.engine.fast import FastRunner
+from fedatlas.engine.job import Bench
+from fedatlas.engine.loop import SerialExecutor
+from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.engine.program import check, derive, outcome, step_for
 from fedatlas.engine.stacked import derive_stacked
 from fedatlas.engine.step import NotTraceable, StepSpec, batch_arguments, fresh_memory, local_copy
@@ -177,3 +184,69 @@ def test_a_direction_that_leaves_a_name_out_is_refused(optimizer: str) -> None:
     spec = spec_of(module, direction=short, optimizer=OPTIMIZERS[optimizer])
     with pytest.raises(ValueError, match="differ in their names"):
         stepped({5: TunedStep(spec, batch)}, parts(module)[0], Tree(), {"lr": 0.1}, [batch])
+
+
+# ---------------------------------------------------------------------- inputs that are made otherwise
+
+
+def pulled(model: Any, params: Tree, batch: Batch, message: Any, client: Any, facts: Any) -> Tensor:
+    """Towards the model of last time, once there is one, and half as much after a flag."""
+    loss: Tensor = model.loss(params, batch)
+    if "previous" in client:
+        weight = 0.5 if client["tired"] else 1.0
+        loss = loss + weight * sum((x - client["previous"][name]).square().sum() for name, x in params.items())
+    return loss
+
+
+def keep(params: Tree, work: Any, message: Any, client: Any, facts: Any) -> Any:
+    return {"model": params}, {"previous": params, "tired": facts.round > 1}
+
+
+def pulling() -> Algorithm:
+    plain = ALGORITHMS["fedavg"]()
+    return plain._replace(
+        client_init=lambda model, facts: {},
+        tasks={"train": plain.tasks["train"]._replace(objective=pulled, finish=keep)},
+    )
+
+
+def stacks(bench: Bench) -> StackedExecutor:
+    return StackedExecutor(bench, FastRunner(bench, small.SIZES, "program", "float64"), 3)
+
+
+def pool(bench: Bench) -> PoolExecutor:
+    return PoolExecutor(bench, FastRunner(bench, small.SIZES, "program", "float64"), 2, 3)
+
+
+def alone(bench: Bench) -> SerialExecutor:
+    return SerialExecutor(bench, FastRunner(bench, small.SIZES, "program", "float64"))
+
+
+@pytest.mark.parametrize("make", [alone, stacks, pool])
+def test_a_state_that_is_empty_at_first_has_a_program_of_its_own(make: Callable[[Bench], Any]) -> None:
+    """Nobody's state holds anything in round 1, some clients' in round 2; a flag changes behind it."""
+    if make is pool and not can_fork():
+        pytest.skip("this system cannot fork workers")
+    fed = small.federation(pulling())
+    cohorts = [(0, 1), (1, 2), (0, 1, 2), (0, 1, 2)]
+    expected, _ = small.play(fed, cohorts)
+    found, host = small.play(fed, cohorts, make=make)
+    host.executor.close()
+    assert small.gap(expected, found) < 1e-11
+    notes = host.executor.run_job.notes()
+    assert {note.partition(",")[0] for note in notes} == {"train", "train (2)", "train (3)"}
+    assert not [note for note in notes if "tuned" in note and "rare" not in note]
+
+
+def test_a_flag_that_differs_keeps_clients_out_of_a_stack() -> None:
+    module, batch = made(Smooth), batches_of((12,), [10])[0]
+
+    def direction(grads: Tree, params: Tree, inputs: Any) -> Tree:
+        return grads + params if inputs["pull"] else grads
+
+    inputs = [{"lr": 0.1, "pull": pull} for pull in (True, True, False)]
+    program = derive_stacked(spec_of(module, direction=direction), batch, inputs[0])
+    assert program.fits(inputs[:2])
+    assert not program.fits(inputs)
+    assert not program.fits(inputs[2:])
+    assert not program.fits([{**inputs[0], "more": Tree()}] * 2)

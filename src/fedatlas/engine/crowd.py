@@ -11,7 +11,7 @@ from fedatlas.engine.fast import FastRunner, inputs_of, resized, spec_of
 from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
 from fedatlas.engine.loop import check_finite
 from fedatlas.engine.stacked import StackedProgram, derive_stacked
-from fedatlas.engine.step import NotTraceable
+from fedatlas.engine.step import NotTraceable, form_of
 from fedatlas.engine.together import Member, train_together
 
 
@@ -43,7 +43,8 @@ class StackedExecutor:
         bench = self.bench.of(jobs[0])
         self.run_job.warm(bench, jobs[0])
         ready = [prepare(bench, job) for job in jobs]
-        programs = self.programs_for(jobs[0], ready[0])
+        sort = self.run_job.sort_of(bench, jobs[0])
+        programs = self.programs_for(sort, jobs[0], ready[0])
         inputs = [inputs_of(job, one) for job, one in zip(jobs, ready, strict=True)]
         if not programs or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
             yield from (self.run_job(bench, job) for job in jobs)
@@ -53,7 +54,7 @@ class StackedExecutor:
             Member(one.params, one.buffers, given, iter(job_batches(one)))
             for one, given in zip(ready, inputs, strict=True)
         ]
-        trained = train_together(programs, partial(self.run_job.step_of, jobs[0].kind), members)
+        trained = train_together(programs, partial(self.run_job.step_of, sort, form_of(inputs[0])), members)
         for job, one, done in zip(jobs, ready, trained, strict=True):
             loss = done.loss / done.examples if done.examples else float("nan")
             work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)
@@ -61,19 +62,19 @@ class StackedExecutor:
             check_finite(result)
             yield result
 
-    def programs_for(self, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
-        """The stacked programs of a kind of job by batch size; None, or none at all, where it cannot be stacked."""
-        if job.kind not in self.programs:
-            self.programs[job.kind] = self.derived(job, ready)
-        return self.programs[job.kind]
+    def programs_for(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
+        """The stacked programs of a sort of job by batch size; None, or none at all, where it cannot be stacked."""
+        if sort not in self.programs:
+            self.programs[sort] = self.derived(sort, job, ready)
+        return self.programs[sort]
 
-    def derived(self, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
-        batch, bench = self.run_job.examples.get(job.kind), self.bench.of(job)
+    def derived(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
+        batch, bench = self.run_job.examples.get(sort), self.bench.of(job)
         task = bench.algorithm.tasks[job.what]
         if batch is None or task.reshapes or task.options.patience is not None:
             return None  # clients that stop early, each when it will, go alone
         spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(job, ready)
-        sizes = self.run_job.derived[job.kind]
+        sizes = self.run_job.derived[sort]
         try:
             return {size: derive_stacked(spec, resized(batch, size), inputs) for size in sizes}
         except NotTraceable:

@@ -18,7 +18,7 @@ from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batche
 from fedatlas.engine.loop import check_finite
 from fedatlas.engine.patience import watching
 from fedatlas.engine.program import StepProgram, step_for
-from fedatlas.engine.step import Inputs, StepSpec, batch_arguments, fresh_memory, local_copy
+from fedatlas.engine.step import Form, Inputs, StepSpec, batch_arguments, form_of, fresh_memory, local_copy
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.tree import Tree
 
@@ -31,14 +31,28 @@ class FastRunner:
     def __init__(self, bench: Bench, sizes: Iterable[int], step: str, precision: str) -> None:
         self.step, self.precision = step, precision
         self.usual = batch_sizes(bench.local.batch_size, sizes)
-        self.examples: dict[str, Batch] = {}  # a batch of each kind of job, for shapes
-        self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each kind that have a program
+        self.sorts: dict[tuple[str, Form], str] = {}  # by kind of job, and what its message and its state hold
+        self.examples: dict[str, Batch] = {}  # a batch of each sort of job, for shapes
+        self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each sort that have a program
         self.steps: dict[tuple[str, int], StepProgram | TunedStep] = {}
+
+    def sort_of(self, bench: Bench, job: Job) -> str:
+        """Jobs of one sort share their programs. An objective may ask whether its state holds something yet, and branch."""
+        kind = job.kind
+        if self.step == "tuned" or bench.algorithm.tasks[job.what].reshapes:
+            return kind
+        key = kind, form_of({"message": told_to(job), "client": job.state})
+        if key not in self.sorts:
+            number = 1 + sum(each == kind for each, _ in self.sorts)
+            self.sorts[key] = kind if number == 1 else f"{kind} ({number})"
+        return self.sorts[key]
 
     def warm(self, bench: Bench, job: Job) -> bool:
         """Derives the programs of a task from one of its jobs; True if there was something to derive."""
-        kind = job.kind
-        if (kind, -1) in self.steps or bench.algorithm.tasks[job.what].options.steps == 0:
+        if bench.algorithm.tasks[job.what].options.steps == 0:
+            return False
+        sort = self.sort_of(bench, job)
+        if (sort, -1) in self.steps:
             return False
         bench = bench.of(job)
         ready = prepare(bench, job)
@@ -46,12 +60,12 @@ class FastRunner:
         if batch is None:
             return False
         spec, inputs = spec_of(bench, job, self.precision), inputs_of(job, ready)
-        self.examples[kind], self.derived[kind] = batch, self.sizes(bench, job, ready)
+        self.examples[sort], self.derived[sort] = batch, self.sizes(bench, job, ready)
         reshapes = bench.algorithm.tasks[job.what].reshapes
         why = "tensors that change their shape" if reshapes else "a rare batch size"
-        self.steps[kind, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else why)
-        for size in sorted(self.derived[kind]):
-            self.steps[kind, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
+        self.steps[sort, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else why)
+        for size in sorted(self.derived[sort]):
+            self.steps[sort, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
         return True
 
     def sizes(self, bench: Bench, job: Job, ready: Prepared) -> frozenset[int]:
@@ -63,16 +77,17 @@ class FastRunner:
         own = options.data == "public" or options.batch_size is not None
         return batch_sizes(ready.draw.batch_size, [ready.rows.n]) if own else self.usual
 
-    def step_of(self, kind: str, size: int) -> StepProgram | TunedStep:
-        """The step of a kind of job for a batch size."""
-        return self.steps.get((kind, size)) or self.steps[kind, -1]
+    def step_of(self, sort: str, form: Form, size: int) -> StepProgram | TunedStep:
+        """The step of a sort of job for a batch size; where even its inputs are others (``form``), the tuned one."""
+        made = self.steps.get((sort, size)) or self.steps[sort, -1]
+        return made if isinstance(made, TunedStep) or made.form == form else self.steps[sort, -1]
 
     def notes(self) -> list[str]:
-        """What the step of each kind of job turned out to be, by batch size; rare ones last."""
+        """What the step of each sort of job turned out to be, by batch size; rare ones last."""
         found = sorted(self.steps.items(), key=lambda step: (step[0][0], step[0][1] < 0, step[0][1]))
         return [
-            f"{kind}, {f'batches of {size}' if size >= 0 else 'other batches'}: {made.note}"
-            for (kind, size), made in found
+            f"{sort}, {f'batches of {size}' if size >= 0 else 'other batches'}: {made.note}"
+            for (sort, size), made in found
         ]
 
     def __call__(self, bench: Bench, job: Job) -> Result:
@@ -90,12 +105,13 @@ class FastRunner:
     def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, Work]:
         """All steps of a job: (params, buffers, work)."""
         inputs, watch = inputs_of(job, ready), watching(bench, job, ready)
+        sort, form = self.sort_of(bench, job), form_of(inputs)
         buffers, steps, examples, loss_sum = ready.buffers, 0, 0, 0.0
         params = local_copy(ready.params)
         memory = fresh_memory(bench.local.optimizer, params)
         bound: dict[int, Step] = {}
         bench.network.module.train()
-        derived = any(isinstance(made, StepProgram) for (kind, _), made in self.steps.items() if kind == job.kind)
+        derived = any(isinstance(made, StepProgram) for (each, _), made in self.steps.items() if each == sort)
         with (
             torch.inference_mode() if derived else nullcontext()
         ):  # once, not for every batch: entering it costs as much as a small product
@@ -103,7 +119,7 @@ class FastRunner:
                 size = len(batch.x)
                 step = bound.get(size)
                 if step is None:
-                    made = self.step_of(job.kind, size)
+                    made = self.step_of(sort, form, size)
                     step = bound[size] = bind(made, params, memory, inputs, buffers)
                 loss_sum += float(step(*batch_arguments(batch))) * size
                 steps, examples = steps + 1, examples + size
@@ -157,12 +173,16 @@ def spec_of(bench: Bench, job: Job, precision: str) -> StepSpec:
     return StepSpec(module, loss, direction if task.direction else None, local.optimizer, local.clip, precision)
 
 
+def told_to(job: Job) -> dict[str, Any]:
+    """What objective and direction see of a message."""
+    return {name: value for name, value in job.message.items() if name != "buffers"}
+
+
 def inputs_of(job: Job, ready: Prepared) -> dict[str, Any]:
     """What stays the same during a client's local work. The weight decay is left out where it is zero."""
-    message = {name: value for name, value in job.message.items() if name != "buffers"}
     facts: Facts = ready.facts
     decay = {"weight_decay": ready.weight_decay} if ready.weight_decay else {}
-    return {"message": message, "client": dict(job.state), "facts": facts, "lr": ready.lr, **decay}
+    return {"message": told_to(job), "client": dict(job.state), "facts": facts, "lr": ready.lr, **decay}
 
 
 def resized(batch: Batch, size: int) -> Batch:

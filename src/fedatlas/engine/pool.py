@@ -85,8 +85,7 @@ class PoolExecutor:
 
     def _run_chunk(self, jobs: list[Job]) -> Iterator[Result]:
         warm = getattr(self.run_job, "warm", None)
-        kinds = {job.kind: job for job in reversed(jobs)}  # the first job of each
-        if warm is not None and sum(warm(self.bench, job) for job in kinds.values()):
+        if warm is not None and sum(warm(self.bench, job) for job in jobs):
             self.close()
         layout = lay_out(jobs)
         room = max(length for _, length in layout.messages) + max(length for _, length in layout.states) + ROOM

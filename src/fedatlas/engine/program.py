@@ -24,11 +24,13 @@ from fedatlas.engine.native import NotNative, emit_native
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.rewrite import rewrite
 from fedatlas.engine.step import (
+    Form,
     Inputs,
     NotTraceable,
     StepSpec,
     batch_arguments,
     channels_last,
+    form_of,
     fresh_memory,
     is_number,
     leaves,
@@ -48,10 +50,13 @@ _TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.1}
 
 
 class StepProgram:
-    """A derived step. It can be pickled; ``source`` is its whole text, ``note`` says what was fused."""
+    """A derived step. It can be pickled; ``source`` is its whole text, ``note`` says what was fused.
 
-    def __init__(self, emitted: Emitted, spec: StepSpec, constants: Mapping[str, Tensor]) -> None:
-        self.emitted, self.optimizer, self.constants = emitted, spec.optimizer, dict(constants)
+    It holds for inputs of its own ``form`` only: an objective or a direction may do something else with others.
+    """
+
+    def __init__(self, emitted: Emitted, spec: StepSpec, constants: Mapping[str, Tensor], form: Form) -> None:
+        self.emitted, self.optimizer, self.constants, self.form = emitted, spec.optimizer, dict(constants), form
         self.source, self.note = emitted.source, emitted.note
         self._bind: Callable[[Mapping[str, Any]], Step] | None = None
 
@@ -114,7 +119,7 @@ def derive(spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False) -
     example = example_of(spec, batch, inputs)
     flat = trace(spec, example)
     with whatever_fails("the derived step"), training(spec.module):
-        program = StepProgram(written(fuse(rewrite(flat)), native), spec, flat.constants)
+        program = StepProgram(written(fuse(rewrite(flat)), native), spec, flat.constants, form_of(inputs))
         check(spec, example, 1, lambda points: [outcome(program, at) for at in points])
     return program
 

@@ -26,10 +26,12 @@ from fedatlas.engine.program import check, example_of, loaded, whatever_fails
 from fedatlas.engine.recorder import record
 from fedatlas.engine.rewrite import rewrite
 from fedatlas.engine.step import (
+    Form,
     Inputs,
     NotTraceable,
     StepSpec,
     batch_arguments,
+    form_of,
     fresh_memory,
     is_number,
     leaves,
@@ -49,7 +51,10 @@ _COUNTS = (7, 11, 13)  # derived for these numbers of clients; the text for any 
 class StackedProgram:
     """A step of several clients. Works in inference mode; can be pickled."""
 
-    def __init__(self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Mapping[str, Tensor], form: Form
+    ) -> None:
+        self.form = form
         self.source, self.reads, self.optimizer, self.constants = source, dict(reads), spec.optimizer, dict(constants)
         self.note = (
             f"stacked over clients: {source.split('def step')[1].count(chr(10)) - 3} operators for all of them together"
@@ -64,9 +69,11 @@ class StackedProgram:
         return torch.inference_mode()
 
     def fits(self, inputs: Sequence[Inputs]) -> bool:
-        """Whether these clients can share a stack: every number that the step reads is the same for all."""
+        """Whether these clients can share a stack: inputs as it was derived for, and each number that it reads the same."""
         numbers = [path for path, stacked in self.reads.items() if path.startswith("inputs/") and not stacked]
         found = [dict(leaves({"inputs": one})) for one in inputs]
+        if any(form_of(one) != self.form for one in inputs):
+            return False
         return all(one[path] == found[0][path] for one in found for path in numbers)
 
     def bind(
@@ -117,7 +124,9 @@ def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs) -> StackedProgr
         made = [fuse(rewrite(stacked(one, count))) for count in _COUNTS]
         emitted = [emit(each) for each in made]
         reads = {path: bool(shape) for path, (shape, _) in emitted[0].reads.items()}
-        program = StackedProgram(any_count([each.source for each in emitted]), reads, spec, made[0].constants)
+        program = StackedProgram(
+            any_count([each.source for each in emitted]), reads, spec, made[0].constants, form_of(inputs)
+        )
         verify(spec, program, example)
     return program
 

@@ -23,6 +23,10 @@ gradient. Numbers reach ``loss`` and ``direction`` as tensors without dimensions
 """
 
 
+Form = frozenset[tuple[str, Any]]
+"""What two clients' inputs must share for one program to hold for both (`form_of`)."""
+
+
 class StepSpec(NamedTuple):
     """One step of one client: gradient of ``loss`` + decay * w -> ``direction`` -> clip -> optimiser."""
 
@@ -68,6 +72,21 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(zip(value._fields, value, strict=True))
     return list(enumerate(value)) if isinstance(value, tuple | list) else []
+
+
+def form_of(inputs: Any) -> Form:
+    """What code may branch on while it is traced: which names there are, and every leaf that is neither tensor nor number."""
+    return frozenset(_forms(inputs, ""))
+
+
+def _forms(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    yield path, len(value)  # a mapping that holds nothing is there, too
+    for key, item in _items(value):
+        where = f"{path}/{key}" if path else str(key)
+        if isinstance(item, Mapping | tuple | list):
+            yield from _forms(item, where)
+        else:
+            yield where, "tensor" if isinstance(item, Tensor) else "number" if is_number(item) else repr(item)
 
 
 def is_number(leaf: Any) -> bool:
