@@ -186,6 +186,58 @@ def test_a_direction_that_leaves_a_name_out_is_refused(optimizer: str) -> None:
         stepped({5: TunedStep(spec, batch)}, parts(module)[0], Tree(), {"lr": 0.1}, [batch])
 
 
+# ---------------------------------------------------------------------- new values that read old ones
+
+
+def masked(g: Tree, w: Tree, i: Any) -> Tree:
+    return Tree({name: g[name] + i["mu"] * (x * i["mask"][name]) for name, x in w.items()})
+
+
+def orthogonal(g: Tree, w: Tree, i: Any) -> Tree:
+    return Tree({n: g[n] + i["mu"] * ((x @ x.T - i["one"]) @ x if x.dim() == 2 else x) for n, x in w.items()})
+
+
+def powers(g: Tree, w: Tree, i: Any) -> Tree:
+    return Tree({n: g[n] + i["mu"] * (x @ x if x.dim() == 2 else x * x) for n, x in w.items()})
+
+
+def turned(g: Tree, w: Tree, i: Any) -> Tree:
+    return Tree({n: g[n] - i["mu"] * (x.T if x.dim() == 2 else x.flip(0)) for n, x in w.items()})
+
+
+def divided(g: Tree, w: Tree, i: Any) -> Tree:
+    return Tree({n: g[n] + i["mu"] * (x / (1 + i["mask"][n])) for n, x in w.items()})
+
+
+def penalised(module: nn.Module) -> Callable[..., Tensor]:
+    """Cross entropy + mu |W W' - 1|^2 of every weight."""
+
+    def loss(params: Tree, buffers: Tree, batch: Batch, inputs: Any) -> Tensor:
+        plain = F.cross_entropy(functional_call(module, dict(params), (batch.x,)), batch.y)
+        return plain + inputs["mu"] * sum(
+            (x @ x.T - inputs["one"]).square().sum() for x in params.values() if x.dim() == 2
+        )
+
+    return loss
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("pull", [masked, orthogonal, powers, turned, divided, None])
+def test_a_new_value_is_made_of_the_old_one_before_any_of_it_is_written(pull: Any, optimizer: str) -> None:
+    module = made(lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
+    loss = penalised(module) if pull is None else None
+    spec = spec_of(module, direction=pull, loss=loss, optimizer=OPTIMIZERS[optimizer])
+    params, batches = parts(module)[0], batches_of((4,), [5] * 3)
+    mask = params.map(lambda x: (x > 0).to(x.dtype))
+    one = torch.eye(4, dtype=torch.float64)
+    for decay in ({}, {"weight_decay": 0.03}):
+        inputs = {"lr": 0.2, "mu": 0.7, "mask": mask, "one": one, **decay}
+        expected = oracle(spec, params, Tree(), inputs, batches)[0]
+        for native in {False, compiler.find_compiler() is not None}:
+            step = derive(spec, batches[0], inputs, native)
+            assert furthest(stepped({5: step}, params, Tree(), inputs, batches)[0], expected) < 1e-10
+
+
 # ---------------------------------------------------------------------- inputs that are made otherwise
 
 

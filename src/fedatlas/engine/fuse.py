@@ -316,17 +316,29 @@ def write(place: Place, new: Op) -> Op:
     beta = next((factor for factor, node in terms if node is own), None)
     if beta is None:
         return insert(end, aten.copy_.default, own, new, like=own)
-    rest = [term for term in terms if term.node is not own]
+    rest = [beforehand(place, term) for term in terms if term.node is not own]
     rest.sort(key=lambda term: term.factor != 1.0 or alone(term.node))  # plain summands can take beta along
     out = own
     for term in rest:
-        out, beta = added(end, out, beta, term), 1.0
+        out, beta = added(end, out, beta, term, own not in sources(term.node)), 1.0
     return scaled(end, out, beta)
 
 
-def added(end: Op, out: Op, beta: Factor, term: Term) -> Op:
-    """out <- beta out + factor * node, in place and in one operator where there is one."""
+def beforehand(place: Place, term: Term) -> Term:
+    """A term that is the old value seen in another way as a copy, made before the first write."""
+    if not is_view(term.node) or place.own not in sources(term.node):
+        return term
+    return Term(term.factor, insert(place.end, aten.clone.default, term.node, like=term.node))
+
+
+def added(end: Op, out: Op, beta: Factor, term: Term, late: bool) -> Op:
+    """out <- beta out + factor * node, in place and in one operator where there is one.
+
+    ``late``: the node may be computed here. One that reads the old value was computed before the first write.
+    """
     factor, node = term
+    if not late:
+        return insert(end, aten.add_.Tensor, scaled(end, out, beta), node, like=out, alpha=factor)
     if product(node):
         a, b = node.args
         into = aten.addmm_.default if node.target is aten.mm.default else aten.baddbmm_.default

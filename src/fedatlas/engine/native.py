@@ -194,6 +194,7 @@ class _Native(Emitter):
 
     def overwrite(self, node: Op) -> None:
         """An operator that writes into an argument."""
+        assert self.places.sound(node), f"{node.target} reads what it writes"
         owner = node.kwargs.get("out", node.args[0])
         self.name[node] = self.name[owner]
         method = method_of(node).removesuffix("_")

@@ -14,6 +14,9 @@ from fedatlas.engine.graph import Flat, Op, dense, is_op, is_view, same_layout, 
 
 aten = torch.ops.aten
 
+# Operators that read their operands again and again while they write.
+MATRIX_WRITERS = {aten.addmm_.default, aten.baddbmm_.default, aten.addmv_.default}
+
 Kind = Literal["fixed", "placed", "passing"]
 
 
@@ -61,6 +64,13 @@ class Placement:
         if node.target is operator.getitem:
             return "placed" if pools(node.args[0]) else "passing"
         return "placed" if has_place(node) else "passing"
+
+    def sound(self, node: Op) -> bool:
+        """Whether no matrix operand of an operator that writes into its first argument is that very memory."""
+        if node.target not in MATRIX_WRITERS:
+            return True
+        out, *operands = node.args
+        return all(self.root[a] is not self.root[out] for a in operands if is_op(a))
 
     def may_overwrite(self, place: int, node: Op) -> bool:
         """Whether the result may take its first operand's memory: nobody needs that any more, and it fits."""
