@@ -1,3 +1,6 @@
+import random
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -107,6 +110,20 @@ def test_a_module_that_draws_by_itself_is_refused():
     for module in (Functional(), Recurrent()):
         with pytest.raises(ConfigError, match=r"draws random numbers inside its forward pass: use nn\.Dropout"):
             make_model(module, (4,), 2, seed=1)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: float(torch.rand(()))])
+def test_a_draw_of_python_or_numpy_is_noticed_too(draw):
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.layer(x) * (1 + draw()) if self.training else self.layer(x)
+
+    with pytest.raises(ConfigError, match="draws random numbers inside its forward pass"):
+        make_model(Noisy(), (4,), 2, seed=1)
 
 
 def test_the_search_for_draws_leaves_the_module_as_it_was():

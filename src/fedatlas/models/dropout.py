@@ -6,9 +6,12 @@ module multiplies and nothing else. A user's own ``nn.Dropout`` layers are repla
 
 from __future__ import annotations
 
+import random  # noqa: TID251  # its state is looked at, nothing is drawn
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -102,25 +105,30 @@ def draw_masks(
 def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
     """ConfigError where a training pass draws random numbers by itself (``F.dropout``, an LSTM's ``dropout=`` ...).
 
-    Such draws come from torch's global generator: the run would not depend on its seed alone (ALGORITHMS.md C7).
+    Such draws come from a global generator, torch's, NumPy's or Python's: the run would not depend on its seed alone (ALGORITHMS.md C7).
     """
     training = {name: m.training for name, m in module.named_modules()}
     state = {name: x.detach().clone() for name, x in module.named_buffers()}  # BatchNorm writes into its buffers
     for name, shape in dropout_shapes(module, sample_x).items():
         state[name] = torch.ones((len(sample_x), *shape), dtype=state[name].dtype)
-    before = torch.random.get_rng_state()
+    before = global_streams()
     try:
         with torch.no_grad():
             functional_call(module.train(), state, (sample_x,))
     finally:
         for name, m in module.named_modules():
             m.training = training[name]
-    if not torch.equal(torch.random.get_rng_state(), before):
-        torch.random.set_rng_state(before)
+    if global_streams() != before:
         raise ConfigError(
             f"the model {type(module).__name__} draws random numbers inside its forward pass: "
             "use nn.Dropout layers, whose masks fedatlas supplies from the run's seed."
         )
+
+
+def global_streams() -> tuple[Any, ...]:
+    """The state of every global generator that a forward pass might draw from."""
+    name, keys, *place = np.random.get_state()  # noqa: NPY002  # looked at, not drawn from
+    return bytes(torch.random.get_rng_state().numpy()), random.getstate(), name, bytes(keys), *place
 
 
 @contextmanager
