@@ -7,6 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+import federation as small
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.engine.crowd import StackedExecutor
+from fedatlas.engine.fast import FastRunner
+from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.models import (
     ModelConfig,
@@ -84,3 +89,36 @@ def test_a_lazy_layer_is_drawn_from_the_seed():
     assert a.shape == (3, 8)
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
+
+
+class Turned(nn.Module):
+    """A parameter, a frozen one and a buffer whose elements do not lie one after another; a row with odd strides."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(5, 4).t())
+        self.frozen = nn.Parameter(torch.randn(3, 5).t(), requires_grad=False)
+        self.register_buffer("fixed", torch.randn(3, 5).t())
+        self.row = nn.Parameter(torch.randn(1, 5).t())
+        self.filters = nn.Parameter(torch.randn(2, 3, 3, 1).permute(0, 3, 1, 2).contiguous())
+
+    def forward(self, x):
+        h = torch.tanh(x @ self.first) * self.row.squeeze(1)
+        plane = nn.functional.conv2d(h.reshape(-1, 1, 1, 5), self.filters, padding=1).sum((1, 2, 3))
+        return h @ (self.frozen + self.fixed) + plane.unsqueeze(1) * torch.tensor([0.0, 0.1, 0.2], dtype=x.dtype)
+
+
+@pytest.mark.parametrize("step", ["program", "tuned", "stacked"])
+def test_any_layout_of_parameters_and_buffers_trains(step):
+    """In every round: messages bring the tensors of later rounds with their elements one after another."""
+
+    def fast(bench):
+        runner = FastRunner(bench, small.SIZES, "program" if step == "stacked" else step, "float64")
+        return StackedExecutor(bench, runner, 3) if step == "stacked" else SerialExecutor(bench, runner)
+
+    fed = small.federation(ALGORITHMS["scaffold"](), make=Turned)
+    expected, _ = small.play(fed)
+    found, host = small.play(fed, make=fast)
+    assert small.gap(expected, found) < 1e-11
+    assert (step == "tuned") == any("asked for" in note for note in host.executor.run_job.notes())
+    assert not any("fails" in note for note in host.executor.run_job.notes())

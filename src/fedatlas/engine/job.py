@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import SERVER, Algorithm, Batch, Budget, Facts, Local, Message, State, Transform, Update, Work
 from fedatlas.data.batches import Draw, Masks, Rows, balanced_rows, batches, parted_rows, public_rows
-from fedatlas.engine.model import Network
+from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.seal import seal, unseal
 from fedatlas.layers import Layer
@@ -168,7 +168,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     if options.patience is not None and options.patience.held_out:
         rows, held = parted_rows(rows, options.patience.held_out, job.seed, int(job.facts.round), streams)
     told = job.message.get("buffers", {} if "model" in job.message else bench.network.buffers())
-    buffers = Tree({name: x.clone() for name, x in told.items()})
+    buffers = copied(told)
     decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
     facts = facts._replace(weight_decay=decay)
     budget = job.budget

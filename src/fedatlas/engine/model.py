@@ -36,14 +36,11 @@ class Network:
 
     def initial(self) -> tuple[Tree, Tree]:
         """The module's trainable tensors, and the rest of its state: buffers and parameters that are not trained."""
-        params = Tree({name: x.detach().clone() for name, x in self.module.named_parameters() if x.requires_grad})
-        return params, self.buffers()
+        return parts_of(self.module)
 
     def buffers(self) -> Tree:
         """The second of `initial` alone."""
-        trained = {name for name, x in self.module.named_parameters() if x.requires_grad}
-        state = self.module.state_dict()
-        return Tree({name: x.detach().clone() for name, x in state.items() if name not in trained})
+        return copied(untrained(self.module))
 
     def roles(self) -> dict[str, str]:
         """Parameter name -> the part it plays: linear, convolution, norm, embedding, recurrent or other."""
@@ -134,6 +131,22 @@ class Network:
         """All tensors under torch's names and in its order, contiguous, ready to be saved."""
         both: dict[str, Any] = {**params, **buffers}
         return {name: both[name].detach().contiguous() for name in self.module.state_dict() if name in both}
+
+
+def parts_of(module: nn.Module) -> tuple[Tree, Tree]:
+    """Copies of a module's trainable tensors, and of the rest of its state."""
+    return copied({name: x for name, x in module.named_parameters() if x.requires_grad}), copied(untrained(module))
+
+
+def untrained(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers and parameters that are not trained."""
+    trained = {name for name, x in module.named_parameters() if x.requires_grad}
+    return {name: x for name, x in module.state_dict().items() if name not in trained}
+
+
+def copied(tensors: Mapping[str, Tensor]) -> Tree:
+    """Copies whose elements lie one after another, as messages bring them."""
+    return Tree({name: x.detach().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()})
 
 
 def count(positions: dict[str, int], prefix: str, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:

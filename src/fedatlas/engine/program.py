@@ -20,6 +20,7 @@ from fedatlas.engine.compiler import compiled, library
 from fedatlas.engine.emit import Emitted, emit
 from fedatlas.engine.fuse import fuse
 from fedatlas.engine.graph import Flat
+from fedatlas.engine.model import parts_of
 from fedatlas.engine.native import NotNative, emit_native
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.rewrite import rewrite
@@ -29,16 +30,16 @@ from fedatlas.engine.step import (
     NotTraceable,
     StepSpec,
     batch_arguments,
-    channels_last,
     form_of,
     fresh_memory,
     is_number,
+    laid_out,
     leaves,
     local_copy,
     number,
     rebuilt,
 )
-from fedatlas.engine.trace import Example, laid_out, trace, training
+from fedatlas.engine.trace import Example, given_as, trace, training
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.errors import first_line
 from fedatlas.rng import torch_stream
@@ -87,7 +88,7 @@ class StepProgram:
         taken = {f"constants/{name}": x for name, x in self.constants.items()}
         for path, (shape, stride) in self.emitted.reads.items():
             x = given[path]
-            x = number(x) if is_number(x) else laid_out(path, x)
+            x = number(x) if is_number(x) else given_as(path, x)
             if (x.shape, x.stride()) != (shape, stride):
                 raise ValueError(f"{path} has shape {tuple(x.shape)} and strides {x.stride()}: use local_copy()")
             taken[path] = x
@@ -147,9 +148,8 @@ def step_for(spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False)
 
 def example_of(spec: StepSpec, batch: Batch, inputs: Inputs) -> Example:
     """The module's own state, laid out for a step, with the batch and the inputs given."""
-    params = Tree({n: channels_last(x.detach()) for n, x in spec.module.named_parameters() if x.requires_grad})
-    state = spec.module.state_dict()
-    buffers = Tree({name: x.detach().clone() for name, x in state.items() if name not in params})
+    params, buffers = parts_of(spec.module)
+    params = params.map(laid_out)
     return Example(params, buffers, fresh_memory(spec.optimizer, params), inputs, batch)
 
 

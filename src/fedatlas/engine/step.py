@@ -99,6 +99,12 @@ def number(value: float) -> Tensor:
     return torch.tensor(float(value), dtype=torch.float64)
 
 
+def contiguous(x: Tensor) -> Tensor:
+    """The elements one after another, with the strides that say so of dimensions of size 1, too."""
+    x = x.contiguous()
+    return x.view(-1).view(x.shape) if 1 in x.shape else x
+
+
 def channels_last(x: Tensor) -> Tensor:
     """A picture batch or a convolution's weight in channels-last order.
 
@@ -108,15 +114,20 @@ def channels_last(x: Tensor) -> Tensor:
     if x.dim() != 4:
         return x
     _, c, h, w = x.shape
-    if c == 1 and x.is_contiguous():
-        return x.as_strided(x.shape, (h * w, 1, w, 1))
+    if c == 1:
+        return x.contiguous().as_strided(x.shape, (h * w, 1, w, 1))
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def laid_out(x: Tensor) -> Tensor:
+    """A parameter, or what is added to one, in the one layout that steps work in, whatever it came in."""
+    return channels_last(x if x.dim() == 4 and 1 not in x.shape else contiguous(x))
 
 
 @torch.inference_mode(mode=False)
 def local_copy(params: Mapping[str, Tensor]) -> Tree:
     """A client's own parameters, in the layout that steps work in; no inference tensors, so that any step can take them."""
-    return Tree({name: channels_last(x.detach()).clone() for name, x in params.items()})
+    return Tree({name: laid_out(x.detach()).clone() for name, x in params.items()})
 
 
 @torch.inference_mode(mode=False)

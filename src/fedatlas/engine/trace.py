@@ -18,7 +18,17 @@ from fedatlas.engine.model import grad, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
 from fedatlas.engine.recorder import record
-from fedatlas.engine.step import Inputs, NotTraceable, StepSpec, channels_last, is_number, leaves, number, rebuilt
+from fedatlas.engine.step import (
+    Inputs,
+    NotTraceable,
+    StepSpec,
+    channels_last,
+    is_number,
+    laid_out,
+    leaves,
+    number,
+    rebuilt,
+)
 from fedatlas.errors import first_line
 from fedatlas.tree import Tree
 
@@ -37,9 +47,9 @@ class Example(NamedTuple):
     batch: Batch
 
 
-def laid_out(path: str, x: Any) -> Any:
-    """A tensor of the message or of the client's state in the layout of the parameter it will be added to."""
-    return channels_last(x) if path.startswith("inputs/") and isinstance(x, Tensor) else x
+def given_as(path: str, x: Any) -> Any:
+    """A leaf as the step reads it: tensors of the message or of the client's state are laid out like parameters."""
+    return laid_out(x) if path.startswith("inputs/") and isinstance(x, Tensor) else x
 
 
 def trace(spec: StepSpec, example: Example) -> Flat:
@@ -47,7 +57,7 @@ def trace(spec: StepSpec, example: Example) -> Flat:
     if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in spec.module.modules()):
         raise NotTraceable("recurrent layers would have to be unrolled")
     given = dict(leaves(example._asdict()))
-    values = {path: number(x) if is_number(x) else laid_out(path, x) for path, x in given.items()}
+    values = {path: number(x) if is_number(x) else given_as(path, x) for path, x in given.items()}
     tensors = {path: x.detach() for path, x in values.items() if isinstance(x, Tensor)}
     fixed = {path: x for path, x in values.items() if not isinstance(x, Tensor)}
     names: list[str] = []
