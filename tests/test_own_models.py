@@ -5,9 +5,11 @@ import textwrap
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import federation as small
+from fedatlas import Experiment, load, run
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
@@ -122,3 +124,37 @@ def test_any_layout_of_parameters_and_buffers_trains(step):
     assert small.gap(expected, found) < 1e-11
     assert (step == "tuned") == any("asked for" in note for note in host.executor.run_job.notes())
     assert not any("fails" in note for note in host.executor.run_job.notes())
+
+
+class Tied(nn.Module):
+    """A weight and a buffer under two names each."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+        self.second.weight = self.first.weight
+        self.register_buffer("shift", torch.ones(64))
+        self.register_buffer("again", self.shift)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x.flatten(1)) + self.shift)
+        return self.last(torch.tanh(self.second(h) + self.again))
+
+
+def test_tied_weights_train_and_come_back_tied(tmp_path):
+    """Under every engine; the files hold each name, as a state dict of torch does."""
+    ends = []
+    for plan in ("tuned", "program"):
+        torch.manual_seed(0)
+        experiment = Experiment.of(Tied(), rounds=2, engine={"plan": plan, "workers": 1})
+        found = run(experiment, out=tmp_path / plan, baselines=False)
+        done = load(tmp_path / plan, Tied())
+        assert set(done.model.state_dict()) == set(Tied().state_dict())
+        assert done.model.second.weight is done.model.first.weight
+        assert found.summary["final"]["loss"] < 2.3
+        assert plan in found.summary["plan"]["step"]
+        ends.append(done.model)
+    assert torch.allclose(ends[0].first.weight, ends[1].first.weight, atol=1e-4)
+    saved = load_file(tmp_path / "program" / "model.safetensors")
+    assert torch.equal(saved["first.weight"], saved["second.weight"])
+    assert torch.equal(saved["shift"], saved["again"])

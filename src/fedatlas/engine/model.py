@@ -129,8 +129,8 @@ class Network:
 
     def state_dict(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All tensors under torch's names and in its order, contiguous, ready to be saved."""
-        both: dict[str, Any] = {**params, **buffers}
-        return {name: both[name].detach().contiguous() for name in self.module.state_dict() if name in both}
+        whole = with_tied(self.module, {**params, **buffers})
+        return {name: x.detach().contiguous() for name, x in whole.items()}
 
 
 def parts_of(module: nn.Module) -> tuple[Tree, Tree]:
@@ -139,9 +139,23 @@ def parts_of(module: nn.Module) -> tuple[Tree, Tree]:
 
 
 def untrained(module: nn.Module) -> dict[str, Tensor]:
-    """Buffers and parameters that are not trained."""
-    trained = {name for name, x in module.named_parameters() if x.requires_grad}
-    return {name: x for name, x in module.state_dict().items() if name not in trained}
+    """Buffers and parameters that are not trained; of tensors that bear several names the first alone."""
+    other = tied(module) | {name: name for name, x in module.named_parameters() if x.requires_grad}
+    return {name: x for name, x in module.state_dict().items() if name not in other}
+
+
+def tied(module: nn.Module) -> dict[str, str]:
+    """Further name of a tensor -> its first, by which it is known everywhere; ``functional_call`` fills in the others."""
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    first: dict[int, str] = {}
+    return {name: first[id(x)] for name, x in named if first.setdefault(id(x), name) != name}
+
+
+def with_tied(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict in torch's order, with a copy under each further name of a tensor; names that ``state`` lacks are left out."""
+    first = tied(module)
+    names = [name for name in module.state_dict() if first.get(name, name) in state]
+    return {name: state[first[name]].clone() if name in first else state[name] for name in names}
 
 
 def copied(tensors: Mapping[str, Tensor]) -> Tree:

@@ -17,7 +17,7 @@ from fedatlas.data.files import read_inputs
 from fedatlas.data.pictures import pictures_in
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.engine.client_state import ClientStates
-from fedatlas.engine.model import Network
+from fedatlas.engine.model import Network, with_tied
 from fedatlas.engine.seal import MEMORY
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.experiment.checkpoint import Checkpoints
@@ -175,7 +175,7 @@ def load_file(file: Path) -> dict[str, Tensor]:
 
 def filled(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     """The network with a trained state, ready to predict; of other widths where an algorithm that adds units made it."""
-    own = {name: state[name] for name in module.state_dict()}
+    own = with_tied(module, state)
     if any(own[name].shape != x.shape for name, x in module.state_dict().items()):
         module = resized(module, own)
     module.load_state_dict(own)
