@@ -158,3 +158,59 @@ def test_tied_weights_train_and_come_back_tied(tmp_path):
     saved = load_file(tmp_path / "program" / "model.safetensors")
     assert torch.equal(saved["first.weight"], saved["second.weight"])
     assert torch.equal(saved["shift"], saved["again"])
+
+
+class Clamped(nn.Linear):
+    def forward(self, x):
+        self.weight.data.clamp_(-10, 10)  # changes no number yet
+        return super().forward(x)
+
+
+class Judged(nn.Linear):
+    """Keeps count while it is evaluated."""
+
+    def __init__(self):
+        super().__init__(6, 3)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        if not self.training:
+            self.seen += len(x)
+        return super().forward(x)
+
+
+class Running(nn.Linear):
+    """A running mean of its own, kept in training: a buffer like those of batch norm."""
+
+    def __init__(self):
+        super().__init__(6, 3)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return super().forward(x - self.mean)
+
+
+def words():
+    return nn.Sequential(nn.Embedding(9, 4, max_norm=1e6), nn.Flatten(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "name"),
+    [
+        (lambda: Clamped(6, 3), (6,), "weight"),
+        (Judged, (6,), "seen"),
+        (words, (2,), "0.weight"),
+    ],
+)
+def test_a_forward_pass_that_writes_into_its_weights_is_refused(model, shape, name):
+    with pytest.raises(ConfigError, match=rf"writes into its own '{name}' in its forward pass"):
+        make_model(model(), shape, 3, seed=1, tokens=len(shape) == 1 and shape[0] == 2)
+
+
+def test_buffers_may_change_in_training_and_activations_anywhere():
+    body = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Dropout(0.1), nn.Linear(4, 3))
+    lazy = nn.Sequential(nn.LazyLinear(4), nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
+    for model in (Running(), body, lazy):
+        make_model(model, (6,), 3, seed=1)

@@ -127,7 +127,8 @@ def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
 
 def global_streams() -> tuple[Any, ...]:
     """The state of every global generator that a forward pass might draw from."""
-    name, keys, *place = np.random.get_state()  # noqa: NPY002  # looked at, not drawn from
+    of_numpy: Any = np.random.get_state()  # noqa: NPY002  # looked at, not drawn from
+    name, keys, *place = of_numpy
     return bytes(torch.random.get_rng_state().numpy()), random.getstate(), name, bytes(keys), *place
 
 

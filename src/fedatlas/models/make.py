@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from fedatlas.errors import ConfigError, first_line
 from fedatlas.models.config import ModelConfig
-from fedatlas.models.dropout import adopt_dropout, evaluating, refuse_hidden_draws
+from fedatlas.models.dropout import adopt_dropout, evaluating
 from fedatlas.models.inspection import has_batch_norm
 from fedatlas.models.network import Shape
 from fedatlas.models.registry import MODELS, Builder, find_model
+from fedatlas.models.writes import refuse_impure
 from fedatlas.rng import derive
 
 
@@ -115,7 +116,7 @@ def _try_out(name: str, module: nn.Module, sample: Tensor, outputs: int) -> None
     try:
         with evaluating(module), torch.no_grad():
             answer = module(sample)
-        refuse_hidden_draws(module, sample)
+        refuse_impure(name, module, sample)
     except (ValueError, TypeError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
         why = "" if name in MODELS else f" ({first_line(error)})"  # of one's own, the error is one's own, too
         raise ConfigError(f"model '{name}' cannot read {rows}{why}: {readers}.") from error

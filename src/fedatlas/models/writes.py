@@ -1,0 +1,59 @@
+"""A forward pass leaves the weights alone: they are lent to it, and belong to the server.
+
+What writes into them all the same: ``nn.Embedding(max_norm=...)``, ``self.layer.weight.data.clamp_(...)``. In training
+the running statistics of a batch norm, and whatever else is a buffer, may change: buffers travel with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from fedatlas.errors import ConfigError
+from fedatlas.models.dropout import evaluating, refuse_hidden_draws
+
+
+def refuse_impure(name: str, module: nn.Module, sample_x: Tensor) -> None:
+    """ConfigError where a pass writes into parameters, or into buffers while evaluating, or draws random numbers itself."""
+    parameters = dict(module.named_parameters())
+    with Writes({**parameters, **dict(module.named_buffers())}) as evaluation, evaluating(module), torch.no_grad():
+        module(sample_x)
+    with Writes(parameters) as training:
+        refuse_hidden_draws(module, sample_x)
+    if written := sorted(evaluation.written | training.written):
+        raise ConfigError(
+            f"the model {name} writes into its own '{written[0]}' in its forward pass, which would change the server's "
+            "model: compute with a clipped or normalised copy instead."
+        )
+
+
+class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes which of the tensors an operator writes into, whether or not it changes any number."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its whole compiler to skip it
+
+    def __init__(self, held: Mapping[str, Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names = {x.untyped_storage().data_ptr(): name for name, x in held.items() if x.numel()}
+        self.written: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        declared = func._schema.arguments  # noqa: SLF001  # where an operator says what it writes
+        given = {**dict(zip((a.name for a in declared), args, strict=False)), **(kwargs or {})}
+        for argument in declared:
+            if argument.alias_info is not None and argument.alias_info.is_write and argument.name in given:
+                tree_map_only(Tensor, self.note, given[argument.name])
+        return func(*args, **(kwargs or {}))
+
+    def note(self, x: Tensor) -> None:
+        """One tensor that is written."""
+        name = self.names.get(x.untyped_storage().data_ptr())
+        if name is not None and x.numel():
+            self.written.add(name)
