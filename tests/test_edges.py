@@ -19,6 +19,9 @@ from fedatlas.algorithm import Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.data.files import load_arrays
+from fedatlas.engine.job import Bench
+from fedatlas.engine.loop import run_job
+from fedatlas.engine.pool import PoolExecutor, arena_of, can_fork
 from fedatlas.errors import ConfigError, DataError, DivergedError, first_line
 from fedatlas.experiment import catalogue, config, dry, plugins
 from fedatlas.experiment.api import run
@@ -429,3 +432,28 @@ def test_clients_of_which_half_are_turned_by_ninety_degrees_train(tmp_path: Path
     turned = "partition={name='feature_skew', clients=8, rotate=[0, 90], noise=0}"
     done = run_one(config.read(None, ["rounds=1", "engine.workers=1", turned]), tmp_path / "run")
     assert done.summary["final"]["accuracy"] > 0.1
+
+
+@pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
+@pytest.mark.parametrize(("chunk", "slots"), [(1, 1), (3, 3), (40, 16)])
+def test_shared_memory_holds_no_more_answers_than_a_chunk(chunk: int, slots: int) -> None:
+    """A chunk of one is chosen where memory is short."""
+    made: list[PoolExecutor] = []
+
+    def pool(bench: Bench) -> PoolExecutor:
+        made.append(PoolExecutor(bench, run_job, 2, chunk))
+        return made[0]
+
+    fed = federation(ALGORITHMS["fedavg"]())
+    assert gap(play(fed, 1)[0], play(fed, 1, make=pool)[0]) < 1e-12
+    arena = made[0].arena
+    assert arena is not None
+    assert len(arena.answers) == slots * arena.slot
+    made[0].close()
+
+
+def test_shared_memory_that_cannot_be_had_is_one_sentence() -> None:
+    with pytest.raises(
+        ConfigError, match=r"that hold 3 clients' messages and answers cannot be had .*lower engine\.chunk"
+    ):
+        arena_of(1 << 10, 1 << 60, 3)

@@ -30,7 +30,7 @@ from fedatlas.algorithm import Budget, Facts, Work
 from fedatlas.data.batches import examples_of
 from fedatlas.deploy import codec
 from fedatlas.engine.job import Bench, Job, Result
-from fedatlas.errors import FedatlasError, ProtocolError
+from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, first_line
 
 RunJob = Callable[[Bench, Job], Result]
 """Does a job. One that derives programs has `warm(bench, job)`: True if it made something that workers must share."""
@@ -162,7 +162,8 @@ class PoolExecutor:
                 return arena
         self.close()
         slot = -(-slot // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.arena = Arena(mmap.mmap(-1, told + told // 4 + ROOM), mmap.mmap(-1, slot * max(slots, 16)), slot)
+        arena = self.arena = None  # given back before the next is asked for
+        self.arena = arena_of(told + told // 4 + ROOM, slot, max(slots, min(16, self.chunk)))
         self.workers = []
         others = gc.get_freeze_count()  # frozen by whoever imported us: left so
         gc.collect()
@@ -188,6 +189,18 @@ class PoolExecutor:
             process.start()
         theirs.close()
         return Worker(process, ours)
+
+
+def arena_of(told: int, slot: int, slots: int) -> Arena:
+    """Shared memory of so many bytes and slots; ConfigError where there is not so much."""
+    try:
+        return Arena(mmap.mmap(-1, told), mmap.mmap(-1, slot * slots), slot)
+    except (OSError, OverflowError) as error:
+        needed = (told + slot * slots) / 2**20
+        raise ConfigError(
+            f"the {needed:,.0f} MB that hold {slots} clients' messages and answers cannot be had ({first_line(error)}): "
+            "lower engine.chunk, or set engine.workers = 1."
+        ) from error
 
 
 class Layout(NamedTuple):
