@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ def rewrite(flat: Flat) -> Flat:
         biased_product,
         pool_before_relu,
         pool_gradient,
-        cross_entropy_backward,
+        partial(cross_entropy_backward, flat.arguments.get("batch/y")),
         bias_gradient,
         square_sum,
     ):
@@ -167,15 +168,18 @@ def pool_gradient(node: Op) -> None:
         node.update_arg(0, insert(node, aten.clone.default, incoming, memory_format=last))
 
 
-def cross_entropy_backward(node: Op) -> None:
-    """The gradient of mean cross entropy by its logits, (softmax - onehot) / n, in three small operators."""
+def cross_entropy_backward(y: Op, node: Op) -> None:
+    """The gradient of mean cross entropy by its logits, (softmax - onehot) / n, in three small operators.
+
+    Of the labels ``y`` of the rows alone: those that an objective makes itself may tell torch to leave a row out.
+    """
     if node.target is not aten._log_softmax_backward_data.default:
         return
     gradient, log_p, dim = node.args[:3]
     if gradient.target is not aten.nll_loss_backward.default or len(gradient.users) != 1 or dim != 1:
         return
     outer, same, labels, weight, reduction, ignored, _ = gradient.args
-    if same is not log_p or weight is not None or (reduction, ignored) != (_MEAN, _IGNORE):
+    if same is not log_p or labels is not y or weight is not None or (reduction, ignored) != (_MEAN, _IGNORE):
         return
     x = value(node)
     column = insert(node, aten.unsqueeze.default, labels, 1)

@@ -147,10 +147,12 @@ def stacked(flat: Flat, count: int) -> Flat:
 
 
 def plain_loss(flat: Flat) -> None:
-    """Mean cross entropy as a gather, which stacks in three operators instead of twelve."""
+    """Mean cross entropy of the rows' own labels as a gather, which stacks in three operators instead of twelve."""
+    y = flat.arguments.get("batch/y")
     for node in flat.graph.find_nodes(op="call_function", target=aten.nll_loss_forward.default):
         log_p, labels, weight, reduction, ignored = node.args
-        if weight is None and (reduction, ignored) == (1, -100) and all(user.args[1] == 0 for user in node.users):
+        plain = labels is y and weight is None and (reduction, ignored) == (1, -100)
+        if plain and all(user.args[1] == 0 for user in node.users):
             for user in list(node.users):
                 picked = insert(user, aten.gather.default, log_p, 1, insert(user, aten.unsqueeze.default, labels, 1))
                 swap(user, insert(user, aten.neg.default, insert(user, aten.mean.dim, picked, [0, 1])))
