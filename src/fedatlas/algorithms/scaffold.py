@@ -20,6 +20,7 @@ at w_t, without weight decay; models are weighted by samples, c by 1/K.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from fedatlas.algorithm import (
@@ -57,10 +58,6 @@ def scaffold(
     if not paper and (option, weights) != ("II", "uniform"):
         raise ConfigError("algorithm.variant = 'fedseq_code' sets option and weights itself; remove these keys.")
 
-    def gradient_at_anchor(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
-        batches = data.pieces() if paper else data.batches()
-        return {"gradient": mean_gradient(model, batches, message["model"], by_rows=paper)}
-
     def direction(g: Tree, y: Tree, message: Message, client: State, facts: Facts) -> Tree:
         drift: Tree = message["c"] - client["c_k"]
         return g + drift
@@ -89,10 +86,10 @@ def scaffold(
         return {**server, "model": w + server_lr * (mean["model"] - w), "c": server["c"] + mean["c"]}
 
     train, exact = Task(direction=direction, finish=finish, settle=settle, tracked=("c",)), paper and option == "II"
-    looking = train._replace(
-        survey=gradient_at_anchor, survey_passes=3.0
-    )  # at each row once; the code, at every batch of its steps:
-    looking = looking if paper else looking._replace(survey_passes=0.0, step_passes=train.step_passes + 3.0)
+    look = partial(gradient_at_anchor, paper=paper)
+    looking = train._replace(survey=look, survey_passes=3.0)  # at each row once
+    if not paper:  # at every batch of its steps
+        looking = looking._replace(survey_passes=0.0, step_passes=train.step_passes + 3.0)
     return Algorithm(
         "scaffold",
         tasks={"train": train if exact else looking},
@@ -106,3 +103,9 @@ def scaffold(
         keeps="its control variate",
         leaves="the local model and the change of its control variate",
     )
+
+
+def gradient_at_anchor(model: Model, data: Data, message: Message, client: State, paper: bool) -> Mapping[str, Any]:
+    """The gradient at the model received: over all rows, or as the code has it, the mean over the batches of the local steps."""
+    batches = data.pieces() if paper else data.batches()
+    return {"gradient": mean_gradient(model, batches, message["model"], by_rows=paper)}
