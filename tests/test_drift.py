@@ -82,6 +82,14 @@ def test_models_that_began_apart_are_not_compared(tmp_path: Path) -> None:
     assert [value is None for value in correlations(tmp_path / "run")][1:] == [False, True]
 
 
+@pytest.mark.parametrize(("clusters", "known"), [(1, True), (3, False)])
+def test_a_cluster_s_model_is_a_start_of_its_own(tmp_path: Path, clusters: int, known: bool) -> None:
+    """IFCA's models begin apart; who picks which is seen from what it sends."""
+    tables = {"rounds": 1, "algorithm": {"name": "ifca", "clusters": clusters, "starts": 1}, **SHARDS}
+    run(Experiment.of(evaluation={"drift": True}, **tables), out=tmp_path / "run", baselines=False)
+    assert (correlations(tmp_path / "run")[-1] is not None) is known
+
+
 def test_a_target_without_classes_is_refused(tmp_path: Path) -> None:
     path = npz(tmp_path / "n.npz", np.ones((40, 2), np.float32), np.linspace(0, 1, 40, dtype=np.float32))
     wanted = Experiment.of(data={"name": "file", "path": path}, partition={"name": "iid"}, evaluation={"drift": True})

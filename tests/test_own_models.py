@@ -213,4 +213,5 @@ def test_buffers_may_change_in_training_and_activations_anywhere():
     body = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Dropout(0.1), nn.Linear(4, 3))
     lazy = nn.Sequential(nn.LazyLinear(4), nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
     for model in (Running(), body, lazy):
-        make_model(model, (6,), 3, seed=1)
+        made = make_model(model, (6,), 3, seed=1).eval()
+        assert made(torch.ones(2, 6)).shape == (2, 3)

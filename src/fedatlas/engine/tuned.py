@@ -73,9 +73,8 @@ def _update(spec: StepSpec, params: Tree, memory: Memory, inputs: Inputs) -> Cal
         return optim.clip(grads, spec.clip)
 
     def sgd(grads: Tree) -> None:
-        moves = list(
-            params.map(lambda w, g: g, corrected(grads)).values()
-        )  # by name: a direction may have its own order
+        # by name: a direction may have its own order
+        moves = list(params.map(lambda w, g: g, corrected(grads)).values())
         if optimizer.momentum:
             torch._foreach_mul_(first, optimizer.momentum)
             torch._foreach_add_(first, moves)

@@ -25,6 +25,7 @@ class Drift:
             for k, rows in enumerate(clients)
             if len(rows)
         }
+        self.tasks = setup.algorithm.tasks
         self.like: Mapping[str, Any] = {}
         self.models: dict[int, np.ndarray] = {}
         self.told: Tree | None = None  # what the last of them began with
@@ -44,12 +45,12 @@ class Drift:
         own = ask.sender.get(client, client) == client
         if own and client in self.shares and {name: x.shape for name, x in model.items()} == self.like:
             self.models[client] = Tree(model).flatten().numpy().copy()
-            told = Tree(ask.messages[client].get("model", {}))
+            told = Tree(self.tasks[ask.what].base(ask.messages[client], update).get("model", {}))
             self.apart |= self.told is not None and not alike(told, self.told)
             self.told = told
 
     def figure(self) -> float | None:
-        """Spearman's rank correlation over the pairs of clients; None for fewer than three."""
+        """Spearman's rank correlation over the pairs of clients; None for fewer than three, and for models that began apart."""
         seen = sorted(self.models)
         if len(seen) < 3 or self.apart:
             return None

@@ -161,9 +161,8 @@ class Evaluator:
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
         """The quality fields where every client uses its own model: means over the clients, weighted by test size (C14)."""
         self.forget()
-        each = [
-            self.shared(model_of(k)) for k, n in self.setup.sizes.items() if n
-        ]  # who holds nothing has learnt nothing
+        trained = [k for k, n in self.setup.sizes.items() if n]  # who holds nothing has learnt nothing
+        each = [self.shared(model_of(k)) for k in trained]
         mean = {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
         own = self._own_summary(model_of)
         if own is None and not self.numbers:
@@ -191,9 +190,8 @@ class Evaluator:
             if not held and not self.setup.personal:
                 common = found
             entry = {"client": k, "train_rows": self.setup.sizes[k], "test_rows": rows.n, "own_rows": held}
-            idle = (
-                self.setup.personal and not self.setup.sizes[k]
-            )  # its model is the initial one: no figure of the method
+            # a client's own model without rows of its own is the initial one: no figure of the method
+            idle = self.setup.personal and not self.setup.sizes[k]
             values = (None, None, None) if idle else (found.estimate, found.low, found.high)
             out.append({**entry, **dict(zip(("value", "low", "high"), values, strict=True))})
         return out
