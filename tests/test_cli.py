@@ -20,7 +20,7 @@ from fedatlas.experiment.api import run
 
 
 def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from fedatlas.cli import main; main()", "run"]
+    command = [sys.executable, "-m", "fedatlas", "run"]
     timed = [command[0], "-X", "importtime", *command[1:], "rounds=1", "--no-baselines", "--json"]
     good = subprocess.run([*timed, "--out", str(tmp_path / "run")], capture_output=True, text=True, check=False)
     assert good.returncode == 0
@@ -41,6 +41,8 @@ def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> 
 def test_the_version_is_the_installed_one() -> None:
     said = CliRunner().invoke(app, ["--version"])
     assert (said.exit_code, said.output) == (0, f"fedatlas {fedatlas.__version__}\n")
+    as_module = subprocess.run([sys.executable, "-m", "fedatlas", "--version"], capture_output=True, text=True)
+    assert as_module.stdout == said.output
 
 
 def test_tables_in_a_dict_are_told_how_to_be_passed() -> None:

@@ -331,6 +331,7 @@ def test_doctor_knows_every_extra() -> None:
         ("algorithm={name='fedseq', min_examples=300, group_size=4}", "algorithm.group_size = 4 is not used"),
         ("algorithm={name='fedseq', anchor='server'}", "algorithm.anchor = 'server' is not used: 'fedavg' pulls to no"),
         ("algorithm={name='fedmd', temperature=3}", "algorithm.temperature = 3 is not used: digest = 'l1'"),
+        ("algorithm={name='feddf', steps=0, patience=9}", "algorithm.patience = 9 is not used: steps = 0 leaves"),
         ("algorithm={name='ifca', clusters=1, starts=7}", "algorithm.starts = 7 is not used: there is one cluster"),
         ("algorithm={name='fesem', clusters=1, pretrain_epochs=7}", "algorithm.pretrain_epochs = 7 is not used"),
         ("local.eps=0.1", "local.eps is not used: it is Adam's"),

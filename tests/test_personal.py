@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import sealing
 from fedatlas.algorithm import Algorithm, Batch, Budget, Replies, State, mean_gradient
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedbn import local_norms, recalibrated
@@ -184,6 +185,32 @@ def test_engines_agree_on_batch_norm_that_stays() -> None:
         )
         assert gap(oracle, quick) < 1e-11
         assert max(gap(state(host, k), state(quick_host, k)) for k in host.states.clients()) < 1e-10
+
+
+@pytest.mark.parametrize("kind", ["topk", "clip"])
+def test_transforms_spare_layers_that_stay(kind: str) -> None:
+    """The average of these layers is the plain one, and what is remembered or cut short has nothing of them."""
+    fed = sealing.using(ALGORITHMS["fedbn"](), sealing.made(kind), make=Normed, **WHOLE)
+    free = federation(ALGORITHMS["fedbn"](), make=Normed, **WHOLE)
+    begun, _ = play(free, [(0, 1, 3), (0, 1, 3)])
+    server, host = play(fed, [(0, 1, 3)], server=begun, first=3)
+    plain, _ = play(free, [(0, 1, 3)], server=begun, first=3)
+    own = {k: state(host, k)["own"] for k in (0, 1, 3)}
+    n = SIZES[0] + SIZES[1] + SIZES[3]
+    for name in NORMS:
+        assert float((server["model"][name] - sum(SIZES[k] / n * own[k][name] for k in own)).abs().max()) < 1e-14
+    assert list(server["model"]) == list(plain["model"])
+    others = sum(x.numel() for name, x in fed.params.items() if name not in NORMS)
+    moved = Tree({name: server["model"][name] - begun["model"][name] for name in fed.params if name not in NORMS})
+    if kind == "clip":
+        assert (
+            0
+            < moved.norm()
+            <= 0.02 + 1e-12
+            < Tree({name: plain["model"][name] - begun["model"][name] for name in moved}).norm()
+        )
+    else:
+        assert {len(host.states.get(k)["$memory"]["train"]["model"]) for k in own} == {others}  # type: ignore[index]
 
 
 def test_added_terms_spare_layers_that_stay() -> None:

@@ -354,7 +354,7 @@ def test_a_policy_for_batch_norm_without_any_in_ones_own_network_is_said() -> No
 
 def test_a_run_that_stops_early_says_why(tmp_path: Path) -> None:
     asked = ["run", "rounds=5", "stop.accuracy=0.01", "--no-baselines", "--out", str(tmp_path / "run")]
-    command = [sys.executable, "-c", "from fedatlas.cli import main; main()", *asked]
+    command = [sys.executable, "-m", "fedatlas", *asked]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert re.search(r"Stopped after round 0 of 5: accuracy 0\.\d+ has reached 0\.01", said)
 

@@ -18,7 +18,7 @@ step serves every round. Code of an algorithm may compute with them but not bran
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -150,6 +150,11 @@ def told_model(message: Message, update: Update) -> Mapping[str, Tree]:
     return {"model": Tree({name: told[name] for name in sent})} if sent and sent.keys() <= told.keys() else {}
 
 
+def nothing_beside(message: Message) -> Collection[str]:
+    """All of the model is the server's business."""
+    return ()
+
+
 class Task(NamedTuple):
     """One thing a party can be asked to do; most algorithms have one, ``train``."""
 
@@ -160,6 +165,7 @@ class Task(NamedTuple):
     finish: Callable[[Tree, Work, Message, State, Facts], tuple[Update, State]] = return_model
     settle: Callable[[Update, Work, Message, State, Facts], State] | None = None  # state made of what the server sees
     base: Callable[[Message, Update], Mapping[str, Tree]] = told_model  # part -> what both ends know it is a change of
+    beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
     tracked: tuple[str, ...] = ()  # parts that are changes of a state that `settle` moves: what is left out comes again
     options: Local = Local()
     stateful: bool = True  # the client's state is handed in and kept; else the task knows of none

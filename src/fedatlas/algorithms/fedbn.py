@@ -143,6 +143,7 @@ def kept(task: Task) -> Task:
         survey=look if survey else None,
         direction=direction if inner else None,
         finish=finish,
+        beside=lambda message: message.get("norms", ()),
     )
 
 

@@ -78,6 +78,9 @@ def feddf(
         said = notices(facts.get("public", 0), steps, passes) if steps else []
         return {**architectures.begin(models, facts), "notices": said}
 
+    keys = ("patience", "passes", "temperature")
+    idle = {} if steps else {f"algorithm.{key}": "steps = 0 leaves the distillation out" for key in keys}
+
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         sent = messages(algorithm, server, round.cohort)
         replies = yield Ask(round.cohort, "train", sent, "each", budgets=round.budgets)
@@ -101,6 +104,7 @@ def feddf(
         mixed=True,
         public={"from": "test", "per_class": 20},
         public_labels=False,
+        unused=idle,
         family="distillation",
         leaves="the local model, which the server sees client by client",
     )

@@ -25,6 +25,7 @@ counts and growth are not capped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +54,8 @@ from fedatlas.registry import Count, Positive, Rate
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
+
+IDLE = "algorithm.retrain_lr = {:g} is not used: behind one hidden layer only the last is trained anew."
 
 Averaging = Literal["mean", "map"]
 Merge = Callable[[Layer, Mapping[int, Tree], np.random.Generator], tuple[Tree, dict[int, Tensor]]]
@@ -103,7 +106,7 @@ def fedma(
             ),
             "counts": Task(survey=count_rows, finish=send_counts, options=Local(steps=0), stateful=False),
         },
-        server_init=begin,
+        server_init=partial(begin, retrain_lr),
         client_init=lambda params, facts: {"layers": [], "model": Tree(), "pi": {}},
         broadcast=what_is_new,
         figures=growth,
@@ -120,7 +123,7 @@ def fedma(
 # ------------------------------------------------------------------------------------------------ the server
 
 
-def begin(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+def begin(retrain_lr: float, models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
     """The initial model; nobody holds units of it yet. ``members``: of each hidden unit; ``there``: clients of the last round."""
     layers, w = facts["chain"], models["global"]
     by_class = layers[-1].units == facts["classes"]  # else: a number, or one output for two classes
@@ -131,6 +134,7 @@ def begin(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         "there": [],
         "classes": facts["classes"] if by_class else 0,
         "size": w.size(),
+        "notices": [IDLE.format(retrain_lr)] if retrain_lr != 1 and len(layers) == 2 else [],
     }
 
 

@@ -62,4 +62,5 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
         weigh=weighting(weights),
         lr_below=2 / mu if mu else math.inf,
         family="regularisation",
+        leaves="the local model, and its training loss in a mean (not yet masked)" if adaptive else "the local model",
     )

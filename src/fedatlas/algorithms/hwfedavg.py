@@ -131,7 +131,10 @@ def spread(
 ) -> Algorithm:
     """HWFedAvg and NWFedAvg differ in ``inverse`` alone."""
     tasks, weigh = label_spread(score, inverse, scaled, balanced)
-    leaves = "the local model, the label counts in a sum (summed, not yet masked) and one score"
+    leaves = (
+        "the local model, the label counts in a sum (summed, not yet masked), one score and the number of rows it trains on"
+        + (", which tells how many it has of its rarest class" if balanced else "")
+    )
     return Algorithm(
         name,
         rounds=spread_rounds(exclude_above),

@@ -3,6 +3,7 @@
 A part that both ends know the origin of (`Task.base`: the model) is handed over as its change, formed in float64 and
 rounded to the run's precision; other parts as they are. A part that comes back as a tree (clipped, or left alone)
 travels as an ordinary part of the update; one that comes back as anything else is opened on the server by ``decode``.
+Statistics of batch norm, and layers that stay with the client (`Task.beside`), pass untouched.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MEMORY = "$memory"  # beside the algorithm's own state of a client: task -> memory of the transform
 BUFFERS = "buffers"  # never transformed (ALGORITHMS.md C9)
+BESIDE = "beside"  # where a model's tensors of `Task.beside` travel
 
 
 def sealed(bench: Bench, ask: Ask, number: int) -> bool:
@@ -50,8 +52,9 @@ def seal(
     transform: Transform, task: Task, message: Message, update: Update, memory: State, rng: torch.Generator
 ) -> tuple[Update, State]:
     """The update as it is sent, and the new memory. Memory is made at the first use, but for parts that a state tracks."""
+    update, beside = _parted(task, message, update)
     base = _base(task, message, update)
-    parts = {name: _change(value, base.get(name)) for name, value in update.items() if name != BUFFERS}
+    parts = {name: _change(value, base.get(name)) for name, value in update.items()}
     if not memory and transform.memory_init is not None:
         memory = transform.memory_init({name: x for name, x in parts.items() if name not in task.tracked})
     encoded, memory = transform.encode(parts, memory, rng)
@@ -60,17 +63,20 @@ def seal(
         if value is not parts[name]:
             whole = isinstance(value, Tree) and name in base
             sent[name] = _apply(value, base[name]) if whole else value
-    return sent, memory
+    return {**sent, **beside}, memory
 
 
 def unseal(transform: Transform | None, task: Task, message: Message, sent: Update) -> Update:
     """The update as the server sees it. The client calls it, too, where its state follows what the server sees."""
-    if transform is None or transform.decode is None:
+    if transform is None:
         return sent
-    opened = transform.decode({name: value for name, value in sent.items() if name != BUFFERS})
+    opened: Update = {name: value for name, value in sent.items() if name not in {BUFFERS, BESIDE}}
+    if transform.decode is not None:
+        opened = transform.decode(opened)
     base = task.base(message, opened)
     changes = [name for name in opened if name in base and not isinstance(sent[name], Tree)]
-    return {**sent, **opened, **{name: _apply(opened[name], base[name]) for name in changes}}
+    seen = {**sent, **opened, **{name: _apply(opened[name], base[name]) for name in changes}}
+    return _joined(message, seen) if BESIDE in seen else seen
 
 
 def received(bench: Bench, ask: Ask, result: Result) -> Update:
@@ -90,6 +96,27 @@ def finalized(bench: Bench, ask: Ask, value: Update | None, round: Round, seed: 
     ):
         return value
     return bench.transform.finalize(value, round, torch_stream(seed, "compression", round.number, "server", ask.what))
+
+
+def _parted(task: Task, message: Message, update: Update) -> tuple[Update, Update]:
+    """What a transform acts on, and what passes beside it."""
+    names, model = task.beside(message), update.get("model", {})
+    acted = {name: value for name, value in update.items() if name != BUFFERS}
+    beside = {BUFFERS: update[BUFFERS]} if BUFFERS in update else {}
+    if not any(name in model for name in names):
+        return acted, beside
+    kept = Tree({name: x for name, x in model.items() if name in names})
+    return {**acted, "model": Tree({name: x for name, x in model.items() if name not in names})}, {
+        **beside,
+        BESIDE: kept,
+    }
+
+
+def _joined(message: Message, seen: Update) -> Update:
+    """The update with a whole model again, its tensors in the order of the model that was told."""
+    model = {**seen["model"], **seen[BESIDE]}
+    whole = Tree({name: model[name] for name in message["model"] if name in model})
+    return {**{name: value for name, value in seen.items() if name != BESIDE}, "model": whole}
 
 
 def _base(task: Task, message: Message, update: Update) -> Mapping[str, Tree]:
