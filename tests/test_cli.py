@@ -41,7 +41,9 @@ def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> 
 def test_the_version_is_the_installed_one() -> None:
     said = CliRunner().invoke(app, ["--version"])
     assert (said.exit_code, said.output) == (0, f"fedatlas {fedatlas.__version__}\n")
-    as_module = subprocess.run([sys.executable, "-m", "fedatlas", "--version"], capture_output=True, text=True)
+    as_module = subprocess.run(
+        [sys.executable, "-m", "fedatlas", "--version"], check=True, capture_output=True, text=True
+    )
     assert as_module.stdout == said.output
 
 
@@ -67,5 +69,8 @@ def test_a_plugin_brings_an_algorithm(tmp_path: Path) -> None:
     done = run(Experiment.of(rounds=2, algorithm={"name": "half", "share": 0.0}), out=tmp_path / "run", baselines=False)
     start, end = (load_file(done.path / f"{name}.safetensors") for name in ("initial", "model"))
     assert all(torch.equal(start[name], end[name]) for name in start)
+    (tmp_path / "ours.py").write_text("ALGORITHMS = {'fedavg': print}\n")
+    with pytest.raises(ConfigError, match="fedatlas has a 'fedavg' of its own in algorithms"):
+        load_plugins([tmp_path / "ours.py"])
     with pytest.raises(ConfigError, match="no such Python file"):
         load_plugins([tmp_path / "other.py"])

@@ -244,6 +244,15 @@ def test_byte_pictures_and_token_ids_in_arrays(tmp_path):
         ({"x_train": np.zeros(2), "y_train": np.arange(2)}, "at least two dimensions"),
         ({"x_train": np.full((4, 2), np.inf), "y_train": np.arange(4) % 2}, "is infinite in"),
         (
+            {
+                "x_train": np.zeros((2, 5, 5), np.uint8),
+                "y_train": np.arange(2),
+                "x_test": np.zeros((2, 1, 5, 5)),
+                "y_test": np.arange(2),
+            },
+            "x_train is uint8 but x_test float32; store both sides alike",
+        ),
+        (
             {"x_train": np.zeros((2, 2)), "y_train": np.arange(2), "client_train": np.arange(3)},
             "client_train has 3 entries for 2 rows",
         ),

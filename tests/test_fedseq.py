@@ -16,6 +16,7 @@ from fedatlas.algorithms.grouping import (
     normalised,
 )
 from fedatlas.engine.job import ClientData
+from fedatlas.engine.step import contiguous
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.setup import set_up
@@ -182,7 +183,7 @@ def test_confidences_sum_to_one_in_any_order_of_the_exemplars() -> None:
     public = fed.bench.rows(SERVER)
 
     def found(order: np.ndarray) -> np.ndarray:
-        data = ClientData(public.take(torch.tensor(order)), 3, Tree(), tuple)
+        data = ClientData(public.take(torch.tensor(order)), 3, Tree(), tuple, contiguous)
         p = confidences(fed.bench.network, data, {"model": fed.params}, {})["p"].numpy()
         assert abs(p.sum() - 1) > 0.01, "before it is divided"
         return normalised(p, "sum")
@@ -279,7 +280,7 @@ def test_a_class_without_exemplars_counts_nothing(tmp_path: Path) -> None:
     public = setup.bench.rows(SERVER)
     assert np.bincount(public.y.numpy()).tolist() == [5, 5, 2]
     there = public.take(torch.nonzero(public.y != 2).flatten())
-    data_of = ClientData(there, 3, Tree(), tuple)
+    data_of = ClientData(there, 3, Tree(), tuple, contiguous)
     p = confidences(setup.network, data_of, {"model": setup.params}, {})["p"]
     assert p[2] == 0 < p[:2].min()
     with pytest.raises(ConfigError, match="remove it beside rows"):

@@ -269,7 +269,7 @@ FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200", "publi
         ([SMALL, "algorithm.name=feddf", "model.init=x.safetensors"], "give .*models.* or model.init, not both"),
         (
             [SMALL.replace("hidden=[8]", "norm='batch'"), "algorithm.name=feddf", "model.bn=local"],
-            "'feddf' distils whole models; use 'average'",
+            "not with 'feddf': whole models are distilled; use 'average'",
         ),
         (["models=[{name='mlp', share=1.0}]", "algorithm.name=fedmd"], "two or more, whose shares make 1 together"),
         ([SMALL.replace("0.5}]", "0.4}]"), "algorithm.name=fedmd"], "shares make 1 together, not 0.5, 0.4"),

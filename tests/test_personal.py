@@ -357,7 +357,7 @@ def test_staying_alone_keeps_ones_own_statistics() -> None:
 
 @pytest.mark.parametrize("name", ["fednova", "ditto"])
 def test_layers_that_stay_make_no_sense_for_some(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"model.bn = 'local': '{name}'"):
+    with pytest.raises(ConfigError, match=rf"model.bn = 'local': not with '{name}'"):
         with_batch_norm(ALGORITHMS[name](), "local")
 
 
@@ -366,3 +366,16 @@ def test_baselines_train_beside_any_policy(bn: str, tmp_path: Path) -> None:
     tables = {"rounds": 1, "partition": {"name": "iid", "clients": 4}, "model": {"norm": "batch", "bn": bn}}
     done = run(Experiment(config.parse(tables)), out=tmp_path / "run", baselines=True)
     assert set(done.summary["gain"]["summary"]) == {"federated", "local_only", "centralised"}
+
+
+@pytest.mark.parametrize("sizes", [(1, 12, 9), (12, 1, 9)])
+def test_a_client_too_small_for_batch_norm_counts_with_the_statistics_it_was_sent(sizes: tuple[int, ...]) -> None:
+    """One row makes no step: the model comes back as it was, and so do its statistics, in any order of clients."""
+    fed = federation(ALGORITHMS["fedavg"](), rows(sizes), make=Normed, **WHOLE)
+    small = sizes.index(1)
+    others = tuple(k for k in range(3) if k != small)
+    server, _ = play(fed, [(0, 1, 2)])
+    without, _ = play(fed, [others])
+    for name in ("norm.running_mean", "norm.running_var"):
+        expected = (21 * without["buffers"][name] + fed.buffers[name]) / 22
+        assert gap(server["buffers"][name], expected) < 1e-14

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, DivergedError
+from fedatlas.experiment.api import Experiment
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.reproduce import study as room
 from fedatlas.experiment.reproduce.drawing import draw, plain
@@ -61,6 +63,28 @@ def test_another_configuration_is_run_anew(studies: dict[str, Study], tmp_path: 
     assert [len(run["rows"]) for run in record["runs"]] == [3, 3]
     assert [gate["passed"] for gate in record["gates"]] == [False]
     assert "| FAIL |" in (docs / "results.md").read_text()
+
+
+def test_a_gate_is_open_until_all_seeds_are_in(
+    studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A seed that diverges is said and keeps no other from being run; the gate passes when it is there."""
+    run = room.run
+
+    def diverging(experiment: Experiment, **how: Any) -> Any:
+        if experiment.config.seed == 1:
+            raise DivergedError("the run diverged in round 1")
+        return run(experiment, **how)
+
+    monkeypatch.setattr(room, "run", diverging)
+    assert room.reproduce("small", out=tmp_path)
+    assert "one, seed 1 ... the run diverged in round 1" in capsys.readouterr().err
+    (gate,) = json.loads((tmp_path / "small.json").read_text())["gates"]
+    assert (gate["seeds"], gate["passed"]) == (1, None)
+    assert "| 1 | open |" in (tmp_path / "small.md").read_text()
+    monkeypatch.setattr(room, "run", run)
+    assert room.reproduce("small", out=tmp_path)
+    assert "| 2 | pass |" in (tmp_path / "small.md").read_text()
 
 
 def test_unknown_names_are_refused(studies: dict[str, Study], tmp_path: Path) -> None:

@@ -43,8 +43,6 @@ class Batch(NamedTuple):
 class Model(Protocol):
     """What an algorithm may ask of a network. All calls are pure in ``params``."""
 
-    projection: int
-
     def loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
     def logits(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
     def features(self, params: Mapping[str, Tensor], batch: Batch, frozen: bool = False) -> Tensor: ...
@@ -122,7 +120,7 @@ class Local(NamedTuple):
     optimizer: Literal["sgd", "adam"] | None = None  # with its usual constants, and without the clipping of ``[local]``
     lr: float | None = None
     batch_size: int | None = None
-    pass_steps: int = 1  # steps that a pass makes at least: where rows are few, so are those of a batch
+    pass_steps: int = 1  # least number of steps in a pass over the rows: the batch shrinks where they are few
     targets: str = ""  # key of the message with a target for each row, which stands in the label's place
     patience: Patience | None = None
 
@@ -166,7 +164,10 @@ class Task(NamedTuple):
     settle: Callable[[Update, Work, Message, State, Facts], State] | None = None  # state made of what the server sees
     base: Callable[[Message, Update], Mapping[str, Tree]] = told_model  # part -> what both ends know it is a change of
     beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
-    tracked: tuple[str, ...] = ()  # parts that are changes of a state that `settle` moves: what is left out comes again
+    tracked: tuple[
+        str, ...
+    ] = ()  # parts that are changes of a state which `settle` moves by what the server sees: what a
+    # transform leaves out of one is part of the next, so that no error memory is kept for them
     options: Local = Local()
     stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
     remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
@@ -324,7 +325,9 @@ class Algorithm(NamedTuple):
     # it leaves in server["notices"] is said to the user
     groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
     tasks: Mapping[str, Task] = {"train": Task()}
-    server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model  # facts: `Host.server_facts`
+    server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = (
+        keep_model  # facts: `Host.server_facts`, rounds
+    )
     client_init: Callable[[Tree, Facts], State] | None = None
     broadcast: Callable[[State, int], Message] = send_model
     weigh: Callable[[Round], Weights] = by_samples
@@ -353,7 +356,7 @@ class Algorithm(NamedTuple):
     unused: Mapping[str, str] = {}  # keys that do nothing beside the others, and why: {"algorithm.psi": "..."}
     refuses: Mapping[
         str, str
-    ] = {}  # why a table makes no sense here: {"compression": "..."}, or {"compression.clip": "..."}
+    ] = {}  # why a table, or a value of a key, makes no sense here: {"compression": "..."}, {"model.bn.local": "..."}
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
 
 

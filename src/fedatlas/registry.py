@@ -54,6 +54,14 @@ def find(kind: str, table: Mapping[str, Builder], name: str) -> Builder:
     raise unknown_name(kind.removesuffix("s"), name, [*table, *PLUGINS.get(kind, {}), *extra])
 
 
+def known(kind: str, table: Mapping[str, Builder]) -> dict[str, Builder]:
+    """Every builder of a kind by name: ours, then those of installed packages, then the plug-ins'; ours win."""
+    installed = {
+        point.name: point.load() for point in entry_points(group=f"fedatlas.{kind}") if point.name not in table
+    }
+    return {**table, **installed, **PLUGINS.get(kind, {})}
+
+
 def keywords(builder: Builder) -> dict[str, inspect.Parameter]:
     """The keyword-only parameters of a builder: the keys of its table."""
     parameters = inspect.signature(builder).parameters.values()
@@ -204,7 +212,7 @@ def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 def describe(kind: str, builders: Mapping[str, Builder]) -> list[dict[str, Any]]:
     """A row a builder, for ``fedatlas list``."""
-    every = {**builders, **PLUGINS.get(kind, {})}
+    every = known(kind, builders)
     return [
         {"name": name, "summary": summary(builder), "parameters": defaults(builder), "accepts": accepts(builder)}
         for name, builder in every.items()

@@ -1,6 +1,7 @@
 """Random streams: every draw takes a generator derived from (seed, purpose, key...).
 
-No library code touches a global generator, so the order in which clients, chunks or workers happen to
+No library code leaves a global generator touched (the initial weights of a network are drawn by torch's own, seeded from a
+stream and put back afterwards), so the order in which clients, chunks or workers happen to
 run changes nothing (ALGORITHMS.md C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
 ``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``, ``grouping``, ``graph``,
 ``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``, ``check``.

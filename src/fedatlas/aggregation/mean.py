@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Update
+from fedatlas.errors import ProtocolError
 from fedatlas.tree import Tree
 
 
@@ -24,7 +25,13 @@ class WeightedSum:
         self.total: Any = None
 
     def add(self, update: Update, coefficients: float | Mapping[str, float]) -> None:
-        """Adds ``coefficient * update``; with a mapping each part has its own (`part_of`)."""
+        """Adds ``coefficient * update``; with a mapping each part has its own (`part_of`).
+
+        ProtocolError where the update has other parts than those before it: a part that some leave out has no mean.
+        """
+        if self.total is not None and self.total.keys() != update.keys():
+            odd = sorted(self.total.keys() ^ update.keys())
+            raise ProtocolError(f"updates to be added up differ in their parts: not every client sent '{odd[0]}'.")
         self.total = {
             part: _add(None if self.total is None else self.total[part], value, part_of(coefficients, part))
             for part, value in update.items()

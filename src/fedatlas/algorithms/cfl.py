@@ -19,7 +19,8 @@ trains the model that was split, and takes the side whose updates are more like 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ from fedatlas.weighting import Weighting
 
 Linkage = Literal["single", "complete"]
 TWO = 2
+NEVER = "No cluster can be split: algorithm.after_round = {} and the run has {} rounds."
 
 
 class Rule(NamedTuple):
@@ -71,11 +73,16 @@ def cfl(
         names = {k: server["cluster"][str(k)] for k in replies.clients}
         return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
 
+    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+        never = facts.get("rounds", math.inf) <= after_round
+        said = NEVER.format(after_round, facts.get("rounds"))
+        return {**shared.first_state([models["global"]]), "splits": [], "notices": [said] if never else []}
+
     return Algorithm(
         "cfl",
         rounds=rounds,
         tasks={"train": Task(), "place": Task(remembered=False)},  # as training, but nothing comes of it
-        server_init=lambda models, facts: {**shared.first_state([models["global"]]), "splits": []},
+        server_init=server_init,
         broadcast=shared.of_client,
         models=shared.models,
         clusters=shared.assignment,

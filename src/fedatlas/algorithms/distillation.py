@@ -11,6 +11,8 @@ from torch.nn.functional import log_softmax
 Distance = Callable[[Tensor, Tensor], Tensor]
 """(the student's scores, the teacher's), both (rows, classes) -> mean."""
 
+WHOLE_MODELS = dict.fromkeys(("model.bn.local", "model.bn.recalibrate"), "whole models are distilled")
+
 
 def distance(name: str, temperature: float = 1.0) -> Distance:
     """``l1``, ``l2``: mean over rows and classes of the difference; ``kl``: `divergence`."""

@@ -46,6 +46,7 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
         lr_below=2 / lam if lam else math.inf,
         family="personalisation",
         keeps="its own model",
+        refuses={"model.bn.local": "it keeps a whole model with each client, its batch-norm layers included"},
     )
 
 

@@ -15,7 +15,7 @@ adds to the gradient (proximal terms, control variates) spares these layers: the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,6 +78,17 @@ def local_norms(algorithm: Algorithm) -> Algorithm:
         keeps="its batch-norm layers" if begin is None else f"{algorithm.keeps}; its batch-norm layers",
         leaves=f"{algorithm.leaves}; its batch-norm layers serve clients that are new",
     )
+
+
+def has_own_norms(algorithm: Algorithm) -> bool:
+    """Whether layers of batch norm stay with the clients already."""
+    return any(task.beside is norms_told for task in algorithm.tasks.values())
+
+
+def norms_told(message: Message) -> Collection[str]:
+    """`Task.beside` of a task whose batch-norm layers stay with the client."""
+    names: Collection[str] = message.get("norms", ())
+    return names
 
 
 def norms(model: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> list[str]:
@@ -143,7 +154,7 @@ def kept(task: Task) -> Task:
         survey=look if survey else None,
         direction=direction if inner else None,
         finish=finish,
-        beside=lambda message: message.get("norms", ()),
+        beside=norms_told,
     )
 
 

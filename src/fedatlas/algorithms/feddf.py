@@ -45,7 +45,7 @@ from fedatlas.algorithm import (
     Task,
 )
 from fedatlas.algorithms import architectures
-from fedatlas.algorithms.distillation import distance
+from fedatlas.algorithms.distillation import WHOLE_MODELS, distance
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, messages, returned, updated
 from fedatlas.tree import Tree
@@ -106,6 +106,7 @@ def feddf(
         public_labels=False,
         unused=idle,
         family="distillation",
+        refuses=WHOLE_MODELS,
         leaves="the local model, which the server sees client by client",
     )
 

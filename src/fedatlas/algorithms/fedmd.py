@@ -44,7 +44,7 @@ from fedatlas.algorithm import (
     Update,
     Work,
 )
-from fedatlas.algorithms.distillation import Distance, distance
+from fedatlas.algorithms.distillation import WHOLE_MODELS, Distance, distance
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, weights_of
 from fedatlas.tree import Tree
@@ -95,7 +95,10 @@ def fedmd(
         family="distillation",
         keeps="its own model",
         leaves="its model's class scores of public rows, in a mean (summed, not yet masked)",
-        refuses={"compression": "what its clients send are class scores of public rows, no change of a model"},
+        refuses={
+            "compression": "what its clients send are class scores of public rows, no change of a model",
+            **WHOLE_MODELS,
+        },
         excluded_laws={
             "fixed_point": "where all models agree, what is left to fit is a rounding error, of which Adam, dividing by the "
             "gradient's size, makes whole steps"

@@ -57,6 +57,7 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
         family="averaging",
         leaves="the normalised change of the model and its divisor",
         refuses={
-            "compression.clip": "a change divided by its steps would be clipped, which the server multiplies by them again"
+            "compression.clip": "a change divided by its steps would be clipped, which the server multiplies by them again",
+            "model.bn.local": "it adds up what clients have moved, and of layers that stay with them nobody holds the sum",
         },
     )

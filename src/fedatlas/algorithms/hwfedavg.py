@@ -6,11 +6,11 @@ s_k      sum_j P_j p_kj^2                            omega   raw weight: 1/s_k f
 alpha_k  N_k / N                                     W_k     alpha_k omega_k / sum_i alpha_i omega_i
 =======  ==========================================  ======  ===================================================
 
-A round asks three times: the class counts, as a SUM, so that the server sees no client's histogram (summed, not yet
-masked); the score s_k, one number a client, from the broadcast P; then training. Source: Santos, Templeton, Chemli,
-Cerasti, Pugliese, Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023. ALGORITHMS.md H3, H4. The paper's
-normalisations of s_k and omega_k cancel in W_k. Scores ``entropy``, ``gini`` and ``chi2``, exclusion and local
-balancing are this project's options (H3), not the paper's.
+A round asks three times: the class counts, as a SUM (not yet masked); the score s_k and N_k of each client, from the
+broadcast P; then training. The two numbers narrow a client's histogram; with two classes they mostly determine it.
+Source: Santos, Templeton, Chemli, Cerasti, Pugliese, Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023.
+ALGORITHMS.md H3, H4. The paper's normalisations of s_k and omega_k cancel in W_k. Scores ``entropy``, ``gini`` and ``chi2``,
+exclusion and local balancing are this project's options (H3), not the paper's.
 """
 
 from __future__ import annotations

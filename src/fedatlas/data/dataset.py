@@ -76,13 +76,13 @@ class Dataset:
         """Stored rows -> what the model sees. Token ids stay integers."""
         if x.dtype == torch.int64:
             return x
-        x = x.to(dtype)
+        stored, x = x, x.to(dtype)
         if not self.scale:
             return x
         view = (1, -1) + (1,) * (x.dim() - 2)
         scale = torch.tensor(self.scale, dtype=dtype, device=x.device).view(view)
         shift = torch.tensor(self.shift, dtype=dtype, device=x.device).view(view)
-        return x.mul_(scale).add_(shift) if x.dtype != self.x_train.dtype else x * scale + shift
+        return x * scale + shift if x is stored else x.mul_(scale).add_(shift)  # in place only in a copy
 
     def targets(self, y: Tensor) -> Tensor:
         """Stored targets -> what the loss sees: numbers standardised, classes and tokens as they are."""

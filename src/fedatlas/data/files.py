@@ -111,6 +111,11 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "") -> Loaded:
         raise DataError(
             f"'{path.name}': rows are {tuple(xs[0].shape[1:])} in x_train but {tuple(xs[1].shape[1:])} in x_test."
         )
+    if has_test and xs[0].dtype != xs[1].dtype:
+        kinds = [str(x.dtype).removeprefix("torch.") for x in xs]
+        raise DataError(
+            f"'{path.name}': x_train is {kinds[0]} but x_test {kinds[1]}; store both sides alike (uint8 pictures are scaled by 1/255)."
+        )
     picture = xs[0].dtype == torch.uint8
     scale, shift = ((1 / 255,) * xs[0].shape[1], (0.0,) * xs[0].shape[1]) if picture else ((), ())
     test = parts[1] if has_test else None

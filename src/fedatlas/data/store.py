@@ -10,7 +10,6 @@ import json
 import lzma
 import os
 import stat
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,12 +80,22 @@ def _writable(folder: Path) -> bool:
     return os.access(folder, os.W_OK) and bool(stat.S_IMODE(folder.stat().st_mode) & stat.S_IWUSR)
 
 
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what ``path`` is to become once the block has ended well; readable by whom the user's umask lets."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)
+    with replacing(path) as part:
+        part.write_bytes(content)
 
 
 def write_npz(path: Path, **arrays: np.ndarray) -> None:
@@ -95,14 +104,8 @@ def write_npz(path: Path, **arrays: np.ndarray) -> None:
 
 
 def _save(writer: Callable[..., None], path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-        try:
-            writer(file, allow_pickle=False, **arrays)
-        except BaseException:
-            Path(file.name).unlink()
-            raise
-    os.replace(file.name, path)
+    with replacing(path) as part, open(part, "wb") as file:
+        writer(file, allow_pickle=False, **arrays)
 
 
 def read_prepared(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -159,14 +162,10 @@ def _archive(path: Path) -> Iterator[Any]:
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A prepared ``.csv.gz``: one header line, an empty cell = missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        pass
-    with gzip.open(file.name, "wt", encoding="utf-8", newline="") as out:
+    with replacing(path) as part, gzip.open(part, "wt", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
-    os.replace(file.name, path)
 
 
 def sha256(path: Path) -> str:

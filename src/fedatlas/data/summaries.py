@@ -1,7 +1,8 @@
-"""What clients say about their columns so that all can prepare rows alike: sums, sets of categories, counts. Never rows.
+"""What clients say about their columns so that all can prepare rows alike: sums, sets of categories, counts.
 
-Each function takes a list with one client's rows an entry, asks each entry for its summary alone, and combines the
-summaries. `Traffic` counts what would travel: 8 bytes a number, 4 a threshold, the names of categories in UTF-8.
+No rows, though the sums of a client with a single row are that row. Each function takes a list with one client's rows an
+entry, asks each entry for its summary alone, and combines the summaries. `Traffic` counts what would travel: 8 bytes a
+number, 4 a threshold, the names of categories in UTF-8.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ def parse_original(original: Original, text: str, part: int) -> tuple[list[str],
     if original.header:
         found, cells = cells[0], cells[1:]
     names = list(original.names or found)
-    if any(len(row) != len(names) for row in cells):
-        raise DataError(f"'{original.members[part]}' has a row with {len(cells[0])} cells where {len(names)} belong.")
+    if odd := [row for row in cells if len(row) != len(names)]:
+        raise DataError(f"'{original.members[part]}' has a row with {len(odd[0])} cells where {len(names)} belong.")
     name, values = original.extra
     from_member = [values[part]] if name else []
     kept = [column for column in (original.order or names) if column]

@@ -8,16 +8,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from fedatlas.aggregation.mean import WeightedSum, part_of
-from fedatlas.algorithm import SERVER, Ask, Facts, Replies, Round, RoundGenerator, State, Update, Weights, Work
+from fedatlas.algorithm import (
+    SERVER,
+    Algorithm,
+    Ask,
+    Facts,
+    Replies,
+    Round,
+    RoundGenerator,
+    State,
+    Update,
+    Weights,
+    Work,
+)
 from fedatlas.data.batches import examples_of
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.seal import MEMORY, extra_bytes, finalized, message_for, received, sealed
+from fedatlas.errors import ProtocolError
 
 
 class Executor(Protocol):
-    """Runs jobs; results come in the order of the jobs, and no later result is awaited before an earlier one is taken."""
+    """Runs jobs; results come in the order of the jobs. Be done with one before asking for the next: its memory may be reused."""
 
     @property
     def run_job(self) -> Callable[[Bench, Job], Result]: ...  # one job, alone
@@ -36,6 +49,21 @@ class Cost(NamedTuple):
     passes: float = 0.0  # forward passes of one example, a backward one counted as two (ALGORITHMS.md C13)
     passes_of: Mapping[str, float] = {}  # the same by architecture; "" where there is one for all
     weights: Mapping[int, float] = {}  # coefficients of the last mean
+
+
+def check_ask(ask: Ask, algorithm: Algorithm) -> None:
+    """ProtocolError for an ask that no reply could answer: an algorithm's own fault, said before anybody trains for nothing."""
+    name = algorithm.name
+    if ask.what not in algorithm.tasks:
+        raise ProtocolError(f"'{name}' asks for the task '{ask.what}', but its tasks are {', '.join(algorithm.tasks)}.")
+    if alone := [k for k in ask.to if k not in ask.messages]:
+        raise ProtocolError(
+            f"'{name}' asks client {alone[0]} for '{ask.what}' without a message; an empty one is {{}}."
+        )
+    if ask.reduce == "mean" and ask.weights is None:
+        raise ProtocolError(f"'{name}' asks for a mean of '{ask.what}' without weights; a plain sum is reduce='sum'.")
+    if ask.reduce == "neighbours" and ask.to and not ask.mixing:
+        raise ProtocolError(f"'{name}' asks for '{ask.what}' by reduce='neighbours' without mixing.")
 
 
 class Host:
@@ -72,6 +100,7 @@ class Host:
     def answer(self, ask: Ask, number: int, lr: float) -> Replies:
         """The replies to one ask, its updates reduced as they come."""
         started = time.perf_counter()
+        check_ask(ask, self.bench.algorithm)
         clients = tuple(sorted(ask.to, key=lambda k: ask.seats.get(k, k)))
         coefficients = self._coefficients(ask, clients)
         heard = hearers(ask, clients)

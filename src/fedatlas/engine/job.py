@@ -117,21 +117,29 @@ class ClientData:
     PIECE = 1024  # rows a piece, so that a survey of a large client fits in memory
 
     def __init__(
-        self, rows: Rows, classes: int, buffers: Mapping[str, Tensor], trained: Callable[[], Iterable[Batch]]
+        self,
+        rows: Rows,
+        classes: int,
+        buffers: Mapping[str, Tensor],
+        trained: Callable[[], Iterable[Batch]],
+        ordered: Callable[[Tensor], Tensor],
     ) -> None:
-        self.rows, self.classes, self.n, self.buffers, self.trained = rows, classes, rows.n, buffers, trained
+        self.rows, self.classes, self.n, self.buffers = rows, classes, rows.n, buffers
+        self.trained, self.ordered = trained, ordered
 
     def pieces(self) -> Sequence[Batch]:
         """The rows in ascending order; dropout is off."""
         out = []
         for at in range(0, self.n, self.PIECE):
             x, y, weight = self.rows.x[at:][: self.PIECE], self.rows.y[at:][: self.PIECE], self.rows.weight
-            out.append(Batch(x, y, None if weight is None else weight[at:][: self.PIECE], self.buffers))
+            out.append(Batch(self.ordered(x), y, None if weight is None else weight[at:][: self.PIECE], self.buffers))
         return out
 
     def batches(self) -> Sequence[Batch]:
         """The batches that this job's steps will see, in their order."""
-        return [batch._replace(extra={**self.buffers, **batch.extra}) for batch in self.trained()]
+        return [
+            batch._replace(x=self.ordered(batch.x), extra={**self.buffers, **batch.extra}) for batch in self.trained()
+        ]
 
 
 class Prepared(NamedTuple):
@@ -180,7 +188,8 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.masks, bench.fill)
     draw = draw._replace(first_epoch=budget.first_epoch, least=bench.network.least)
     if task.survey is not None:
-        data = ClientData(rows, bench.classes, buffers, partial(batches, rows, budget, draw))
+        trained = partial(batches, rows, budget, draw)
+        data = ClientData(rows, bench.classes, buffers, trained, bench.network.ordered)
         bench.network.module.eval()
         facts = facts._replace(survey=task.survey(bench.network, data, job.message, job.state))
     params = task.start(job.message, job.state, facts) if options.steps != 0 else Tree()
@@ -208,7 +217,9 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     task = bench.algorithm.tasks[job.what]
     facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
     update, state = task.finish(params, work, job.message, job.state, facts)
-    if buffers and work.steps and update:  # a client that sends nothing sends no statistics either
+    if (
+        buffers and update and (work.steps or "model" in update)
+    ):  # a model goes with its statistics, also one that made no step
         update = {**update, "buffers": buffers}
     sent, memory = update, job.memory
     if bench.transform is not None and memory is not None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedatlas.algorithm import Batch
+from fedatlas.engine.step import channels_last, contiguous
 from fedatlas.errors import ConfigError
 from fedatlas.models.dropout import evaluating
 from fedatlas.models.inspection import has_batch_norm
@@ -31,7 +32,8 @@ class Network:
     def __init__(self, module: nn.Module, loss: Loss) -> None:
         self.module = module
         self.mean_loss = loss
-        self.projection = int(getattr(module, "projection", 0) or 0)
+        convolves = any(x.dim() == 4 for x in module.parameters())
+        self.ordered = channels_last if convolves else contiguous  # rows in the order in which the network is fastest
         self.least = 2 if has_batch_norm(module) else 1  # rows that a batch must have
 
     def initial(self) -> tuple[Tree, Tree]:

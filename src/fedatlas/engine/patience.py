@@ -64,7 +64,8 @@ class Watch:
         """The task's objective on the held-out rows, in evaluation mode."""
         assert self.ready.held is not None
         objective, job = self.bench.algorithm.tasks[self.job.what].objective, self.job
-        pieces: list[Batch] = list(ClientData(self.ready.held, self.bench.classes, buffers, list).pieces())
+        data = ClientData(self.ready.held, self.bench.classes, buffers, list, self.bench.network.ordered)
+        pieces: list[Batch] = list(data.pieces())
         with evaluating(self.bench.network.module), torch.no_grad():
             losses = [
                 float(objective(self.bench.network, params, piece, job.message, job.state, self.ready.facts))

@@ -87,7 +87,7 @@ def received(bench: Bench, ask: Ask, result: Result) -> Update:
 
 
 def finalized(bench: Bench, ask: Ask, value: Update | None, round: Round, seed: int) -> Update | None:
-    """The reduced value after the transform's last word on it."""
+    """The reduced value after `Transform.finalize`."""
     if (
         value is None
         or not sealed(bench, ask, round.number)

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.fedbn import has_own_norms
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.loaded import strange_classes
 from fedatlas.engine.model import NO_FEATURES, Network
@@ -142,7 +143,7 @@ def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Net
 
 def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module) -> list[str]:
     """A policy for batch norm without any."""
-    policy = "'fedbn'" if algorithm.name == "fedbn" else f"model.bn = '{config.model.bn}'"
+    policy = f"'{algorithm.name}'" if has_own_norms(algorithm) else f"model.bn = '{config.model.bn}'"
     if has_batch_norm(module) or policy == "model.bn = 'average'":
         return []
     return [f"{policy} changes nothing: the model has no batch norm (model.norm = 'batch' gives it some)."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import shutil
@@ -14,11 +15,12 @@ from torch import Tensor, nn
 
 from fedatlas.errors import ConfigError, DivergedError, FedatlasError
 from fedatlas.experiment.config import ExperimentConfig, override, parse, read
-from fedatlas.experiment.files import write_json
+from fedatlas.experiment.files import disk_error, write_json
 from fedatlas.experiment.gain import BASELINES, baseline_config, baseline_path, gain, wants_baselines
 from fedatlas.experiment.record import CONFIG, OPTIONS, SUMMARY, RunFolder, Start
 from fedatlas.experiment.report import write_report
 from fedatlas.experiment.run import Progress, Run, Silent, run_one
+from fedatlas.experiment.setup import apply_fixes, make_algorithm
 from fedatlas.experiment.summary import over
 
 if TYPE_CHECKING:
@@ -66,16 +68,27 @@ def run(
     """
     experiment = _whole(experiment)
     config = experiment.config
-    path = Path(out) if out is not None else default_path(config)
-    if config.seeds is None:
-        return _run_seed(experiment, path, "new", baselines, progress or Silent())
-    folder = RunFolder.create(path, config, asked(baselines))
+    progress = progress or Silent()
+    path = Path(out) if out is not None else new_folder(config)
     try:
-        return _run_seeds(experiment, path, baselines, progress or Silent())
-    except FedatlasError:
-        if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
-            folder.discard()
-        raise
+        if config.seeds is None:
+            return _run_seed(experiment, path, "new", baselines, progress)
+        config, notices = apply_fixes(
+            config, make_algorithm(config)
+        )  # config.toml names every key, also those it fixes
+        for notice in notices:
+            progress.said(notice)
+        folder = RunFolder.create(path, config, asked(baselines))
+        try:
+            return _run_seeds(experiment._replace(config=config), path, baselines, progress)
+        except FedatlasError:
+            if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
+                folder.discard()
+            raise
+    finally:
+        if out is None:
+            with contextlib.suppress(OSError):  # goes only where it is empty: the run was refused
+                path.rmdir()
 
 
 def resume(
@@ -112,7 +125,7 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
         if text.partition("=")[0].strip() != "rounds":
             raise ConfigError(f"'{text}': a run that is resumed keeps its configuration; only rounds=N may change.")
         override(values, text)
-    if config.local.schedule.name == "cosine":
+    if config.local.schedule.name == "cosine" and config.local.schedule.rounds is None:
         raise ConfigError("rounds: the cosine schedule depends on the number of rounds, so it cannot change now.")
     wanted = parse(values)
     parts = [folder.path / f"seed-{seed}" for seed in config.seeds or ()] or [folder.path]
@@ -202,13 +215,21 @@ def _run_baseline(experiment: Experiment, path: Path, name: str) -> None:
 
 def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progress: Progress) -> Run:
     config = experiment.config
-    summaries = []
+    summaries, diverged = [], dict[int, DivergedError]()
     for seed in config.seeds or ():
         folder = path / f"seed-{seed}"
-        one = parse({**{k: v for k, v in config.plain().items() if k != "seeds"}, "seed": seed})
+        one = config.model_copy(update={"seed": seed, "seeds": None})
         progress.said(f"Seed {seed}.")
-        done = _run_seed(Experiment(one, experiment.module), folder, start_of(folder), baselines, progress)
+        try:
+            done = _run_seed(Experiment(one, experiment.module), folder, start_of(folder), baselines, progress)
+        except DivergedError as error:
+            diverged[seed] = error
+            progress.said(f"Seed {seed}: {error}")
+            continue
         summaries.append(done.summary)
+    if diverged:
+        write_report([path], None)
+        raise DivergedError(" ".join(f"seed {seed}: {error}" for seed, error in diverged.items()))
     summary = over(summaries, config.hash())
     write_json(path / SUMMARY, summary)
     write_report([path], None)
@@ -216,14 +237,19 @@ def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progr
     return Run(path, summary)
 
 
-def default_path(config: ExperimentConfig) -> Path:
-    """A new folder under ``runs/`` named by data, algorithm and time."""
+def new_folder(config: ExperimentConfig) -> Path:
+    """An empty folder under ``runs/`` named by data, algorithm and time; made here, so that no other run begun now takes it."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{config.data.name}-{config.algorithm.name}-{stamp}"
     path, number = base, 2
-    while path.exists():
-        path, number = base.with_name(f"{base.name}-{number}"), number + 1
-    return path
+    while True:
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            path, number = base.with_name(f"{base.name}-{number}"), number + 1
+        except OSError as error:
+            raise disk_error(path, error) from error
 
 
 def dry_run(

@@ -70,7 +70,8 @@ def draw_round(
 def learning_rate(schedule: ScheduleConfig, lr: float, number: int, rounds: int) -> float:
     """The local learning rate of round ``number`` (from 1), a function of the global round alone (C6).
 
-    exponential: lr gamma^t; step: lr gamma^floor(t / every); cosine: lr (1 + cos(pi t / R)) / 2, with t = number - 1.
+    exponential: lr gamma^t; step: lr gamma^floor(t / every); cosine: lr (1 + cos(pi t / R)) / 2, with t = number - 1 and R the
+    schedule's ``rounds``, the experiment's where it has none; 0 from there on.
     """
     t = number - 1
     if schedule.name == "exponential":
@@ -78,5 +79,5 @@ def learning_rate(schedule: ScheduleConfig, lr: float, number: int, rounds: int)
     if schedule.name == "step":
         return lr * (schedule.gamma or 1.0) ** (t // (schedule.every or 1))
     if schedule.name == "cosine":
-        return lr * (1 + math.cos(math.pi * t / rounds)) / 2
+        return lr * (1 + math.cos(math.pi * min(t / (schedule.rounds or rounds), 1.0))) / 2
     return lr

@@ -108,9 +108,12 @@ class ScheduleConfig(Table):
     name: Literal["constant", "exponential", "step", "cosine"] = "constant"
     gamma: Positive | None = None
     every: Annotated[int, Field(ge=1)] | None = None
+    rounds: Annotated[int, Field(ge=1)] | None = None  # over which cosine falls to 0; the experiment's where left out
 
     @model_validator(mode="after")
     def _has_its_keys(self) -> ScheduleConfig:
+        if self.rounds is not None and self.name != "cosine":
+            raise ValueError(f"the schedule '{self.name}' has no key 'rounds'")
         needs = {"exponential": {"gamma"}, "step": {"every", "gamma"}}.get(self.name, set())
         for key in ("gamma", "every"):
             given = getattr(self, key) is not None
@@ -300,6 +303,9 @@ class ExperimentConfig(Table):
     def hash(self) -> str:
         """SHA-256 of what decides the result: everything but how often it is saved and how long it runs."""
         plain = self._values()
+        schedule = plain["local"]["schedule"]
+        if schedule["name"] == "cosine":
+            schedule.setdefault("rounds", self.rounds)
         for key in ("rounds", "checkpoint"):
             plain.pop(key)
         text = json.dumps(plain, sort_keys=True)
@@ -335,6 +341,8 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
             raise ConfigError(f"'{path}' is a folder: name an experiment file (.toml) in it.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None
+        except OSError as error:
+            raise ConfigError(f"'{path}' cannot be read: {error.strerror}.") from None
     given = {text.partition("=")[0].strip() for text in overrides}
     for one, other in (*ALTERNATIVES, *(pair[::-1] for pair in ALTERNATIVES)):
         if one in given and other not in given:

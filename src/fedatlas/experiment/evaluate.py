@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.data.batches import Rows
+from fedatlas.engine.step import channels_last
 from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.setup import Setup, judged_rows, own_rows
 from fedatlas.metrics import intervals, quality
@@ -159,7 +160,7 @@ class Evaluator:
         return self._seen[key][1]
 
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
-        """The quality fields where every client uses its own model: means over the clients, weighted by test size (C14)."""
+        """The quality fields where every client uses its own model: plain means over the clients that hold rows (C14)."""
         self.forget()
         trained = [k for k, n in self.setup.sizes.items() if n]  # who holds nothing has learnt nothing
         each = [self.shared(model_of(k)) for k in trained]
@@ -249,11 +250,6 @@ class Evaluator:
         held = {k: rows for k, rows in self.setup.held_out.items() if len(rows)}
         scores = [self.figures(model_of(k), own_rows(self.setup, k))["accuracy"] for k in held]
         return client_summary(scores, [len(rows) for rows in held.values()])
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """Pictures and filters in the layout in which convolutions and pools are fast on a CPU."""
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -19,6 +19,8 @@ CHEAP = 2e12  # floating-point operations: about half a minute on one core of 20
 def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> ExperimentConfig:
     """The experiment with a baseline in place of its algorithm, for the rounds that were done; evaluated and saved where it has to be."""
     plain = config.plain()
+    if config.local.schedule.name == "cosine":  # the same rates, also where the run was stopped early
+        plain["local"]["schedule"].setdefault("rounds", config.rounds)
     plain["rounds"] = rounds
     plain.pop("stop", None)
     plain["algorithm"] = {"name": name}

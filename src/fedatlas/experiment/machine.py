@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,19 +49,32 @@ def cores() -> int:
 
 
 def commit() -> str | None:
-    """Commit of the working tree fedatlas runs from, None for an installed package."""
-    here = Path(__file__).resolve().parent
-    try:
-        out = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
+    """Commit of the working tree fedatlas runs from, with ``-dirty`` where its code was changed since.
+
+    None for an installed package, also where it lies in the working tree of something else.
+    """
+    here = Path(__file__).resolve()
+    package = here.parent.parent
+
+    def git(*words: str) -> str | None:
+        command = ["git", "-C", str(package), *words]
+        try:
+            out = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return out.stdout.strip() if out.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", str(here)) is None or not (found := git("rev-parse", "HEAD")):
         return None
-    return out.stdout.strip() or None if out.returncode == 0 else None
+    return found + ("-dirty" if git("status", "--porcelain", "--", ".") else "")
 
 
 def peak_memory() -> int:
-    """Largest resident set of this process so far, in bytes."""
+    """Largest resident set of this process so far, in bytes; 0 where the system does not say (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

@@ -11,9 +11,15 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.store import read_json, sha256
 from fedatlas.errors import ConfigError
+from fedatlas.models.registry import MODELS
 from fedatlas.registry import PLUGINS
+from fedatlas.transforms import TRANSFORMS
+
+OURS = {"algorithms": ALGORITHMS, "models": MODELS, "partitions": PARTITIONS, "transforms": TRANSFORMS}
 
 LOADED: dict[str, str] = {}
 """The files that this process has run, as they were named, and their SHA-256: a run's record says them."""
@@ -38,6 +44,10 @@ def load_plugins(paths: Iterable[Path]) -> None:
         for kind, builders in found.items():
             if not isinstance(builders, dict) or not all(callable(builder) for builder in builders.values()):
                 raise ConfigError(f"--plugin {path}: {kind.upper()} must be a dict of name -> function.")
+            if taken := sorted(builders.keys() & OURS[kind].keys()):
+                raise ConfigError(
+                    f"--plugin {path}: fedatlas has a '{taken[0]}' of its own in {kind}: choose another name."
+                )
             PLUGINS[kind] |= builders
         LOADED[str(path)] = sha256(path)
 

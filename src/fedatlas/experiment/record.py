@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from fedatlas.experiment.files import disk_error, write_bytes, write_json, write
 
 Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+LOCK = "lock"  # there while a process writes the run
 OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
 
 
@@ -78,6 +80,33 @@ class RunFolder:
         if not (path / CONFIG).exists():
             raise ConfigError(f"'{path}' is not a run: it has no {CONFIG}.")
         return cls(path)
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """The run is written by this process alone; ConfigError where another one does. A lock ends with its process."""
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        path = self.path / LOCK
+        try:
+            file = open(path, "w")  # noqa: SIM115  (closed below, also where opening succeeds and locking does not)
+        except OSError as error:
+            raise disk_error(path, error) from error
+        with file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"'{self.path}' is being run by another process: wait for its end, or stop it."
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
 
     def rewrite(self, config: ExperimentConfig) -> None:
         """Writes the resolved configuration."""

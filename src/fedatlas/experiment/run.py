@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
-from fedatlas.algorithm import SERVER, State, Work
+from fedatlas.algorithm import SERVER, RoundGenerator, State, Work
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import Plan, make_executor, restore, steps_of
 from fedatlas.engine.host import Cost, Host
@@ -104,7 +104,7 @@ class Simulation:
         algorithm, cost = self.setup.algorithm, Cost()
         if algorithm.prepare is not None:
             before = algorithm.prepare(algorithm, self.server, all_clients(self.setup))
-            self.server = self.host.drive(before, 0, self.setup.config.local.lr)
+            self.server = self._drive(before, 0, self.setup.config.local.lr)
             cost = self.host.cost
         return self._close(0, None, cost, math.nan, started)
 
@@ -129,23 +129,26 @@ class Simulation:
         drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups)
         self.began = self.server
         try:
-            self.server = self._drive(drawn, number, lr)
+            if self.drift:
+                self.drift.begin(self.server.get("model", {}))
+            rounds = setup.algorithm.rounds or federated
+            self.server = self._drive(rounds(setup.algorithm, self.server, drawn.round), number, lr)
             return self._close(number, drawn, self.host.cost, lr, started)
         except DivergedError:
             self.server = self.began  # the last one that was finite is what is kept
             raise
 
-    def _drive(self, drawn: Drawn, number: int, lr: float) -> State:
-        algorithm = self.setup.algorithm
-        if self.drift:
-            self.drift.begin(self.server.get("model", {}))
+    def _drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
         try:
-            return self.host.drive((algorithm.rounds or federated)(algorithm, self.server, drawn.round), number, lr)
+            return self.host.drive(generator, number, lr)
         except DivergedError as error:
-            raise DivergedError(
-                f"the run diverged in round {number}: {error}{self.setup.loss.domain}; lower local.lr (now {lr:g}). "
-                f"Everything up to round {self.number} is kept in '{self.folder.path}'."
-            ) from None
+            raise self._diverged(number, f"{error}{self.setup.loss.domain}; lower local.lr (now {lr:g})") from None
+
+    def _diverged(self, number: int, why: str) -> DivergedError:
+        if number == 0:
+            return DivergedError(f"the run diverged before round 1: {why}.")
+        kept = f"Everything up to round {self.number} is kept in '{self.folder.path}'."
+        return DivergedError(f"the run diverged in round {number}: {why}. {kept}")
 
     def _close(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> Row:
         """Evaluates, appends the row, writes the checkpoint."""
@@ -154,14 +157,15 @@ class Simulation:
         evaluated = number == 0 or last or number % config.evaluation.every == 0
         before = time.perf_counter()
         quality = self.quality() if evaluated else self.evaluator.blank()
-        self.check_finite(number, quality)
+        figures = dict(self.setup.algorithm.figures(self.server)) if self.setup.algorithm.figures is not None else None
+        self.check_finite(number, {**quality, "figures": figures})
         phases = {**cost.seconds, "evaluate": time.perf_counter() - before}
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
         row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
         row |= {"flops": self._flops(cost), "peak_memory_bytes": machine.peak_memory()}
-        if self.setup.algorithm.figures is not None:
-            row["figures"] = dict(self.setup.algorithm.figures(self.server))
+        if figures is not None:
+            row["figures"] = figures
         if self.drift:
             row["drift_correlation"] = self.drift.figure() if evaluated else None
         self.metrics_bytes = self.folder.append(row)
@@ -200,11 +204,11 @@ class Simulation:
         """A server's step after which the model, or its loss, is not a number ends the run there."""
         trees = self.setup.algorithm.models(self.server).values()
         finite = all(bool(torch.isfinite(x).all()) for params in trees for x in params.values())
-        if not finite or not all(math.isfinite(x) for x in quality.values() if isinstance(x, float)):
-            raise DivergedError(
-                f"the run diverged in round {number}: the server's model or its loss is not finite after the server's "
-                f"step{self.setup.loss.domain}; lower local.lr or the server's rate. Everything up to round {self.number} is "
-                f"kept in '{self.folder.path}'."
+        if not finite or not all(map(math.isfinite, floats_in(quality))):
+            after = " after the server's step" if number else ""
+            advice = "lower local.lr or the server's rate" if number else "look at model.init and the data"
+            raise self._diverged(
+                number, f"the server's model or its loss is not finite{after}{self.setup.loss.domain}; {advice}"
             )
 
     def save(self) -> None:
@@ -250,6 +254,15 @@ class Simulation:
         self.states.close()
 
 
+def floats_in(value: Any) -> Iterator[float]:
+    """All floats of nested dicts and lists: what JSON would hold."""
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from floats_in(item)
+
+
 @machine.one_thread_an_operator()
 def run_one(
     config: ExperimentConfig,
@@ -267,7 +280,14 @@ def run_one(
         plugins.check_unchanged(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
-    checkpoints = Checkpoints(path / "checkpoint", setup.config.hash(), setup.config.checkpoint.keep)
+    with folder.claimed():
+        return Run(path, run_rounds(setup, folder, progress, start))
+
+
+def run_rounds(setup: Setup, folder: RunFolder, progress: Progress, start: Start) -> dict[str, Any]:
+    """All rounds that are left of a run, and its end; returns the summary."""
+    config, resume = setup.config, start == "resume"
+    checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     states = ClientStates(bytes_of(config.engine.state_memory))
     restored = checkpoints.load(states) if resume else None
     plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
@@ -279,11 +299,11 @@ def run_one(
             for refused in restored.refused:
                 progress.said(f"{refused} The checkpoint of round {restored.round} is used.")
             simulation.resume(restored)
-            if folder.config().rounds != setup.config.rounds:
-                folder.rewrite(setup.config)
+            if folder.config().rounds != config.rounds:
+                folder.rewrite(config)
         else:
             write_beginning(setup, folder)
-        progress.started(setup, path, plan, simulation.number)
+        progress.started(setup, folder.path, plan, simulation.number)
         if not resume:
             if setup.algorithm.prepare is not None:
                 progress.said(f"Set-up of '{setup.algorithm.name}' with all clients, before round 1 ...")
@@ -292,10 +312,10 @@ def run_one(
                 progress.said(notice)
             progress.row(first)
         rows = folder.rows()
-        if simulation.number < setup.config.rounds and not stopped(config, rows):
+        if simulation.number < config.rounds and not stopped(config, rows):
             folder.reopen()
         try:
-            while simulation.number < setup.config.rounds and not stopped(config, rows):
+            while simulation.number < config.rounds and not stopped(config, rows):
                 rows.append(simulation.step())
                 progress.row(rows[-1])
         except DivergedError as error:
@@ -303,13 +323,13 @@ def run_one(
             raise
         simulation.save()
         early = ""
-        if simulation.number < setup.config.rounds:
-            early = f"after round {simulation.number} of {setup.config.rounds}: {stopped(config, rows)} ([stop])."
+        if simulation.number < config.rounds:
+            early = f"after round {simulation.number} of {config.rounds}: {stopped(config, rows)} ([stop])."
             progress.said(f"Stopped {early}")
         summary = write_end(simulation, folder, rows, early=early)
     finally:
         simulation.close()
-    return Run(path, summary)
+    return summary
 
 
 def took_part(drawn: Drawn | None, work: Mapping[int, Work]) -> list[Any]:

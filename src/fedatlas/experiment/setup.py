@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm, Round
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedbn import local_norms, recalibrated
+from fedatlas.algorithms.fedbn import has_own_norms, local_norms, recalibrated
 from fedatlas.data.batches import Rows
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Dataset, Partition
@@ -69,7 +69,7 @@ class Setup(NamedTuple):
     several: Mapping[
         str, Built
     ] = {}  # by architecture, in the order of ``[[models]]``; the fields above are the first's
-    algorithm_facts: Mapping[str, Any] = {}  # what the algorithm says of itself among so many clients
+    algorithm_facts: Mapping[str, Any] = {}  # `Algorithm.describe` of K clients and the seed
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -315,25 +315,17 @@ def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modul
         )
 
 
-OWN_LAYERS = {  # methods for which layers that stay with the clients make no sense
-    "fednova": "'fednova' adds up what clients have moved, and of layers that stay with them nobody holds the sum",
-    "ditto": "'ditto' keeps a whole model with each client, its batch-norm layers included",
-}
-
-
 def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Algorithm:
     """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
-    if bn == "average" or (bn == "local" and algorithm.name == "fedbn"):
+    if bn == "average" or (bn == "local" and has_own_norms(algorithm)):
         return algorithm
+    if why := algorithm.refuses.get(f"model.bn.{bn}"):
+        raise ConfigError(f"model.bn = '{bn}': not with '{algorithm.name}': {why}; use 'average'.")
     several = algorithm.clusters is not None or algorithm.needs == "neighbours" or architectures
-    if algorithm.family == "distillation":
-        raise ConfigError(f"model.bn = '{bn}': '{algorithm.name}' distils whole models; use 'average'.")
     if several:
         raise ConfigError(
             f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."
         )
-    if bn == "local" and algorithm.name in OWN_LAYERS:
-        raise ConfigError(f"model.bn = 'local': {OWN_LAYERS[algorithm.name]}; use 'average'.")
     if bn == "recalibrate" and algorithm.personal is not None:
         raise ConfigError(
             f"model.bn = '{bn}' renews the global model's statistics, but the clients of '{algorithm.name}' use models of their own; "
@@ -398,11 +390,12 @@ def own_rows(setup: Setup, client: int) -> Rows:
 
 def first_server(setup: Setup, host: Host) -> dict[str, Any]:
     """The server's state before round 1, with the model's buffers where it has any."""
+    facts = {**host.server_facts(), "rounds": setup.config.rounds}
     if setup.several:
         models = {name: one.params for name, one in setup.several.items()}
-        return dict(setup.algorithm.server_init(models, host.server_facts()))
+        return dict(setup.algorithm.server_init(models, facts))
     models = {"global": setup.params, **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.inits)}}
-    server = dict(setup.algorithm.server_init(models, host.server_facts()))
+    server = dict(setup.algorithm.server_init(models, facts))
     return {**server, "buffers": setup.buffers} if setup.buffers else server
 
 

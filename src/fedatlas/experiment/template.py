@@ -52,7 +52,7 @@ lr = 0.05
 # clip = 10.0            # limit of the gradient's norm
 
 # [local.schedule]       # the learning rate over the rounds
-# name = "exponential"   # "step" (every, gamma), "cosine"
+# name = "exponential"   # "step" (every, gamma), "cosine" (rounds)
 # gamma = 0.99
 
 # [compression]          # of what a client sends; 'fedatlas list transforms'

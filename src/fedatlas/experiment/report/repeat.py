@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
 
+from fedatlas.experiment.gain import BASELINES
 from fedatlas.experiment.report.blocks import Block, Code, Facts, Text
 from fedatlas.experiment.report.source import Entry, Subject
 from fedatlas.experiment.report.words import count, facts_text
@@ -17,11 +19,12 @@ def left_blocks(subject: Subject) -> list[Block]:
     s = subject.summary
     said = Markup("What leaves a client in a round: <b>{}</b>.").format(s["leaves"])
     out: list[Block] = [Text(said, tone="lead")]
-    prepared = subject.preprocess.get("bytes_up", 0)
-    if prepared and subject.preprocess.get("scale") == "federated":
+    if s["algorithm"] not in BASELINES:
         out.append(
-            Text("Before round 1, once: sums of each column and counts of categories, to scale without pooling rows.")
+            Text("With it go plain figures of the work: how many rows and steps it was, and the mean training loss.")
         )
+    if said_before := prepared_text(subject.preprocess):
+        out.append(Text(said_before))
     out.append(
         Text(
             "This was a simulation on one machine. It shows what would be sent, not that it is safe to send: models can betray "
@@ -29,6 +32,23 @@ def left_blocks(subject: Subject) -> list[Block]:
         )
     )
     return [*out, *(Text(f"Notice: {notice}", tone="notice") for notice in s["notices"])]
+
+
+def prepared_text(preprocess: Mapping[str, Any]) -> str:
+    """What clients said of their columns before round 1, so that all could prepare rows alike; "" for nothing."""
+    if not preprocess.get("bytes_up", 0):
+        return ""
+    rules, scale = preprocess.get("rules", ()), preprocess.get("scale")
+    said = [
+        ("sums of each column that is a number", scale in {"federated", "client"}),
+        ("the categories it holds", any(rule["categories"] for rule in rules)),
+        ("counts of cells below thresholds, for the medians", preprocess.get("missing") == "median"),
+        ("sums of the target", preprocess.get("task") == "numbers" and scale != "none"),
+    ]
+    told = ", ".join(words for words, happened in said if happened)
+    return (
+        f"Before round 1, once, each client said of its rows: {told}. Of a client with one row such sums are that row."
+    )
 
 
 def repeat_blocks(entry: Entry) -> list[Block]:

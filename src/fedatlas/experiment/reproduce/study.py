@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.errors import ConfigError, DivergedError, unknown_name
 from fedatlas.experiment import machine
 from fedatlas.experiment.api import Experiment, resume, run
 from fedatlas.experiment.config import parse
@@ -76,7 +76,10 @@ def reproduce(
         if not only or part.name in only:
             for seed in part.seeds:
                 if (part.name, seed) not in published:
-                    run_part(part, seed, base, console)
+                    try:
+                        run_part(part, seed, base, console)
+                    except DivergedError as error:  # a finding, which keeps no other part from being run
+                        console.print(f" {error}")
                     write_outcome(
                         collect(study, base, smaller, published), label, out, publish
                     )  # hours of work: kept as they come
@@ -184,15 +187,23 @@ def collect(
         runs += there
         if there:
             outcomes[part.name] = Outcome({one["seed"]: one["rows"] for one in there})
-    gates = []
+    gates, seeds_of = [], {part.name: part.seeds for part in study.parts}
     for gate in study.gates:
         ready = all(name in outcomes for name in gate.parts)
         verdict = gate.judged(outcomes) if ready else Verdict("not run", None)
-        if smaller:
+        done = [len(outcomes[name].rows) for name in gate.parts] if ready else []
+        whole = ready and done == [len(seeds_of[name]) for name in gate.parts]
+        if smaller or not whole:
             verdict = verdict._replace(passed=None)
-        seeds = min((len(outcomes[name].rows) for name in gate.parts), default=0) if ready else 0
         gates.append(
-            {"name": gate.name, "published": gate.published, "rule": gate.rule, "seeds": seeds, **verdict._asdict()}
+            {
+                "name": gate.name,
+                "published": gate.published,
+                "rule": gate.rule,
+                "seeds": min(done, default=0),
+                "whole": whole,
+                **verdict._asdict(),
+            }
         )
     label = "-".join(filter(None, (study.record or study.name, smaller)))
     curves = [plain(picture, label) for picture in study.curves if picture.lines.keys() & outcomes.keys()]
@@ -212,11 +223,11 @@ def collect(
     }
 
 
-def word(passed: bool | None, obtained: str) -> str:
-    """pass, FAIL, reported or open."""
-    if passed is None:
-        return "open" if obtained == "not run" else "reported"
-    return "pass" if passed else "FAIL"
+def word(gate: Mapping[str, Any]) -> str:
+    """pass, FAIL, reported, or open while a seed is missing."""
+    if gate["passed"] is None:
+        return "reported" if gate.get("whole", gate["obtained"] != "not run") else "open"
+    return "pass" if gate["passed"] else "FAIL"
 
 
 def show(record: Mapping[str, Any]) -> None:
@@ -228,7 +239,7 @@ def show(record: Mapping[str, Any]) -> None:
     for heading in ("gate", "published", "obtained", "seeds", "outcome"):
         table.add_column(heading, overflow="fold")
     for gate in record["gates"]:
-        outcome = word(gate["passed"], gate["obtained"])
+        outcome = word(gate)
         colour = {"pass": "green", "FAIL": "red"}.get(outcome, "yellow")
         table.add_row(gate["name"], gate["published"], gate["obtained"], str(gate["seeds"]), f"[{colour}]{outcome}[/]")
     console.print(table)
@@ -248,7 +259,7 @@ def page(record: Mapping[str, Any], folder: str = "") -> str:
             gate["rule"],
             gate["obtained"],
             str(gate["seeds"]),
-            word(gate["passed"], gate["obtained"]),
+            word(gate),
         )
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
     if record.get("findings"):
@@ -256,12 +267,18 @@ def page(record: Mapping[str, Any], folder: str = "") -> str:
     for picture in record.get("curves", ()):
         lines += ["", f"![{picture['title']}]({folder}{picture['file']})"]
     seconds = sum(one["seconds"] for one in record["runs"])
-    commits = sorted({one["commit"][:10] for one in record["runs"] if one["commit"]})
+    commits = sorted({short(one["commit"]) for one in record["runs"] if one["commit"]})
     cpus = sorted({one["cpu"]["model"] for one in record["runs"]})
     spent = f"{seconds:.0f} s of simulation in all (by the clock, other work on the machine included)"
     facts = f"{count(len(record['runs']), 'run')}, {spent}, on {', '.join(cpus)}; commits {', '.join(commits)}."
     command = f"fedatlas reproduce {record['study']}{flags(record['smaller'])}"
     return "\n".join([*lines, "", facts, f"Command: `{command}`.", ""])
+
+
+def short(commit: str) -> str:
+    """Ten digits of a commit, and whether the code had been changed since."""
+    digits, _, dirty = commit.partition("-")
+    return digits[:10] + ("-dirty" if dirty else "")
 
 
 def flags(smaller: str) -> str:

@@ -1,0 +1,126 @@
+"""How runs begin and end: folders of their own, several seeds, divergence in the set-up, an early stop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedatlas import Experiment
+from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.algorithm import Algorithm, Ask
+from fedatlas.engine.host import Host
+from fedatlas.errors import ConfigError, DivergedError, ProtocolError
+from fedatlas.experiment import api, config
+from fedatlas.experiment.api import resume, run
+from fedatlas.experiment.run import Silent, floats_in
+from federation import federation
+
+
+@pytest.mark.parametrize("name", ["fedsgd", "cfl"])
+def test_several_seeds_of_an_algorithm_that_fixes_keys(name: str, tmp_path: Path) -> None:
+    """What it fixes stands in config.toml, so that the run can be continued and repeated."""
+    path = run(
+        Experiment.of(rounds=1, seeds=[1, 2], algorithm={"name": name}), out=tmp_path / "run", baselines=False
+    ).path
+    again = run(Experiment.read(path / "config.toml"), out=tmp_path / "again", baselines=False)
+    assert again.summary["seeds"] == [1, 2]
+    assert len(resume(path, ["rounds=2"]).summary["seeds"]) == 2
+
+
+def test_runs_begun_at_the_same_time_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment = Experiment.of(rounds=1)
+    assert len({api.new_folder(experiment.config) for _ in range(3)}) == 3
+    with pytest.raises(ConfigError):
+        run(Experiment.of(rounds=1, data={"name": "nothing"}))
+    assert len(list((tmp_path / "runs").iterdir())) == 3  # a refused run leaves no folder
+
+
+def test_a_run_is_written_by_one_process(tmp_path: Path) -> None:
+    path = run(Experiment.of(rounds=1), out=tmp_path / "run", baselines=False).path
+    hold = (
+        "import sys\nfrom pathlib import Path\nfrom fedatlas.experiment.record import RunFolder\n"
+        "with RunFolder(Path(sys.argv[1])).claimed():\n    print('held', flush=True)\n    sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", hold, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match="is being run by another process"):
+            resume(path, ["rounds=2"])
+        other.kill()
+    assert resume(path, ["rounds=2"]).summary["rounds"] == 2  # a lock ends with its process
+    assert not (path / "lock").exists()
+
+
+def test_baselines_of_a_run_that_stopped_early_fall_by_the_same_schedule(tmp_path: Path) -> None:
+    tables = {"rounds": 9, "stop": {"accuracy": 0.01}, "local": {"schedule": {"name": "cosine"}}}
+    path = run(Experiment.of(**tables), out=tmp_path / "run", baselines=True).path
+    first, other = (
+        [json.loads(line)["lr"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (path, path / "baselines" / "centralised")
+    )
+    assert first == other
+    assert len(first) < 9
+    values = {"local": {"schedule": {"name": "cosine"}}}
+    hashes = {config.parse({**values, "rounds": rounds}).hash() for rounds in (5, 9)}
+    values["local"]["schedule"]["rounds"] = 9  # type: ignore[assignment]
+    hashes |= {config.parse({**values, "rounds": rounds}).hash() for rounds in (5, 9)}
+    assert len(hashes) == 2
+
+
+def test_a_run_in_which_no_cluster_can_be_split_says_so(tmp_path: Path) -> None:
+    class Heard(Silent):
+        def __init__(self) -> None:
+            self.notices: list[str] = []
+
+        def said(self, notice: str) -> None:
+            self.notices.append(notice)
+
+    for rounds, said in ((2, 1), (4, 0)):
+        heard = Heard()
+        chosen = Experiment.of(rounds=rounds, algorithm={"name": "cfl", "after_round": 3})
+        run(chosen, out=tmp_path / str(rounds), baselines=False, progress=heard)
+        assert sum("No cluster can be split" in notice for notice in heard.notices) == said
+
+
+def test_a_set_up_that_diverges_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates above the limit are refused beforehand; a loss that is no number in the set-up is said to be one before round 1."""
+
+    def broken(*given: Any) -> Any:
+        raise DivergedError("the training loss of client 3 is nan")
+
+    monkeypatch.setattr(Host, "drive", broken)
+    with pytest.raises(DivergedError, match="diverged before round 1: the training loss of client 3 is nan"):
+        run(Experiment.of(rounds=1, algorithm={"name": "fesem"}), out=tmp_path / "run", baselines=False)
+
+
+def test_figures_that_are_no_numbers_end_a_run() -> None:
+    assert list(floats_in({"models": {"a": {"loss": float("inf"), "n": 3}}, "figures": [1.5]})) == [float("inf"), 1.5]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Ask((0, 1), "train", {0: {}, 1: {}}), "asks for a mean of 'train' without weights"),
+        (Ask((0, 1), "train", {0: {}}, "each"), "asks client 1 for 'train' without a message"),
+        (Ask((0,), "trian", {0: {}}, "each"), "asks for the task 'trian', but its tasks are train"),
+        (Ask((0,), "train", {0: {}}, "neighbours"), "by reduce='neighbours' without mixing"),
+    ],
+)
+def test_an_algorithm_that_asks_for_what_cannot_be_answered_is_told(asked: Ask, said: str) -> None:
+    """A mean without weights was a plain sum: twelve clients, twelve times the model."""
+    with pytest.raises(ProtocolError, match=said):
+        federation(Algorithm("mine")).host().answer(asked, 1, 0.1)
+
+
+def test_updates_that_are_added_up_have_the_same_parts() -> None:
+    added = WeightedSum()
+    added.add({"model": 1.0, "c": 2.0}, 0.5)
+    with pytest.raises(ProtocolError, match="not every client sent 'c'"):
+        added.add({"model": 1.0}, 0.5)
