@@ -49,7 +49,7 @@ def refusal(*overrides: str, path: Path | None = None) -> str:
         ("local.lr=0", "local.lr = 0: expected a number above 0."),
         ("cohort.fraction=1.5", "cohort.fraction = 1.5: expected a number of 1 or less."),
         ("local=3", "local = 3: expected a table."),
-        ("data=digits", "data = 'digits': expected a table."),
+        ("data=digits", "'data=digits': write data.name=digits."),
         ("data.name=3", "data.name = 3: expected a text."),
         ("local.betas=0.9", "local.betas = 0.9: expected a list."),
         ("local.betas=[0.9]", "local.betas: its value number 2 is missing"),

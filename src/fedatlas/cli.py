@@ -163,6 +163,8 @@ def partition(
     path, overrides = split(arguments)
     found = dry.partition_of(config.read(path, overrides), out)
     emit(found.facts) if as_json else typer.echo(found.text)
+    if out is not None and not as_json:
+        typer.echo(f"Picture: {out}")
 
 
 @app.command(name="list")
@@ -278,6 +280,11 @@ def main() -> None:
         code = 2
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except PermissionError as error:
+        sys.stderr.write(
+            f"fedatlas: '{error.filename}' may not be read or written by you: ask its owner, or name another place.\n"
+        )
+        code = 2
     except Exception as error:
         if not hasattr(error, "format_message"):  # what typer says of a wrong option or argument
             raise

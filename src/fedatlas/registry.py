@@ -37,6 +37,16 @@ Whole = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 """A parameter that counts, 0 included."""
 
+SYNONYMS = {
+    "learning_rate": "lr",
+    "eta": "lr",
+    "num_clients": "clients",
+    "n_clients": "clients",
+    "batchsize": "batch_size",
+    "target": "label",
+}
+"""What other software calls a key -> its name here."""
+
 PLUGINS: dict[str, dict[str, Builder]] = {"algorithms": {}, "models": {}, "partitions": {}, "transforms": {}}
 """What ``--plugin`` brought, by kind: the only table that is filled at run time."""
 
@@ -107,6 +117,8 @@ def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
     """The error for a key that a table does not have."""
     where = f"{table}.{key}" if table else key
     known = list(known)
+    if SYNONYMS.get(key) in known:
+        return ConfigError(f"unknown key '{where}': it is called '{table}.{SYNONYMS[key]}' here.")
     if not known:
         return ConfigError(f"unknown key '{where}': this component takes no parameters.")
     return ConfigError(str(unknown_name("key", where, [f"{table}.{k}" if table else k for k in known])))

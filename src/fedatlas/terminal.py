@@ -76,6 +76,8 @@ class Watcher:
         self.out.print(
             f"Engine: {plan.engine}, step {plan.step}, {where}, {plan.precision} on {plan.device}. Folder: {folder}"
         )
+        if read := setup.dataset.facts.get("read"):
+            self.out.print(f"Read: {escape(read)}.")
         if setup.algorithm_facts:
             self.out.print(f"{setup.algorithm.name}: {facts_text(setup.algorithm_facts)}.")
         if first_round:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fedatlas import registry
 from fedatlas.data.sources import find_source
+from fedatlas.errors import ConfigError
 
 
 class DataConfig(BaseModel):
@@ -43,6 +44,8 @@ class DataConfig(BaseModel):
         keys = registry.keywords(builder)
         given = dict(self.model_extra or {})
         for key in given:
+            if key not in keys and key in registry.keywords(find_source("file").builder):
+                raise ConfigError(f"data.{key}: this key is for files of one's own; add data.name=file.")
             if key not in keys:
                 raise registry.unknown_key("data", key, [*keys, *type(self).model_fields])
         return registry.arguments("data", builder, given)

@@ -66,6 +66,10 @@ def load_file(
             f"data.path: '{path}' is neither .npz nor {', '.join(TABLE_SUFFIXES)} nor a folder of pictures."
         )
     roles = Roles(label, client, weight, task, drop, categories)
+    if request.test_file and sha256(Path(request.test_file)) == facts["files"][0]["sha256"]:
+        raise ConfigError(
+            f"data.test = '{request.test_file}' holds the training rows: name rows that no client trains on."
+        )
     frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
     return from_frames(frames, roles, f"'{where.name}'", request.drop_unusable).with_facts(**facts)
 

@@ -288,6 +288,10 @@ SOURCES: dict[str, Source] = {source.name: source for source in (*_FIXED, *map(_
 
 def find_source(name: str) -> Source:
     """The source called ``name``; ConfigError with the nearest valid name otherwise."""
+    if name not in SOURCES and ("." in name or "/" in name):
+        raise ConfigError(
+            f"unknown data set '{name}': a file of one's own is data.name = 'file' with data.path = '{name}'."
+        )
     if name not in SOURCES:
         raise unknown_name("data set", name, SOURCES)
     return SOURCES[name]

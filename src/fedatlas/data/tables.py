@@ -16,6 +16,7 @@ from fedatlas.data.download import obtain
 from fedatlas.data.formats import member
 from fedatlas.data.frame import Encoded, Roles, TaskChoice, encode_table, read_table
 from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.reading import doubts, in_words
 from fedatlas.data.store import Found, provenance, write_table
 from fedatlas.errors import ConfigError, DataError
 
@@ -96,7 +97,12 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
         encoded.class_names,
         schema=encoded.schema,
         client_names=encoded.client_names,
-        facts={"label": roles.label, **_left_out(table, encoded)},
+        facts={
+            "label": roles.label,
+            "read": in_words(roles, encoded),
+            "doubts": doubts(table, roles, encoded.schema),
+            **_left_out(table, encoded),
+        },
         train_rows=n,
     )
 

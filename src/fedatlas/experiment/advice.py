@@ -153,11 +153,29 @@ def data_notices(config: ExperimentConfig, dataset: Dataset) -> list[str]:
     """On which rows figures are taken, and classes that only the test rows have."""
     judged = "evaluation.on = 'validation': figures are those of clients' validation rows; the test rows are used once, at the end."
     said = [judged] if config.evaluation.on == "validation" else []
+    said += [*left_out(dataset), *dataset.facts.get("doubts", ())]
     if dataset.task != "classes":
         return said
     strange, n = strange_classes(dataset.class_names, dataset.y_train, dataset.y_test)
     rows = f"{n} test rows have" if n > 1 else "One test row has"
     return [*said, f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else said
+
+
+def left_out(dataset: Dataset) -> list[str]:
+    """Rows that could not be used: figures hold for the others only."""
+    facts = dataset.facts
+    lost = facts.get("rows_dropped", {})
+    sides = " and ".join(
+        f"{lost[side]:,} {word}" for side, word in (("train", "training"), ("test", "test")) if lost.get(side)
+    )
+    said = []
+    if n := facts.get("rows_unusable"):
+        said.append(f"{n:,} rows without a target, an owner or a weight were left out.")
+    if sides:
+        said.append(
+            f"{sides} rows with missing values were left out (data.missing = 'drop'): figures hold for complete rows only."
+        )
+    return said
 
 
 def precision_notices(config: ExperimentConfig, module: nn.Module) -> list[str]:

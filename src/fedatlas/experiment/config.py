@@ -334,12 +334,20 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
+            if overrides and overrides[0].startswith("="):
+                raise ConfigError(
+                    f"'{path} {overrides[0]}': write key=value without spaces, and quote what has some."
+                ) from None
             raise ConfigError(
                 f"there is no experiment file '{path}': 'fedatlas new {path}' writes a template."
             ) from None
         except IsADirectoryError:
             raise ConfigError(f"'{path}' is a folder: name an experiment file (.toml) in it.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            if path.name.endswith((".csv", ".csv.gz", ".tsv", ".parquet", ".npz")):
+                raise ConfigError(
+                    f"'{path}' holds data, not an experiment: data.name=file data.path={path} data.label=... uses it."
+                ) from None
             raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None
         except OSError as error:
             raise ConfigError(f"'{path}' cannot be read: {error.strerror}.") from None
@@ -368,12 +376,17 @@ def renamed(values: dict[str, Any], text: str) -> None:
                 values[table] = {key: value for key, value in held.items() if key in kind.model_fields}
 
 
+BY_NAME = ("data", "partition", "model", "algorithm", "compression")  # tables that name one
+
+
 def override(values: dict[str, Any], text: str) -> None:
     """Applies ``table.key=value``; a value that parses as TOML is taken as such, else as text."""
     key, equals, raw = text.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise ConfigError(f"'{text}' is not an override: write table.key=value, such as local.lr=0.01.")
+    if equals and parts[0] in BY_NAME and len(parts) == 1 and not raw.strip().startswith("{"):
+        raise ConfigError(f"'{text}': write {parts[0]}.name={raw.strip()}.")
     at = values
     for part in parts[:-1]:
         at = at.setdefault(part, {})

@@ -14,12 +14,13 @@ from fedatlas.data.partition import draw, draw_text
 from fedatlas.deploy import codec
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.host import Cost
+from fedatlas.errors import ConfigError
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.files import write_text
 from fedatlas.experiment.gain import examples_alone, wants_baselines
 from fedatlas.experiment.machine import one_thread_an_operator
-from fedatlas.experiment.report.words import bytes_text, facts_text, seconds_text
+from fedatlas.experiment.report.words import bytes_text, count, facts_text, held_text, seconds_text
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, set_up
 from fedatlas.experiment.summary import partition_facts
@@ -39,6 +40,8 @@ class Shown(NamedTuple):
 
 def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.Module | None = None) -> Shown:
     """Who would hold what; ``out``: also draw it as SVG."""
+    if out is not None and out.suffix != ".svg":
+        raise ConfigError(f"--out {out}: the picture is an SVG; name a file that ends with .svg.")
     setup = set_up(config, (config.seeds or (config.seed,))[0], module)
     labels, names = setup.dataset.y_train.numpy(), setup.dataset.class_names
     if out is not None:
@@ -102,6 +105,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.algorithm_facts),
         "models": setup.owned(),
+        "read": setup.dataset.facts.get("read", ""),
         "notices": notices,
     }
 
@@ -144,9 +148,11 @@ def show(found: dict[str, Any]) -> None:
     sizes = found["partition"]["sizes"]
     if len(sizes) <= SHOWN:
         console.print(found["held"], markup=False)
-    console.print(
-        f"{len(sizes)} clients hold {min(sizes):,} to {max(sizes):,} rows; {found['cohort']} take part in a round."
-    )
+    else:
+        console.print(f"{count(len(sizes), 'client')} hold {held_text(sizes)}.")
+    console.print(f"{count(found['cohort'], 'client')} a round.")
+    if found["read"]:
+        console.print(f"Read: {found['read']}.", markup=False)
     for name, clients in found["models"].items():
         console.print(f"Model {name}: clients {', '.join(map(str, clients))}.", markup=False)
     up, down, total = (bytes_text(found[k]) for k in ("bytes_up_per_round", "bytes_down_per_round", "bytes_total"))

@@ -180,6 +180,7 @@ class Evaluator:
         Judged on its own held-out rows where ``evaluation.clients`` keeps some, else on the common evaluation rows.
         """
         out: list[dict[str, Any]] = []
+        names = self.setup.partition.info.get("names", ())
         common = None  # one model on the same rows for everybody: one figure
         for k in sorted(self.setup.sizes):
             held = len(self.setup.held_out.get(k, ())) > 0
@@ -190,7 +191,8 @@ class Evaluator:
                 found = self.interval(model_of(k), rows, *(("test",) if shared else ("client", k)))
             if not held and not self.setup.personal:
                 common = found
-            entry = {"client": k, "train_rows": self.setup.sizes[k], "test_rows": rows.n, "own_rows": held}
+            named = {"name": names[k]} if names else {}
+            entry = {"client": k, **named, "train_rows": self.setup.sizes[k], "test_rows": rows.n, "own_rows": held}
             # a client's own model without rows of its own is the initial one: no figure of the method
             idle = self.setup.personal and not self.setup.sizes[k]
             values = (None, None, None) if idle else (found.estimate, found.low, found.high)

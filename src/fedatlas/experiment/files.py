@@ -34,7 +34,9 @@ def disk_error(path: Path, error: OSError) -> DiskError:
     """The sentence for a file that could not be written."""
     full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
     why = "the disk is full or a size limit was reached" if full else (error.strerror or str(error))
-    advice = "what was saved before is whole, make room and use --resume" if full else "name another place with --out"
+    advice = (
+        "what was saved before is whole, make room and use --resume" if full else "name a place that you may write to"
+    )
     return DiskError(f"'{path}' could not be written: {why}; {advice}.")
 
 

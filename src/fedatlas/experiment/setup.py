@@ -42,7 +42,7 @@ from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public
 from fedatlas.layers import Layer
 from fedatlas.models import Loss, has_batch_norm
 from fedatlas.models.chain import elastic, find_chain
-from fedatlas.registry import arguments, find, shown
+from fedatlas.registry import arguments, find, keywords, shown
 from fedatlas.rng import derive
 from fedatlas.tree import Tree
 
@@ -118,6 +118,11 @@ def make_algorithm(config: ExperimentConfig) -> Algorithm:
     """The algorithm named by ``[algorithm]``, its parameters checked against the builder's signature."""
     builder = find("algorithms", ALGORITHMS, config.algorithm.name)
     given = config.algorithm.parameters()
+    for key in given.keys() - keywords(builder).keys():
+        if able := [name for name, each in ALGORITHMS.items() if key in keywords(each)]:
+            raise ConfigError(
+                f"algorithm.{key}: '{config.algorithm.name}' has no such key; those that have: {', '.join(able)}."
+            )
     if "weights" in given and "weights" not in arguments("algorithm", builder, {}):
         name = config.algorithm.name
         raise ConfigError(f"algorithm.weights: '{name}' sets its own weights; remove the key.")

@@ -9,6 +9,7 @@ from fedatlas.data.dataset import Partition
 from fedatlas.data.partition import describe as describe_partition
 from fedatlas.engine.executors import Plan
 from fedatlas.experiment import machine
+from fedatlas.experiment.fingerprint import judged_on
 from fedatlas.experiment.setup import Setup
 from fedatlas.metrics.intervals import mean_last, over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
@@ -46,6 +47,8 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         "mean_last": {key: mean_last([row.get(key) for row in rows]) for key in figures},
         "cost": cost(rows),
         "partition_facts": partition_facts(setup),
+        "judged_on": judged_on(setup),
+        "weighted": setup.dataset.weight_test is not None,
         "leaves": setup.algorithm.leaves,
         "algorithm_facts": dict(setup.algorithm_facts),
         **({"figures": rows[-1]["figures"]} if "figures" in rows[-1] else {}),
@@ -125,6 +128,7 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, 
         "task",
         "class_names",
         "parameters",
+        "weighted",
     )
     tail = ("plan", "versions", "cpu", "system", "commit")
     return {
@@ -139,5 +143,5 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, 
         "over_seeds": {"final": spread, "best": peaks, "mean_last": lasts, "cost": costs},
         "cost": {key: value["mean"] for key, value in costs.items()},
         "config_hash": config_hash,
-        **{key: first[key] for key in tail},
+        **{key: first[key] for key in (*tail, *({"plugins", "module"} & first.keys()))},
     }

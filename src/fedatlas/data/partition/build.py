@@ -46,7 +46,12 @@ def make_partition(
     """
     labels = dataset.y_train.numpy()
     owners = None if dataset.client_train is None else dataset.client_train.numpy()
-    part = split(name, params, labels, owners, clients, seed, min_size, dataset.facts.get("owners", ""))
+    try:
+        part = split(name, params, labels, owners, clients, seed, min_size, dataset.facts.get("owners", ""))
+    except ConfigError as error:
+        if owners is None or name == "natural":
+            raise
+        raise ConfigError(f"{error} These rows have owners: partition.name = 'natural' makes each a client.") from None
     _check_inputs(part, dataset)
     info: dict[str, Any] = {"name": name, **part.info}
     if "owners" in info and dataset.client_names:

@@ -64,9 +64,11 @@ def draw_text(partition: Partition, labels: np.ndarray, class_names: Sequence[st
     """
     facts = describe(partition, labels, len(class_names))
     sizes, lines = facts["sizes"], []
-    widest = len(str(max(sizes)))
+    widest, names = len(str(max(sizes))), partition.info.get("names", ())
+    longest = max((len(str(name)) for name in names[:LINES]), default=0)
     for k in range(min(len(sizes), LINES)):
-        line = f"client {k:>{len(str(len(sizes) - 1))}}  {sizes[k]:>{widest}} rows  "
+        who = f" {names[k]:<{longest}}" if names else ""
+        line = f"client {k:>{len(str(len(sizes) - 1))}}{who}  {sizes[k]:>{widest}} rows  "
         if "histogram" not in facts:
             line += "█" * math.ceil(30 * sizes[k] / max(sizes))
         elif sizes[k]:

@@ -29,7 +29,14 @@ def error_blocks(subject: Subject) -> list[Block]:
 
 
 def _words(subject: Subject) -> list[Block]:
-    """What accuracy counts, where some classes are no words."""
+    """What accuracy counts, where rows have weights or some classes are no words."""
+    if subject.summary["weighted"]:
+        return [
+            Text(
+                "Every figure on the test rows counts a row by its survey weight: accuracy is a share of weight, not of rows. "
+                "Intervals take the rows as drawn independently of each other; strata, clusters and calibration are not taken into account."
+            )
+        ]
     found = subject.summary["final"].get("word_accuracy")
     if not found:
         return []
@@ -45,10 +52,11 @@ def _words(subject: Subject) -> list[Block]:
 
 def _matrix(subject: Subject) -> Figure:
     names, matrix = subject.summary["class_names"], subject.summary["final"]["confusion"]
-    cells = [[_cell(names, row, i, j) for j in range(len(row))] for i, row in enumerate(matrix)]
+    thing = ("of weight", "of weight") if subject.summary["weighted"] else ("row", "rows")
+    cells = [[_cell(names, row, i, j, thing) for j in range(len(row))] for i, row in enumerate(matrix)]
     how = (
         "Rows are the true classes, columns what the model said. Right answers lie on the diagonal. The stronger a cell's colour, "
-        f"the larger its share of the {where(subject.config)} of that true class; the number is how many rows."
+        f"the larger its share of the {where(subject.config)} of that true class; the number is {counted(subject)}."
     )
     text = csv_text(("true_class", *names), [(name, *row) for name, row in zip(names, matrix, strict=True)])
     draw = partial(_draw, names, cells, "Confusion matrix: true classes against predicted ones")
@@ -56,10 +64,15 @@ def _matrix(subject: Subject) -> Figure:
     return Figure(f"{subject.key}-confusion", "Confusion matrix", how, draw, text, widths)
 
 
-def _cell(names: Sequence[str], row: Sequence[float], i: int, j: int) -> Shaded:
+def counted(subject: Subject) -> str:
+    """What stands in the cells of a matrix."""
+    return "the sum of their survey weights" if subject.summary["weighted"] else "how many rows"
+
+
+def _cell(names: Sequence[str], row: Sequence[float], i: int, j: int, thing: tuple[str, str]) -> Shaded:
     total = sum(row)
     part = row[j] / total if total else 0.0
-    said = f"true {names[i]}, predicted {names[j]}: {count(row[j], 'row')} ({share(part)})"
+    said = f"true {names[i]}, predicted {names[j]}: {count(row[j], *thing)} ({share(part)})"
     return Shaded(max(part, 0.03) if row[j] else 0.0, f"{row[j]:.0f}" if row[j] else "", said)
 
 
@@ -103,7 +116,13 @@ def _table(subject: Subject) -> Table:
         figures.append(printed(recall[c], subject.at(f"final.per_class_accuracy.{c}")))
         rows.append([Cell(name), Cell("" if n is None else count(n)), *map(Cell, figures)])
         table.append((name, n, f1[c], precision, recall[c]))
-    head = [Cell("class"), Cell("rows"), Cell("F1"), Cell("precision"), Cell("recall")]
+    head = [
+        Cell("class"),
+        Cell("weight" if subject.summary["weighted"] else "rows"),
+        Cell("F1"),
+        Cell("precision"),
+        Cell("recall"),
+    ]
     text = csv_text(("class", "rows", "f1", "precision", "recall"), table)
     fold = f"The table of {count(len(names), 'class', 'classes')}" if len(names) > CLASSES_OPEN else ""
     return Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from markupsafe import Markup
@@ -131,8 +132,8 @@ def not_run(entry: Entry) -> list[int]:
 
 def _incomparable(entries: Sequence[Entry]) -> list[Block]:
     """A warning where the runs were not judged on the same rows."""
-    judged = {(e.summary["data"], str(e.config.data.test), e.config.evaluation.on) for e in entries}
-    if len(judged) == 1:
+    judged = [{s.summary["judged_on"] for s in e.subjects} for e in entries]  # of several seeds, each seed's
+    if all(one & other for one, other in combinations(judged, 2)):
         return []
     return [
         Text("These runs were judged on different rows: their figures cannot be compared one to one.", tone="notice")
@@ -223,7 +224,8 @@ def _figures(subject: Subject) -> Table:
         if k in final
     ]
     text = csv_text(("figure", "final", "best", "best_round", *(["test"] if test else [])), table)
-    return Table("figures", f"Figures on the {where(subject.config)}", head, rows, text)
+    flatters = "" if test else "; the best round is chosen by these rows, so that its figures are a little too good"
+    return Table("figures", f"Figures on the {where(subject.config)}{flatters}", head, rows, text)
 
 
 def _seeds(entry: Entry) -> Table:

@@ -75,6 +75,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
     data: dict[str, Any] = s.get("data_facts", {})
     return [
         ("data", ". ".join(dict.fromkeys(str(data[key]) for key in ("citation", "licence") if data.get(key)))),
+        ("read", str(data.get("read", ""))),
         ("units", str(data.get("units", ""))),
         (s["algorithm"], facts_text(s.get("algorithm_facts", {}))),
         ("engine", f"{plan['engine']}, step {plan['step']} ({plan['reason']})"),

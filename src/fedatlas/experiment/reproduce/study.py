@@ -292,8 +292,21 @@ def results_page(records: Sequence[Mapping[str, Any]]) -> str:
     return (
         "# Results\n\nPublished figures beside obtained ones, gate by gate, generated from `docs/results/*.json`.\n"
         "A gate that fails is a finding, not an error; what was found is said in the `.txt` beside the record.\n\n"
+        + overview(records)
         + "\n".join(page(record, "results/") for record in records)
     )
+
+
+def overview(records: Sequence[Mapping[str, Any]]) -> str:
+    """A line a record: how large it was run, and how its gates came out."""
+    lines = ["| experiment | run | runs | pass | FAIL | open | reported |", "|---|---|---|---|---|---|---|"]
+    for record in records:
+        words = [word(gate) for gate in record["gates"]]
+        counts = [str(words.count(outcome)) for outcome in ("pass", "FAIL", "open", "reported")]
+        there, whole = len(record["runs"]), sum(len(part["seeds"]) for part in record["parts"])
+        cells = [record["title"], record["smaller"] or "as published", f"{there} of {whole}", *counts]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", ""])
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

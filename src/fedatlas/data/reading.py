@@ -1,0 +1,70 @@
+"""How a table was read, in words, and what in it looks as if it was meant otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedatlas.data.dataset import Column
+from fedatlas.data.frame import Encoded, Roles, missing, numbers, texts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMED = 8  # columns or classes that are named; of more it is said how many
+MOSTLY = 0.8  # share of numbers among a column's cells from which its other cells look like marks
+FEW = 50  # rows below which that every value differs says nothing
+
+
+def in_words(roles: Roles, encoded: Encoded) -> str:
+    """Target, inputs and what is left out, for somebody who knows the table."""
+    classes = f" ({len(encoded.class_names)} classes: {listed(encoded.class_names)})" if encoded.class_names else ""
+    kind = classes or " (a number)"
+    plain = [column.name for column in encoded.schema if not column.categories]
+    named = [f"{c.name} ({len(c.categories)} categories)" for c in encoded.schema if c.categories]
+    inputs = [*([f"{listed(plain)} (numbers)"] if plain else []), *([listed(named)] if named else [])]
+    other = [f"{what} {name}" for what, name in (("owner", roles.client), ("weight", roles.weight)) if name]
+    said = [f"target {roles.label}{kind}", f"inputs {'; '.join(inputs)}", *other]
+    return "; ".join([*said, *([f"left out {listed(roles.drop)}"] if roles.drop else [])])
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(names[:NAMED])
+    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
+
+
+def doubts(table: pd.DataFrame, roles: Roles, schema: Iterable[Column]) -> list[str]:
+    """A sentence for each input that is likely no category, or no input at all."""
+    return [said for column in schema if (said := doubt(table[column.name], column, roles))]
+
+
+def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
+    """What is odd about one input; "" for nothing."""
+    if column.categories and column.name not in roles.categories:
+        said = texts(cells)
+        said = said[~missing(said)]
+        strange = said[[number_of(cell) is None for cell in said]]
+        if 0 < len(strange) <= (1 - MOSTLY) * len(said):
+            return (
+                f"Column '{column.name}' holds numbers but for '{strange[0]}' ({len(strange)} cells), so that it is read as "
+                f"{len(column.categories)} categories: leave such cells empty, or name the column in data.categories."
+            )
+        return ""
+    values = numbers(cells)
+    if values is None or len(values) < FEW:
+        return ""
+    whole = bool(np.isfinite(values).all() and (values == np.rint(values)).all())
+    if whole and len(np.unique(values)) == len(values):
+        return f"Column '{column.name}' has another whole number in every row, like a key: data.drop leaves it out."
+    return ""
+
+
+def number_of(cell: str) -> float | None:
+    """The number a cell holds, if it holds one."""
+    try:
+        return float(cell)
+    except ValueError:
+        return None

@@ -1,0 +1,137 @@
+"""How a table of one's own is read, and what is said of it: docs/data.md's example, doubtful columns, rows left out."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedatlas
+from fedatlas import Experiment, dry_run, run
+from fedatlas.errors import ConfigError
+from fedatlas.experiment import config
+from fedatlas.experiment.setup import set_up
+
+PAGE = Path(__file__).parent.parent / "docs" / "data.md"
+HEAD = ["id", "region", "size", "age", "tenure", "nace", "poor", "weight"]
+
+
+def households(path: Path, rows: int = 240, **changed: Any) -> Path:
+    """A table with the columns of docs/data.md; ``changed``: column -> cell of the i-th row."""
+    draw = random.Random(1)  # noqa: S311  (made-up rows)
+    lines = [",".join(HEAD)]
+    for i in range(rows):
+        cells = {
+            "id": str(i + 1),
+            "region": draw.choice(["North", "South", "East"]),
+            "size": str(draw.randint(1, 6)),
+            "age": str(draw.randint(18, 90)),
+            "tenure": draw.choice(["own", "rent", "free"]),
+            "nace": draw.choice(["01.1", "10.5"]),
+            "poor": draw.choice(["yes", "no"]),
+            "weight": f"{draw.uniform(50, 250):.1f}",
+        }
+        lines.append(",".join({**cells, **{name: cell(i) for name, cell in changed.items()}}[name] for name in HEAD))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def experiment(path: Path, **data: Any) -> Experiment:
+    """The page's experiment on that file."""
+    (path.parent / "page.toml").write_text(PAGE.read_text().split("```toml")[1].split("```")[0])
+    tables = config.read(path.parent / "page.toml").plain()
+    tables["data"] |= {"path": str(path), **data}
+    return Experiment.of(**{**tables, "rounds": 2})
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    chosen = experiment(households(tmp_path / "h.csv"))
+    found = dry_run(chosen)
+    said = (
+        "target poor (2 classes: no, yes); inputs size, age (numbers); tenure (3 categories), nace (2 categories); owner region; "
+        "weight weight; left out id"
+    )
+    assert (found["read"], found["notices"]) == (said, [])
+    done = run(chosen, out=tmp_path / "run", baselines=False)
+    assert [row["name"] for row in done.summary["per_client"]] == ["East", "North", "South"]
+    page = (done.path / "report.html").read_text()
+    assert "counts a row by its survey weight" in page
+    assert "the sum of their survey weights" in page
+    assert said in page
+    for words in ("sums of each column", "the categories it holds", "counts of cells below thresholds"):
+        assert words in page
+
+
+@pytest.mark.parametrize(
+    ("changed", "data", "said"),
+    [
+        ({"age": lambda i: "n.d." if i % 20 == 0 else str(20 + i % 60)}, {}, "Column 'age' holds numbers but for 'n.d.' (12 cells)"),
+        ({}, {"drop": []}, "Column 'id' has another whole number in every row, like a key"),
+        (
+            {"age": lambda i: "" if i % 20 == 0 else str(20 + i % 60)},
+            {"missing": "drop"},
+            "12 training rows with missing values were left out",
+        ),
+        (
+            {"poor": lambda i: "" if i % 80 == 0 else "yes" if i % 3 else "no"},
+            {"missing": "drop"},
+            "3 rows without a target, an owner or a weight were left out.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_looks_odd_is_said(changed: dict[str, Any], data: dict[str, Any], said: str, tmp_path: Path) -> None:
+    chosen = experiment(households(tmp_path / "h.csv", **changed), **data)
+    notices = set_up(chosen.config, 1).notices
+    assert [said in notice for notice in notices] == [True]
+
+
+def test_the_training_rows_are_no_test_rows(tmp_path: Path) -> None:
+    path = households(tmp_path / "h.csv")
+    with pytest.raises(ConfigError, match="holds the training rows"):
+        set_up(experiment(path, test=str(path)).config, 1)
+
+
+def test_runs_on_different_rows_are_not_compared_without_a_word(tmp_path: Path) -> None:
+    """Another label, another share of the rows: neither name nor place of the data tells them apart."""
+    path = households(tmp_path / "h.csv")
+    for name, data in (("one", {}), ("same", {}), ("other", {"label": "tenure"})):
+        run(experiment(path, **data), out=tmp_path / name, baselines=False)
+    said = "These runs were judged on different rows"
+    assert said not in fedatlas.report([tmp_path / "one", tmp_path / "same"]).read_text()
+    assert said in fedatlas.report([tmp_path / "one", tmp_path / "other"]).read_text()
+
+
+def test_owners_without_the_partition_for_them_are_told_of_it(tmp_path: Path) -> None:
+    path = households(tmp_path / "h.csv", rows=60, poor=lambda i: "yes" if i < 8 else "no")
+    chosen = experiment(path).config.plain() | {"partition": {"name": "majority_even", "clients": 12}}
+    with pytest.raises(ConfigError, match=r"partition.name = 'natural' makes each a client"):
+        set_up(config.parse(chosen), 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data.path=h.csv"], "data.path: this key is for files of one's own; add data.name=file."),
+        (["data.name=h.csv"], "a file of one's own is data.name = 'file' with data.path = 'h.csv'."),
+        (["algorithm.mu=0.1"], "algorithm.mu: 'fedavg' has no such key; those that have: fedprox"),
+        (["local.learning_rate=0.1"], "unknown key 'local.learning_rate': it is called 'local.lr' here."),
+        (["algorithm=fedavg"], "'algorithm=fedavg': write algorithm.name=fedavg."),
+    ],
+)
+def test_common_mistakes_are_answered_with_what_was_meant(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        set_up(config.read(None, words), 1)
+    assert said in str(refused.value)
+
+
+def test_a_file_of_data_is_no_experiment(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds data, not an experiment: data.name=file data.path="):
+        config.read(households(tmp_path / "h.csv"))
+    with pytest.raises(ConfigError, match="write key=value without spaces"):
+        config.read(tmp_path / "rounds", ["=", "5"])
+    with pytest.raises(ConfigError, match=r"ends with .svg"):
+        fedatlas.partition(Experiment.of(), out=tmp_path / "p.png")
+    assert json.loads(json.dumps(dry_run(Experiment.of(rounds=1))))["read"] == ""
