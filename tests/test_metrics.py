@@ -16,7 +16,7 @@ from fedatlas.experiment import config
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.setup import set_up
 from fedatlas.metrics.fairness import client_summary, drift_correlation, squared_distances
-from fedatlas.metrics.intervals import bootstrap, mean_last, over_seeds
+from fedatlas.metrics.intervals import bootstrap, differences, mean_last, over_seeds
 from fedatlas.metrics.quality import (
     accuracy,
     auc,
@@ -383,3 +383,22 @@ def test_mean_last_takes_a_hundredth_of_the_rounds(rounds, window):
 def test_mean_last_skips_rounds_that_were_not_evaluated():
     assert mean_last([0.0] * 298 + [None, 0.4, 0.6]) == pytest.approx(0.5)
     assert mean_last([0.1, None]) is None
+
+
+def test_a_difference_is_judged_on_rows_drawn_alike_for_both() -> None:
+    """Equal to the bootstrap of the difference itself; a shift of every row has no spread at all, however much the rows have."""
+    stream = np.random.default_rng(3)
+    one, other, weight = stream.random((2, 60)), stream.random((1, 60)), stream.uniform(0.5, 2.0, 60)
+    low, high = differences(one, other, weight, 7, "gain")
+    for column in (0, 1):
+
+        def figure(counts: np.ndarray, column: int = column) -> float:
+            return float(counts * weight @ (one[column] - other[0])) / float(counts @ weight)
+
+        expected = bootstrap(figure, 60, 7, "gain")
+        assert (low[column], high[column]) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    shifted = differences(one + 0.25, one, weight, 7, "gain")
+    assert shifted == pytest.approx(np.full((2, 2), 0.25), abs=1e-12)
+    roots = differences(4 * one, one, weight, 7, "gain", root=True)
+    plain = differences(one, np.zeros((1, 60)), weight, 7, "gain", root=True)
+    assert roots == pytest.approx(plain, abs=1e-12)  # 2 sqrt(m) - sqrt(m)

@@ -113,6 +113,8 @@ def test_the_table_of_gains_is_the_summary(runs: dict[str, Path], reports: dict[
                     known[part][k] for k in ("value", "low", "high")
                 ]
             assert float(row["gain"]) == sign * (known["federated"]["value"] - known["local_only"]["value"])
+            assert [float(row[k]) for k in ("gain_low", "gain_high")] == [known["gain"][k] for k in ("low", "high")]
+            assert float(row["gain_low"]) <= float(row["gain"]) <= float(row["gain_high"])
 
 
 def test_the_verdict_counts_who_gains(runs: dict[str, Path], reports: dict[str, Path]) -> None:

@@ -53,7 +53,7 @@ def sentence(setup: Setup) -> str:
     held = setup.partition.sizes
     rows = f"{min(held):,} to {max(held):,}" if min(held) != max(held) else f"{held[0]:,}"
     return (
-        f"{len(held)} clients with {rows} rows of {d.name} each ({c.partition.name}), {setup.algorithm.name} "
+        f"{len(held)} clients with {rows} rows of {d.facts.get('called', d.name)} each ({c.partition.name}), {setup.algorithm.name} "
         f"over {count(c.rounds, 'round')}, model {', '.join(setup.several) or c.model.name}, seed {setup.seed}"
     )
 

@@ -53,11 +53,11 @@ def load_file(
             raise ConfigError(
                 "data.test: a folder of pictures is tested on its 'test' folder or on a fraction of it, not on a file."
             )
-        return load_pictures(where, size)
+        return load_pictures(where, size).with_facts(called=where.name)
     if not where.exists():
         seen = "" if where.is_absolute() else f" in '{Path.cwd()}', from where a relative path is taken"
         raise DataError(f"data.path: there is no file or folder '{path}'{seen}.")
-    facts: dict[str, Any] = {"files": [{"file": where.name, "sha256": sha256(where)}]}
+    facts: dict[str, Any] = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
     if where.suffix == ".npz":
         _only(given, "a .npz")
         return load_arrays(where, task, request.test_file).with_facts(**facts)

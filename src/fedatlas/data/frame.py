@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 MISSING = ("", "na", "nan", "null")
 MOST_CATEGORIES = 256  # a text column with more is a name or a date, not a category
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 MOST_CLASSES = 20  # a target of whole numbers with more values is a number
 
 TaskChoice = Literal["auto", "classes", "numbers"]
@@ -207,8 +209,10 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
     gone = missing(cells)
     categories, codes = np.unique(cells[~gone], return_inverse=True)
     if len(categories) > MOST_CATEGORIES:
+        commas = next((cell for cell in categories if DECIMAL_COMMA.fullmatch(cell)), "")
+        advice = f"numbers such as '{commas}' want a decimal point" if commas else "leave it out with data.drop"
         raise DataError(
-            f"{source}: column '{name}' has {len(categories)} different texts, too many for categories; leave it out with data.drop."
+            f"{source}: column '{name}' has {len(categories)} different texts, too many for categories; {advice}."
         )
     out = np.full(len(cells), np.nan, np.float32)
     out[~gone] = codes
@@ -253,7 +257,15 @@ def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
     """Survey weights: finite numbers, none negative, not all zero."""
     values = numbers(column)
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
-        raise DataError(f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0.")
+        odd = [
+            cell
+            for cell, value in zip(texts(column), values if values is not None else [], strict=False)
+            if not value >= 0
+        ]
+        raise DataError(
+            f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0"
+            + (f"; it has '{odd[0]}'." if odd else "; texts such as '151,3' are none." if values is None else ".")
+        )
     return torch.from_numpy(values.astype(np.float32))
 
 

@@ -79,7 +79,7 @@ _EMNIST = "G. Cohen, S. Afshar, J. Tapson and A. van Schaik, EMNIST: extending M
 _GREY = "divided by 255"
 _COLOUR = "(p / 255 - mean) / sd per channel, mean .4914 .4822 .4465, sd .2023 .1994 .2010"
 _TABLE = "numbers standardised over all clients from sums (federated), categories one-hot"
-_OWNED = "the user's own"
+OWNED = "the user's own"
 
 _FIXED = (
     Source(
@@ -239,11 +239,11 @@ _FIXED = (
         "file",
         "your own .npz, .csv[.gz], .tsv, .parquet or folder of pictures",
         load_file,
-        _OWNED,
-        _OWNED,
-        _OWNED,
+        OWNED,
+        OWNED,
+        OWNED,
         "as in the file",
-        _OWNED,
+        OWNED,
         'client = "column", or client_train in a .npz',
         f"tables: {_TABLE}; pictures divided by 255; float arrays as they are",
         own_test=False,

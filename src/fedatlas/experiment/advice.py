@@ -87,6 +87,8 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
         out.append("failures.stragglers is not used: a straggler runs 1 to local.epochs epochs, and that is 1 here.")
     if not config.failures.stragglers and altered(config.failures, "straggler_policy"):
         out.append("failures.straggler_policy is not used: failures.stragglers = 0.")
+    if config.cohort.fraction == 0 and config.cohort.size is None:
+        out.append("cohort.fraction = 0 is one client a round (McMahan's C = 0).")
     if config.failures.dropout == 1:
         out.append("failures.dropout = 1: nobody ever returns, and the model stays as it is.")
     usual = defaults(find("algorithms", ALGORITHMS, config.algorithm.name))

@@ -57,6 +57,9 @@ class Evaluator:
     def __init__(self, setup: Setup, threads: int = 1) -> None:
         self.setup, self.threads = setup, threads
         self.rows = judged_rows(setup)
+        self.judged: dict[
+            str, np.ndarray
+        ] = {}  # from `per_client`: ``score-K`` and ``weight-K`` of the rows, without K where common
         self._last: tuple[tuple[int, ...], Trained, Rows, Scores] | None = None
         self._seen: OrderedDict[tuple[int, ...], tuple[Trained, dict[str, Any]]] = OrderedDict()
         self._modules: dict[str, list[nn.Module]] = {}
@@ -180,6 +183,7 @@ class Evaluator:
         Judged on its own held-out rows where ``evaluation.clients`` keeps some, else on the common evaluation rows.
         """
         out: list[dict[str, Any]] = []
+        self.judged.clear()
         names = self.setup.partition.info.get("names", ())
         common = None  # one model on the same rows for everybody: one figure
         for k in sorted(self.setup.sizes):
@@ -188,7 +192,11 @@ class Evaluator:
             found = None if held else common
             if found is None:
                 shared = not held and not self.setup.personal
-                found = self.interval(model_of(k), rows, *(("test",) if shared else ("client", k)))
+                model, which = model_of(k), "" if shared else f"-{k}"
+                found = self.interval(model, rows, *(("test",) if shared else ("client", k)))
+                score, own = self._scored(model, rows)
+                self.judged[f"score{which}"] = score.astype(np.float32)
+                self.judged[f"weight{which if held else ''}"] = own.astype(np.float32)
             if not held and not self.setup.personal:
                 common = found
             named = {"name": names[k]} if names else {}
@@ -201,14 +209,7 @@ class Evaluator:
 
     def interval(self, model: Trained, rows: Rows, *key: int | str) -> intervals.Interval:
         """The headline figure with its bootstrap interval over rows."""
-        predicted = self.scores(model, rows).predicted
-        own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
-        if self.numbers:
-            sd = self.setup.dataset.target_sd
-            score = (sd * (predicted - rows.y.double())).square().numpy()
-        else:
-            right, counted = self._right(predicted, rows.y)
-            score, own = right, own * counted
+        score, own = self._scored(model, rows)
 
         def figure(weight: np.ndarray) -> float | None:
             total = float(weight @ own)
@@ -216,6 +217,16 @@ class Evaluator:
             return mean if mean is None or not self.numbers else mean**0.5
 
         return intervals.bootstrap(figure, rows.n, self.setup.seed, *key)
+
+    def _scored(self, model: Trained, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Per row: what the headline figure is a weighted mean of (rightness, or squared error), and its weight."""
+        predicted = self.scores(model, rows).predicted
+        own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
+        if self.numbers:
+            sd = self.setup.dataset.target_sd
+            return (sd * (predicted - rows.y.double())).square().numpy(), own
+        right, counted = self._right(predicted, rows.y)
+        return right, own * counted
 
     def detail(self, model: Trained) -> dict[str, Any]:
         """What the report shows of the final model: confusion matrix, intervals, and for two classes AUC, log-loss, calibration."""

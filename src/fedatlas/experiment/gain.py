@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedatlas.data.batches import examples_of
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.config import ExperimentConfig, parse
-from fedatlas.experiment.record import RunFolder
+from fedatlas.experiment.record import JUDGED, RunFolder
 from fedatlas.metrics.fairness import client_summary
+from fedatlas.metrics.intervals import differences
 
 BASELINES = ("local_only", "centralised")
 CHEAP = 2e12  # floating-point operations: about half a minute on one core of 2020
@@ -49,8 +52,13 @@ def gain(run: Path) -> dict[str, Any] | None:
         return None
     by_client = {name: {row["client"]: row for row in part["per_client"]} for name, part in parts.items()}
     first = by_client["federated"]
+    known = won(run, parts["federated"]) if "local_only" in parts else {}
     rows = [
-        {**{key: first[k][key] for key in ("client", "train_rows", "test_rows", "own_rows")}, **_values(by_client, k)}
+        {
+            **{key: first[k][key] for key in ("client", "train_rows", "test_rows", "own_rows")},
+            **_values(by_client, k),
+            **({"gain": known[k]} if k in known else {}),
+        }
         for k in sorted(first)
     ]
     summary = {name: _summary(part["per_client"], part["task"]) for name, part in parts.items()}
@@ -59,6 +67,33 @@ def gain(run: Path) -> dict[str, Any] | None:
         "clients": rows,
         "summary": summary,
     }
+
+
+def won(run: Path, summary: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    """client -> 95% interval of what it has more together than alone, {low, high}; the test rows drawn alike for both sides.
+
+    Accuracy won, or error avoided. {} where the scores of the rows were too many to be kept.
+    """
+    together, alone = (RunFolder(folder).arrays(JUDGED) for folder in (run, baseline_path(run, "local_only")))
+    numbers, seed = summary["task"] == "numbers", summary["seed"]
+    clients = [
+        row["client"] for row in summary["per_client"] if row["train_rows"] and f"score-{row['client']}" in alone
+    ]
+    common = [k for k in clients if f"weight-{k}" not in alone]
+    out: dict[int, dict[str, float]] = {}
+    for group in ([common] if common else []) + [[k] for k in clients if k not in common]:
+        own = f"-{group[0]}" if group is not common else ""
+        if f"weight{own}" not in together:
+            return {}
+        sides = [
+            np.stack([side[f"score-{k}" if f"score-{k}" in side else "score"] for k in group])
+            for side in (together, alone)
+        ]
+        one, other = reversed(sides) if numbers else sides
+        key = ("gain", group[0]) if own else ("gain",)
+        low, high = differences(one, other, together[f"weight{own}"], seed, *key, root=numbers)
+        out |= {k: {"low": float(a), "high": float(b)} for k, a, b in zip(group, low, high, strict=True)}
+    return out
 
 
 def _values(by_client: Mapping[str, Mapping[int, Mapping[str, Any]]], client: int) -> dict[str, Any]:

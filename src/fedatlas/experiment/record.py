@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import tomli_w
 from safetensors.torch import save
 from torch import Tensor
@@ -21,6 +23,7 @@ from fedatlas.experiment.files import disk_error, write_bytes, write_json, write
 
 Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+JUDGED = "judged.npz"  # of each row that the final models are judged on: score and weight
 LOCK = "lock"  # there while a process writes the run
 OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
 
@@ -161,6 +164,19 @@ class RunFolder:
     def save_model(self, name: str, state: Mapping[str, Tensor]) -> None:
         """A state dict under torch's names and layout."""
         write_bytes(self.path / name, save(dict(state)))
+
+    def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """A .npz, compressed."""
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **dict(arrays))
+        write_bytes(self.path / name, content.getvalue())
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """What `save_arrays` wrote; {} where there is none."""
+        if not (self.path / name).exists():
+            return {}
+        with np.load(self.path / name, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
 
     def write_json(self, name: str, value: Any) -> None:
         """A file of the run, whole."""

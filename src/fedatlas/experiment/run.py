@@ -25,7 +25,7 @@ from fedatlas.experiment.drift import Drift
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.fingerprint import fingerprint
 from fedatlas.experiment.personal import models_of, used_by
-from fedatlas.experiment.record import SUMMARY, RunFolder, Start, file_of
+from fedatlas.experiment.record import JUDGED, SUMMARY, RunFolder, Start, file_of
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up, test_rows
 from fedatlas.experiment.summary import planted_groups, summarise
@@ -37,6 +37,7 @@ Row = dict[str, Any]
 LOST = (
     "The clients' own models of that round are gone (checkpoint.every = 1 keeps them): there are no figures of theirs."
 )
+KEPT = 20_000_000  # scores of rows that are kept at most
 MODULE = "module.json"  # there for runs with a network of one's own
 
 
@@ -395,6 +396,9 @@ def write_end(
     summary["per_client"] = (
         without_models(simulation) if lost else simulation.evaluator.per_client(simulation.client_model)
     )
+    scores = {} if lost else simulation.evaluator.judged
+    if sum(x.size for x in scores.values()) <= KEPT:
+        folder.save_arrays(JUDGED, scores)
     if simulation.setup.algorithm.clusters is not None:
         found = simulation.setup.algorithm.clusters(simulation.server)
         summary["clusters"] = cluster_figures(found, planted_groups(simulation.setup.partition))

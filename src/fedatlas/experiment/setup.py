@@ -118,14 +118,14 @@ def make_algorithm(config: ExperimentConfig) -> Algorithm:
     """The algorithm named by ``[algorithm]``, its parameters checked against the builder's signature."""
     builder = find("algorithms", ALGORITHMS, config.algorithm.name)
     given = config.algorithm.parameters()
+    if "weights" in given and "weights" not in arguments("algorithm", builder, {}):
+        name = config.algorithm.name
+        raise ConfigError(f"algorithm.weights: '{name}' sets its own weights; remove the key.")
     for key in given.keys() - keywords(builder).keys():
         if able := [name for name, each in ALGORITHMS.items() if key in keywords(each)]:
             raise ConfigError(
                 f"algorithm.{key}: '{config.algorithm.name}' has no such key; those that have: {', '.join(able)}."
             )
-    if "weights" in given and "weights" not in arguments("algorithm", builder, {}):
-        name = config.algorithm.name
-        raise ConfigError(f"algorithm.weights: '{name}' sets its own weights; remove the key.")
     made = builder(**arguments("algorithm", builder, given))
     if not isinstance(made, Algorithm):
         raise ConfigError(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.rng import numpy_stream
+
+TOGETHER = 50  # draws that are in memory at once
 
 
 class Interval(NamedTuple):
@@ -56,6 +58,32 @@ def bootstrap(
         return Interval(estimate, None, None, level)
     low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
     return Interval(estimate, float(low), float(high), level)
+
+
+def differences(
+    one: NDArray[np.floating[Any]],
+    other: NDArray[np.floating[Any]],
+    weight: NDArray[np.floating[Any]],
+    seed: int,
+    *key: int | str,
+    root: bool = False,
+    draws: int = 1000,
+    level: float = 0.95,
+) -> NDArray[np.float64]:
+    """Percentile intervals of how much larger a weighted mean of ``one`` is than that of ``other``, (2, columns): low, high.
+
+    ``one``, ``other`` (columns, n): scores of the same n rows, drawn alike for both (paired bootstrap); one column stands for all.
+    ``weight`` (n,); ``root``: of the roots of the means (errors). The draws come from the stream (seed, ``bootstrap``, key).
+    """
+    n, stream, found = len(weight), numpy_stream(seed, "bootstrap", *key), []
+    for start in range(0, draws, TOGETHER):
+        many = range(min(TOGETHER, draws - start))
+        drawn = np.stack([np.bincount(stream.integers(n, size=n), minlength=n) for _ in many]) * weight
+        total = drawn.sum(1, keepdims=True)
+        means = [drawn @ scores.T.astype(np.float64) / np.where(total, total, np.nan) for scores in (one, other)]
+        found.append(np.sqrt(means[0]) - np.sqrt(means[1]) if root else means[0] - means[1])
+    ends = np.nanquantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return np.asarray(ends, dtype=np.float64)
 
 
 def over_seeds(values: Sequence[float | None]) -> Spread:

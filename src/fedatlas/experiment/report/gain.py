@@ -120,11 +120,10 @@ def gained(subject: Subject, row: Mapping[str, Any]) -> float | None:
     return float(alone - together if subject.numbers else together - alone)
 
 
-def _apart(row: Mapping[str, Any]) -> bool:
-    """Whether the intervals alone and together do not touch."""
-    a, b = row["local_only"], row["federated"]
-    ends = (a["low"], a["high"], b["low"], b["high"])
-    return None not in ends and (a["high"] < b["low"] or b["high"] < a["low"])
+def _certain(row: Mapping[str, Any]) -> bool:
+    """Whether the interval of the gain leaves out 0."""
+    found = row.get("gain")
+    return found is not None and bool(found["low"] > 0 or found["high"] < 0)
 
 
 def _verdict(subject: Subject, gains: Gains) -> Markup | str:
@@ -153,8 +152,8 @@ def _sure(rows: Sequence[Mapping[str, Any]]) -> str:
     """For how many of the clients the difference is beyond what the choice of test rows explains."""
     if not rows:
         return ""
-    sure = sum(map(_apart, rows))
-    return f" (for {count(sure) if sure else 'none'} of them the two 95% intervals lie apart)"
+    sure = sum(map(_certain, rows))
+    return f" (for {count(sure) if sure else 'none'} of them by more than the choice of test rows explains)"
 
 
 def _method(subject: Subject, gains: Gains) -> Markup:
@@ -237,13 +236,17 @@ def _table(subject: Subject, gains: Gains) -> Table:
             _value(subject, row, part, f"{root}.{i}.{part}" if root == "gain.clients" else f"{root}.{i}")
             for part in gains.parts
         ]
-        last = [Cell(signed(gained(subject, row)))] if both else []
+        between = row.get("gain", {"low": None, "high": None})
+        last = (
+            [Cell(signed(gained(subject, row)), interval_note(between["low"], between["high"], signed))] if both else []
+        )
         body.append([Cell(subject.name(row["client"])), Cell(count(row["train_rows"]), optional=True), *cells, *last])
     head = [Cell("client"), Cell("rows", optional=True), *(Cell(PARTS[p], LONG[p]) for p in gains.parts)]
     head += [Cell("gain", "less error" if subject.numbers else "")] if both else []
     less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
     title = NAMES[subject.headline]
-    caption = f"{capital(title)} of every client{less}, below it the 95% bootstrap interval"
+    paired = "; of the gain the interval of the difference, the same test rows drawn for both" if both else ""
+    caption = f"{capital(title)} of every client{less}, below it the 95% bootstrap interval{paired}"
     folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
     foot = _foot(subject, gains, both) if not folded else []
     return Table(f"{subject.key}-gain-table", caption, head, body, _csv(subject, gains), foot, folded)
@@ -266,10 +269,16 @@ def _foot(subject: Subject, gains: Gains, both: bool) -> list[list[Cell]]:
             Cell(name),
             Cell("", optional=True),
             *(Cell(printed(gains.summary[p][key], subject.at(f"gain.summary.{p}.{key}"))) for p in gains.parts),
-            *([Cell("")] if both else []),
+            *([Cell(signed(mean_gain(subject, gains)) if key == "mean" else "")] if both else []),
         ]
         for key, name in names.items()
     ]
+
+
+def mean_gain(subject: Subject, gains: Gains) -> float | None:
+    """The clients' mean gain."""
+    known = [found for row in gains.rows if (found := gained(subject, row)) is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _value(subject: Subject, row: Mapping[str, Any], part: str, place: str) -> Cell:
@@ -294,8 +303,8 @@ def _csv(subject: Subject, gains: Gains) -> str:
             row["train_rows"],
             row["test_rows"],
             *(row[p][e] for p in gains.parts for e in ends),
-            *([gained(subject, row)] if both else []),
+            *([gained(subject, row), *(row.get("gain", {}).get(e) for e in ("low", "high"))] if both else []),
         ]
         for row in gains.rows
     ]
-    return csv_text([*head, "gain"] if both else head, rows)
+    return csv_text([*head, "gain", "gain_low", "gain_high"] if both else head, rows)

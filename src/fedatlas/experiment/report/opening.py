@@ -37,7 +37,7 @@ def title(entries: Sequence[Entry]) -> str:
     if len(entries) > 1:
         return f"{len(entries)} runs compared"
     s = entries[0].subjects[0].summary
-    return f"{s['algorithm']} on {s['data']}"
+    return f"{s['algorithm']} on {data_name(s)}"
 
 
 def sentence(entry: Entry) -> Markup:
@@ -61,7 +61,7 @@ def sentence(entry: Entry) -> Markup:
         s["algorithm"],
         s["model"],
         sizes_text(s),
-        s["data"],
+        data_name(s),
         count(s["clients"], "client"),
         held_text(s["partition_facts"]["sizes"]),
         s["partition"],
@@ -69,6 +69,11 @@ def sentence(entry: Entry) -> Markup:
         part,
         seeds,
     )
+
+
+def data_name(summary: Mapping[str, Any]) -> str:
+    """What people call the data: a file of one's own by its name."""
+    return str(summary["data_facts"].get("called", summary["data"]))
 
 
 def sizes_text(summary: Mapping[str, Any]) -> str:

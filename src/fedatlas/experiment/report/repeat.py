@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from fedatlas.data.sources import OWNED
 from fedatlas.experiment.gain import BASELINES
 from fedatlas.experiment.report.blocks import Block, Code, Facts, Text
 from fedatlas.experiment.report.source import Entry, Subject
@@ -64,7 +65,7 @@ def repeat_blocks(entry: Entry) -> list[Block]:
         Text("Save the configuration below as experiment.toml and run the command. Same plan and versions: same bits."),
         Code(f"{entry.key}-command", "Command", command),
         Code(f"{entry.key}-config", "Configuration, every key", entry.config_text, "experiment.toml"),
-        Facts([(term, value) for term, value in _facts(entry.subjects[0]) if value]),
+        Facts([(term, value) for term, value in _facts(entry.subjects[0]) if value and value != OWNED]),
     ]
 
 
