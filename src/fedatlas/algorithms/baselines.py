@@ -30,7 +30,9 @@ from fedatlas.tree import Tree
 
 
 def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Algorithm:
-    """theta <- SGD on the union of all rows, from the same initial model.
+    """All rows in one place: what federations are compared with from above.
+
+    theta <- SGD on the union of all rows, from the same initial model.
 
     ``auto`` and ``samples``: as many examples a round as the federation's cohort draws, E epochs where all take part and none
     is a straggler; ``epochs``: what ``[local]`` says, whoever takes part.
@@ -61,7 +63,10 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
 
 
 def local_only() -> Algorithm:
-    """w_k <- local SGD from client k's own last model; nothing is shared."""
+    """Every client alone: what federations are compared with from below.
+
+    w_k <- local SGD from client k's own last model; nothing is shared.
+    """
 
     def own(message: Message, client: State) -> Tree:
         return Tree({**client["model"], **client.get("buffers", {})})  # with the statistics of its batch norm

@@ -57,7 +57,10 @@ def cfl(
     linkage: Linkage = "single",
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """theta_c <- mean of the cluster's local models; clusters that disagree at rest are split in two."""
+    """Splits clients whose updates disagree at rest in two: for groups that nobody knows beforehand.
+
+    theta_c <- mean of the cluster's local models; clusters that disagree at rest are split in two.
+    """
     how = Rule(eps1, eps2, gamma, linkage, weights)
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

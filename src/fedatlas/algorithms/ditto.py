@@ -24,7 +24,10 @@ from fedatlas.weighting import Weighting, weighting
 
 
 def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "samples") -> Algorithm:
-    """w <- sum p_k w_k; v_k <- v_k - eta (g + lam (v_k - w_t))."""
+    """A model of its own for each client, held near the common one.
+
+    w <- sum p_k w_k; v_k <- v_k - eta (g + lam (v_k - w_t)).
+    """
 
     def direction(g: Tree, v: Tree, message: Message, client: State, facts: Facts) -> Tree:
         pull: Tree = lam * (v - message["model"])

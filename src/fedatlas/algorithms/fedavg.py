@@ -21,12 +21,18 @@ from fedatlas.weighting import Weighting, weighting
 
 
 def fedavg(*, weights: Weighting = "samples") -> Algorithm:
-    """w <- sum p_k w_k after E local epochs."""
+    """Averages local models after some local epochs: what all others are measured by.
+
+    w <- sum p_k w_k after E local epochs.
+    """
     return Algorithm("fedavg", weigh=weighting(weights), family="averaging")
 
 
 def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
-    """w <- w - eta sum p_k grad F_k(w): one exact gradient a client and round."""
+    """One exact gradient a client and round: the slow reference of the others.
+
+    w <- w - eta sum p_k grad F_k(w): one exact gradient a client and round.
+    """
     fixes = {
         "local.epochs": 1,
         "local.batch_size": 0,
@@ -38,7 +44,10 @@ def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
 
 
 def fedavgm(*, server_lr: Rate = 1.0, beta: Decay = 0.9, weights: Weighting = "samples") -> Algorithm:
-    """Delta = sum p_k w_k - w;  v <- beta v + Delta;  w <- w + eta_g v."""
+    """FedAvg with momentum on the server: steadier where few clients take part.
+
+    Delta = sum p_k w_k - w;  v <- beta v + Delta;  w <- w + eta_g v.
+    """
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
         return {**keep_model(models, facts), "v": models["global"].zeros()}

@@ -48,7 +48,10 @@ MEAN, VAR, COUNT = "running_mean", "running_var", "positions"
 
 
 def fedbn(*, weights: Weighting = "samples") -> Algorithm:
-    """w <- sum p_k w_k, but for each client's own batch-norm layers."""
+    """FedAvg but for each client's own batch-norm layers: for inputs that are scaled or lit differently.
+
+    w <- sum p_k w_k, but for each client's own batch-norm layers.
+    """
     return local_norms(fedavg(weights=weights))._replace(name="fedbn", family="personalisation")
 
 

@@ -62,7 +62,10 @@ def feddf(
     temperature: Positive = 1.0,
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """x_g <- sum p_k x_k; then x_g <- the mean logits of all x_k, on public rows."""
+    """Averages models of one architecture, then teaches each by the mean of all on public rows.
+
+    x_g <- sum p_k x_k; then x_g <- the mean logits of all x_k, on public rows.
+    """
     fit = distance("kl", temperature)
 
     def objective(

@@ -30,7 +30,10 @@ from fedatlas.weighting import uniform
 def feddyn(
     *, alpha: Positive = 0.01, alpha_by_size: bool = False, variant: Literal["paper", "fedseq_code"] = "paper"
 ) -> Algorithm:
-    """w <- w - eta (g - g_k + alpha (w - w_t)); the server moves the mean by -h/alpha."""
+    """Bends each client's loss so that all agree on the common optimum: for unlike clients and much local work.
+
+    w <- w - eta (g - g_k + alpha (w - w_t)); the server moves the mean by -h/alpha.
+    """
     paper = variant == "paper"
     if alpha_by_size and not paper:
         raise ConfigError("algorithm.alpha_by_size: the variant 'fedseq_code' has one alpha for all; remove the key.")

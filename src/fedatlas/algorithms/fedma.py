@@ -76,11 +76,12 @@ def fedma(
     last_epochs: Count = 0,
     last_weight_decay: Rate | None = None,
 ) -> Algorithm:
-    """W_l: matched, averaged units, layer by layer. ``sigma2``, ``sigma0_2``: variance of a client's units, of the atoms.
+    """Matches the units of clients' networks before it averages them, layer by layer: for networks that learnt apart.
 
-    Atoms are drawn around 0, biases around ``mu0_bias``; ``gamma``: how freely units are added; ``averaging = "map"``: the mean is
-    drawn towards the prior. Retraining takes ``retrain_lr`` times ``local.lr``, that of the last layer alone ``last_lr`` times,
-    for ``last_epochs`` (0: as many) and with a weight decay of its own where one is given.
+    ``sigma2``, ``sigma0_2``: variance of a client's units, of the atoms, which are drawn around 0, biases around ``mu0_bias``;
+    ``gamma``: how freely units are added; ``averaging = "map"``: the mean is drawn towards the prior. Retraining takes
+    ``retrain_lr`` times ``local.lr``, that of the last layer alone ``last_lr`` times, for ``last_epochs`` (0: as many) and with
+    a weight decay of its own where one is given.
     """
 
     def merge(layer: Layer, local: Mapping[int, Tree], rng: np.random.Generator) -> tuple[Tree, dict[int, Tensor]]:

@@ -63,7 +63,10 @@ def fedmd(
     start_epochs: Count = 20,
     private_epochs: Count = 50,
 ) -> Algorithm:
-    """f~ = (1/m) sum f_k on public rows; f_k <- f~ by ``digest``, then its own rows again."""
+    """Clients with networks of any kind agree on class scores of public rows; no model is sent.
+
+    f~ = (1/m) sum f_k on public rows; f_k <- f~ by ``digest``, then its own rows again.
+    """
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         like = next(iter(next(iter(models.values())).values()))

@@ -32,7 +32,10 @@ def a_norm(tau: int, rho: float, eta_mu: float) -> float:
 
 
 def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
-    """w <- w - tau_eff sum p_k (w_t - w_k) / |a_k|."""
+    """Divides each client's move by its steps before averaging: for clients that do unequal amounts of work.
+
+    w <- w - tau_eff sum p_k (w_t - w_k) / |a_k|.
+    """
 
     def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:
         pull: Tree = message["mu"] * (w - message["model"])

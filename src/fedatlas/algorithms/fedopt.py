@@ -85,7 +85,10 @@ def fedadagrad(
     v_init: VInit = "tau2",
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """v <- v + Delta^2."""
+    """FedAvg with Adagrad's step on the server: a rate for each weight that shrinks where it has moved.
+
+    v <- v + Delta^2.
+    """
     return fedopt("fedadagrad", torch.add, server_lr, tau, beta1, None, v_init, False, weights)
 
 
@@ -99,7 +102,10 @@ def fedadam(
     bias_correction: bool = False,
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """v <- beta2 v + (1 - beta2) Delta^2."""
+    """FedAvg with Adam's step on the server: a rate for each weight, with momentum.
+
+    v <- beta2 v + (1 - beta2) Delta^2.
+    """
 
     def adam(v: Tensor, square: Tensor) -> Tensor:
         return beta2 * v + (1 - beta2) * square
@@ -117,7 +123,10 @@ def fedyogi(
     bias_correction: bool = False,
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """v <- v - (1 - beta2) Delta^2 sign(v - Delta^2): additive, so v grows and shrinks by the same amount."""
+    """FedAvg with Yogi's step on the server: like Adam, with gentler changes of the rates.
+
+    v <- v - (1 - beta2) Delta^2 sign(v - Delta^2): additive, so v grows and shrinks by the same amount.
+    """
 
     def yogi(v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - beta2) * square * torch.sign(v - square)

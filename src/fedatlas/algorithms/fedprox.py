@@ -24,7 +24,10 @@ from fedatlas.weighting import Weighting, weighting
 
 
 def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "samples") -> Algorithm:
-    """w <- w - eta (g + lambda w + mu (w - w_t))."""
+    """Keeps each client near the model it was sent: for unlike clients and uneven work.
+
+    w <- w - eta (g + lambda w + mu (w - w_t)).
+    """
     if mu == 0 and not adaptive:  # the term is skipped, so that the run equals FedAvg's bit for bit
         return Algorithm("fedprox", weigh=weighting(weights), family="regularisation")
 

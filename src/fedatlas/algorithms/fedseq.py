@@ -128,7 +128,9 @@ def fedseq(
     first: Literal["best", "random"] = "best",
     start: Literal["norm", "code"] = "norm",
 ) -> Algorithm:
-    """theta travels along each superclient; w <- mean of the superclients' models by examples.
+    """Hands the model along chains of unlike clients, then averages the chains: for clients with few classes.
+
+    theta travels along each superclient; w <- mean of the superclients' models by examples.
 
     A group closes at ``min_examples`` (0: as many as ``group_size`` average clients hold) or at ``max_clients``.
     """
@@ -157,7 +159,9 @@ def fedseq_inter(
     first: Literal["best", "random"] = "best",
     start: Literal["norm", "code"] = "norm",
 ) -> Algorithm:
-    """Models travel from superclient to superclient and are averaged every ``period`` rounds.
+    """FedSeq whose chains go on into other chains, averaged every ``period`` rounds.
+
+    Models travel from superclient to superclient and are averaged every ``period`` rounds.
 
     ``period``: as many rounds as there are superclients, rounds until all of them could have been drawn
     (``fraction``), a number, or never. What is evaluated is the average that would be formed now.

@@ -37,7 +37,10 @@ DRAWS, STEPS = 5, 100  # of first centres; of E and M until they rest
 
 
 def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting = "uniform") -> Algorithm:
-    """r_k = argmin_i |W_k - C_i|; C_i <- mean of the W_k with r_k = i."""
+    """Gives each client to the nearest of several models and averages within: for a known number of groups.
+
+    r_k = argmin_i |W_k - C_i|; C_i <- mean of the W_k with r_k = i.
+    """
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         return shared.first_state([models["global"]] * clusters)

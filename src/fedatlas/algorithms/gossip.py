@@ -44,7 +44,9 @@ def gossip(
     mixing: Literal["metropolis", "pairwise"] = "metropolis",
     order: Literal["adapt_first", "combine_first"] = "adapt_first",
 ) -> Algorithm:
-    """x_i <- sum_j W_ij (x_j - eta g_j): neighbours average, there is no server.
+    """Neighbours in a graph average, there is no server: for parties that trust each other both ways.
+
+    x_i <- sum_j W_ij (x_j - eta g_j): neighbours average, there is no server.
 
     ``probability`` of an edge of a random graph (2 ln K / K if not given); ``edges`` of a given one, ``[[0, 1], ...]``.
     """

@@ -153,7 +153,7 @@ def hwfedavg(
     exclude_above: Rate | None = None,
     balance_local: bool = False,
 ) -> Algorithm:
-    """W_k ~ alpha_k / s_k: clients with evenly spread labels weigh more.
+    """FedAvg in which clients with evenly spread labels weigh more: W_k ~ alpha_k / s_k.
 
     ``size_scaling=False`` leaves alpha_k out (the slides' WFedAvg). ``exclude_above``: clients whose s_k (for other scores
     1/omega_k) is larger sit the round out; if all are, none does. ``balance_local``: a client trains on as many rows of each
@@ -170,5 +170,8 @@ def nwfedavg(
     exclude_above: Rate | None = None,
     balance_local: bool = False,
 ) -> Algorithm:
-    """W_k ~ alpha_k s_k: clients with concentrated labels weigh more. ``inverse="literal"``: W_k ~ 1 / W_k of HWFedAvg."""
+    """FedAvg in which clients with concentrated labels weigh more: W_k ~ alpha_k s_k.
+
+    ``inverse="literal"``: W_k ~ 1 / W_k of HWFedAvg.
+    """
     return spread("nwfedavg", score, inverse, size_scaling, balance_local, exclude_above)

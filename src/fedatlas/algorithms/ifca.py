@@ -57,7 +57,7 @@ def ifca(
     average: Literal["model", "gradient"] = "model",
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """j_k = argmin_j F_k(theta_j); theta_j <- mean of the w_k with j_k = j."""
+    """Each client trains whichever model fits it best, j_k = argmin_j F_k(theta_j): for a known number of groups."""
     starts = 1 if clusters == 1 else starts
     choose: dict[str, Any] = {"survey": best_fit, "survey_passes": float(clusters), "base": picked_model}
 

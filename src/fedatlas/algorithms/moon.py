@@ -34,7 +34,10 @@ def contrast(z: Tensor, z_g: Tensor, z_p: Tensor, tau: float | Tensor) -> Tensor
 
 
 def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "samples") -> Algorithm:
-    """Loss + mu mean(l_con); the mean of the local models becomes the global one."""
+    """Keeps a client's features near the global model's: for unlike clients and deep networks.
+
+    Loss + mu mean(l_con); the mean of the local models becomes the global one.
+    """
     if mu == 0:  # no term and no state, so that the run equals FedAvg's bit for bit
         nothing = {"algorithm.temperature": "mu = 0 leaves the contrast out"}
         return Algorithm("moon", weigh=weighting(weights), family="regularisation", unused=nothing)

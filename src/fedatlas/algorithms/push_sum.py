@@ -37,7 +37,9 @@ def push_sum(
     probability: Probability | None = None,
     arcs: Arcs | None = None,
 ) -> Algorithm:
-    """z <- A (z - eta g), u <- A u, x = z / u: averages over one-way arcs, there is no server.
+    """Averages over one-way arcs, there is no server: for trust in one direction.
+
+    z <- A (z - eta g), u <- A u, x = z / u: averages over one-way arcs, there is no server.
 
     ``directed_ring``: 0 -> 1 -> ... -> 0 and the arc 0 -> 2. ``probability`` of an arc of a random graph (2 ln K / K if not
     given); ``arcs`` of a given one, ``[[from, to], ...]``.

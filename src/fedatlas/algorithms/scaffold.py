@@ -50,7 +50,7 @@ def scaffold(
     weights: Weighting = "uniform",
     variant: Literal["paper", "fedseq_code"] = "paper",
 ) -> Algorithm:
-    """y <- y - eta (g + c - c_k); the server averages models by 1/m and controls by 1/K.
+    """Takes each client's drift out of its steps by control variates: for unlike clients and much local work.
 
     The variant ``fedseq_code`` has an option and weights of its own.
     """

@@ -34,6 +34,7 @@ MEANT = {
     "centralised": "a model like the client's, trained on the rows of all clients, as if they could be sent to one place",
 }
 LISTED, OPEN = 200, 24  # clients that the table names, and shows without a fold
+ROOM = 8  # clients, and letters of a name, up to which names stand under the picture
 NAMED = 30  # clients that the picture shows in their order; more are sorted
 
 
@@ -188,7 +189,7 @@ def _unequal(subject: Subject, gains: Gains) -> list[str]:
 def _picture(subject: Subject, gains: Gains) -> Figure:
     title, first = NAMES[subject.headline], PARTS[gains.parts[0]]
     order = [i for i, row in enumerate(gains.rows) if all(row[p]["value"] is not None for p in gains.parts)]
-    names, axis, less = [str(gains.rows[i]["client"]) for i in order], "client", ""
+    names, axis, less = labels(subject, [gains.rows[i]["client"] for i in order]), "client", ""
     if len(order) > NAMED:
         order.sort(key=lambda i: gains.rows[i][gains.parts[0]]["value"])
         names = [str(i + 1) for i in chosen(len(order))]
@@ -208,6 +209,13 @@ def _picture(subject: Subject, gains: Gains) -> Figure:
     text = capital(f"{title} of every client{f': {parts}' if len(series) > 1 else ''}")
     draw = partial(_draw, names, axis, Axis(capital(title)), series, text)
     return Figure(f"{subject.key}-gain", text, how, draw, _csv(subject, gains), (NARROW, WIDE))
+
+
+def labels(subject: Subject, clients: Sequence[int]) -> list[str]:
+    """What stands under the columns: owners' names where all have room, else the clients' numbers."""
+    names = [subject.name(k) for k in clients]
+    fit = len(names) <= ROOM and all(len(name) <= ROOM for name in names)
+    return names if fit else [str(k) for k in clients]
 
 
 STYLES = {"local_only": 1, "federated": 0, "centralised": 2}
@@ -237,9 +245,7 @@ def _table(subject: Subject, gains: Gains) -> Table:
             for part in gains.parts
         ]
         between = row.get("gain", {"low": None, "high": None})
-        last = (
-            [Cell(signed(gained(subject, row)), interval_note(between["low"], between["high"], signed))] if both else []
-        )
+        last = [Cell(signed(gained(subject, row)), between_note(between["low"], between["high"]))] if both else []
         body.append([Cell(subject.name(row["client"])), Cell(count(row["train_rows"]), optional=True), *cells, *last])
     head = [Cell("client"), Cell("rows", optional=True), *(Cell(PARTS[p], LONG[p]) for p in gains.parts)]
     head += [Cell("gain", "less error" if subject.numbers else "")] if both else []
@@ -273,6 +279,11 @@ def _foot(subject: Subject, gains: Gains, both: bool) -> list[list[Cell]]:
         ]
         for key, name in names.items()
     ]
+
+
+def between_note(low: float | None, high: float | None) -> str:
+    """The interval of a gain, whose ends have signs: '-0.109 to -0.012'."""
+    return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
 
 
 def mean_gain(subject: Subject, gains: Gains) -> float | None:
