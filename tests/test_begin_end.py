@@ -27,6 +27,8 @@ def test_several_seeds_of_an_algorithm_that_fixes_keys(name: str, tmp_path: Path
     path = run(
         Experiment.of(rounds=1, seeds=[1, 2], algorithm={"name": name}), out=tmp_path / "run", baselines=False
     ).path
+    notices = json.loads((path / "seed-2" / "summary.json").read_text())["notices"]
+    assert any(f"'{name}' sets" in notice for notice in notices) == (name == "fedsgd")
     again = run(Experiment.read(path / "config.toml"), out=tmp_path / "again", baselines=False)
     assert again.summary["seeds"] == [1, 2]
     assert len(resume(path, ["rounds=2"]).summary["seeds"]) == 2
@@ -124,3 +126,14 @@ def test_updates_that_are_added_up_have_the_same_parts() -> None:
     added.add({"model": 1.0, "c": 2.0}, 0.5)
     with pytest.raises(ProtocolError, match="not every client sent 'c'"):
         added.add({"model": 1.0}, 0.5)
+
+
+def test_scaffold_stands_still_where_the_rate_has_fallen_to_zero(tmp_path: Path) -> None:
+    """Its control is (w_t - y) over the sum of the rates, which is 0 from there on."""
+    local = {"schedule": {"name": "cosine", "rounds": 2}}
+    done = run(
+        Experiment.of(rounds=4, algorithm={"name": "scaffold"}, local=local), out=tmp_path / "run", baselines=False
+    )
+    rows = [json.loads(line) for line in (done.path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["lr"] for row in rows[3:]] == [0.0, 0.0]
+    assert rows[3]["accuracy"] == rows[4]["accuracy"]

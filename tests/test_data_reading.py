@@ -11,7 +11,7 @@ import pytest
 
 import fedatlas
 from fedatlas import Experiment, dry_run, run
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, DataError
 from fedatlas.experiment import config
 from fedatlas.experiment.setup import set_up
 
@@ -58,7 +58,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
     done = run(chosen, out=tmp_path / "run", baselines=False)
     assert [row["name"] for row in done.summary["per_client"]] == ["East", "North", "South"]
     page = (done.path / "report.html").read_text()
-    assert "counts a row by its survey weight" in page
+    assert "count a row by its survey weight" in page
     assert "the sum of their survey weights" in page
     assert said in page
     for words in ("sums of each column", "the categories it holds", "counts of cells below thresholds"):
@@ -88,8 +88,32 @@ def test_what_looks_odd_is_said(changed: dict[str, Any], data: dict[str, Any], s
     assert [said in notice for notice in notices] == [True]
 
 
+def test_a_column_of_numbers_with_a_mark_is_not_advised_away(tmp_path: Path) -> None:
+    """An income with more values than categories may have, and one 'n.d.'."""
+    path = households(tmp_path / "h.csv", rows=400, age=lambda i: "n.d." if i == 7 else str(1000 + i))
+    with pytest.raises(DataError, match=r"all but 'n.d.' are numbers: leave such cells empty"):
+        set_up(experiment(path).config, 1)
+    path = households(tmp_path / "h.csv", rows=400, age=lambda i: f'"{i},5"')
+    with pytest.raises(DataError, match="want a decimal point"):
+        set_up(experiment(path).config, 1)
+
+
+def test_rows_without_weight_have_no_gain(tmp_path: Path) -> None:
+    """A client whose own rows all weigh nothing: no figure, and no numbers that are none in the record."""
+    path = households(
+        tmp_path / "h.csv",
+        region=lambda i: "Far" if i % 10 == 0 else "Near",
+        weight=lambda i: "0" if i % 10 == 0 else "1",
+    )
+    tables = experiment(path).config.plain() | {"rounds": 1, "evaluation": {"clients": 0.3}}
+    done = run(Experiment.of(**tables), out=tmp_path / "run", baselines=True)
+    assert ["gain" in row for row in done.summary["gain"]["clients"]] == [False, True]
+
+
 def test_the_training_rows_are_no_test_rows(tmp_path: Path) -> None:
     path = households(tmp_path / "h.csv")
+    with pytest.raises(DataError, match="there is no file"):
+        set_up(experiment(path, test=str(tmp_path / "absent.csv")).config, 1)
     with pytest.raises(ConfigError, match="holds the training rows"):
         set_up(experiment(path, test=str(path)).config, 1)
 

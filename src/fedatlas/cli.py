@@ -281,9 +281,8 @@ def main() -> None:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except PermissionError as error:
-        sys.stderr.write(
-            f"fedatlas: '{error.filename}' may not be read or written by you: ask its owner, or name another place.\n"
-        )
+        what = f"'{error.filename}'" if error.filename else "a file"
+        sys.stderr.write(f"fedatlas: {what} may not be read or written by you: ask its owner, or name another place.\n")
         code = 2
     except Exception as error:
         if not hasattr(error, "format_message"):  # what typer says of a wrong option or argument

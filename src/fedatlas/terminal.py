@@ -52,8 +52,9 @@ def sentence(setup: Setup) -> str:
     c, d = setup.config, setup.dataset
     held = setup.partition.sizes
     rows = f"{min(held):,} to {max(held):,}" if min(held) != max(held) else f"{held[0]:,}"
+    data = escape(d.facts.get("called", d.name))
     return (
-        f"{len(held)} clients with {rows} rows of {d.facts.get('called', d.name)} each ({c.partition.name}), {setup.algorithm.name} "
+        f"{len(held)} clients with {rows} rows of {data} each ({c.partition.name}), {setup.algorithm.name} "
         f"over {count(c.rounds, 'round')}, model {', '.join(setup.several) or c.model.name}, seed {setup.seed}"
     )
 

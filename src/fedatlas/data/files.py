@@ -58,6 +58,12 @@ def load_file(
         seen = "" if where.is_absolute() else f" in '{Path.cwd()}', from where a relative path is taken"
         raise DataError(f"data.path: there is no file or folder '{path}'{seen}.")
     facts: dict[str, Any] = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
+    if request.test_file and Path(request.test_file).is_file():
+        facts["files"].append({"file": Path(request.test_file).name, "sha256": sha256(Path(request.test_file))})
+    if len({each["sha256"] for each in facts["files"]}) < len(facts["files"]):
+        raise ConfigError(
+            f"data.test = '{request.test_file}' holds the training rows: name rows that no client trains on."
+        )
     if where.suffix == ".npz":
         _only(given, "a .npz")
         return load_arrays(where, task, request.test_file).with_facts(**facts)
@@ -66,10 +72,6 @@ def load_file(
             f"data.path: '{path}' is neither .npz nor {', '.join(TABLE_SUFFIXES)} nor a folder of pictures."
         )
     roles = Roles(label, client, weight, task, drop, categories)
-    if request.test_file and sha256(Path(request.test_file)) == facts["files"][0]["sha256"]:
-        raise ConfigError(
-            f"data.test = '{request.test_file}' holds the training rows: name rows that no client trains on."
-        )
     frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
     return from_frames(frames, roles, f"'{where.name}'", request.drop_unusable).with_facts(**facts)
 

@@ -12,7 +12,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MISSING = ("", "na", "nan", "null")
 MOST_CATEGORIES = 256  # a text column with more is a name or a date, not a category
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+MOSTLY = 0.8  # share of numbers among a column's texts from which its others look like marks
 MOST_CLASSES = 20  # a target of whole numbers with more values is a number
 
 TaskChoice = Literal["auto", "classes", "numbers"]
@@ -209,14 +210,31 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
     gone = missing(cells)
     categories, codes = np.unique(cells[~gone], return_inverse=True)
     if len(categories) > MOST_CATEGORIES:
-        commas = next((cell for cell in categories if DECIMAL_COMMA.fullmatch(cell)), "")
-        advice = f"numbers such as '{commas}' want a decimal point" if commas else "leave it out with data.drop"
+        commas, marks = [cell for cell in categories if DECIMAL_COMMA.fullmatch(cell)], no_numbers(categories)
+        advice = "leave it out with data.drop"
+        if commas:
+            advice = f"numbers such as '{commas[0]}' want a decimal point"
+        elif len(marks) <= (1 - MOSTLY) * len(categories):
+            advice = f"all but '{marks[0]}' are numbers: leave such cells empty"
         raise DataError(
             f"{source}: column '{name}' has {len(categories)} different texts, too many for categories; {advice}."
         )
     out = np.full(len(cells), np.nan, np.float32)
     out[~gone] = codes
     return Column(name, tuple(str(c) for c in categories)), out
+
+
+def no_numbers(cells: Iterable[str]) -> list[str]:
+    """The texts that are no numbers."""
+
+    def is_number(cell: str) -> bool:
+        try:
+            float(cell)
+        except ValueError:
+            return False
+        return True
+
+    return [cell for cell in cells if not is_number(cell)]
 
 
 def encode_target(column: pd.Series, choice: TaskChoice, what: str) -> tuple[torch.Tensor, TaskKind, tuple[str, ...]]:

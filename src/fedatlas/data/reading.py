@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedatlas.data.dataset import Column
-from fedatlas.data.frame import Encoded, Roles, missing, numbers, texts
+from fedatlas.data.frame import MOSTLY, Encoded, Roles, missing, no_numbers, numbers, texts
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NAMED = 8  # columns or classes that are named; of more it is said how many
-MOSTLY = 0.8  # share of numbers among a column's cells from which its other cells look like marks
 FEW = 50  # rows below which that every value differs says nothing
 
 
@@ -44,12 +43,14 @@ def doubts(table: pd.DataFrame, roles: Roles, schema: Iterable[Column]) -> list[
 def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
     """What is odd about one input; "" for nothing."""
     if column.categories and column.name not in roles.categories:
-        said = texts(cells)
-        said = said[~missing(said)]
-        strange = said[[number_of(cell) is None for cell in said]]
-        if 0 < len(strange) <= (1 - MOSTLY) * len(said):
+        found, counts = np.unique(texts(cells), return_counts=True)
+        known = ~missing(found)
+        often = dict(zip(found[known].tolist(), counts[known].tolist(), strict=True))
+        marks = [cell for cell in no_numbers(often) if cell != "?"]
+        strange = sum(often[cell] for cell in marks)
+        if 0 < strange <= (1 - MOSTLY) * sum(often.values()):
             return (
-                f"Column '{column.name}' holds numbers but for '{strange[0]}' ({len(strange)} cells), so that it is read as "
+                f"Column '{column.name}' holds numbers but for '{marks[0]}' ({strange} cells), so that it is read as "
                 f"{len(column.categories)} categories: leave such cells empty, or name the column in data.categories."
             )
         return ""
@@ -60,11 +61,3 @@ def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
     if whole and len(np.unique(values)) == len(values):
         return f"Column '{column.name}' has another whole number in every row, like a key: data.drop leaves it out."
     return ""
-
-
-def number_of(cell: str) -> float | None:
-    """The number a cell holds, if it holds one."""
-    try:
-        return float(cell)
-    except ValueError:
-        return None

@@ -71,20 +71,17 @@ def run(
     progress = progress or Silent()
     path = Path(out) if out is not None else new_folder(config)
     try:
-        if config.seeds is None:
-            return _run_seed(experiment, path, "new", baselines, progress)
-        config, notices = apply_fixes(
-            config, make_algorithm(config)
-        )  # config.toml names every key, also those it fixes
-        for notice in notices:
-            progress.said(notice)
-        folder = RunFolder.create(path, config, asked(baselines))
-        try:
-            return _run_seeds(experiment._replace(config=config), path, baselines, progress)
-        except FedatlasError:
-            if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
-                folder.discard()
-            raise
+        with RunFolder(path).claimed():
+            if config.seeds is None:
+                return _run_seed(experiment, path, "new", baselines, progress)
+            fixed, _ = apply_fixes(config, make_algorithm(config))  # config.toml names every key, also those it fixes
+            folder = RunFolder.create(path, fixed, asked(baselines))
+            try:
+                return _run_seeds(experiment, path, baselines, progress)
+            except FedatlasError:
+                if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
+                    folder.discard()
+                raise
     finally:
         if out is None:
             with contextlib.suppress(OSError):  # goes only where it is empty: the run was refused
@@ -106,15 +103,16 @@ def resume(
     """
     path = Path(path)
     folder = RunFolder.open(path)
-    config = longer(folder, overrides) if overrides else folder.config()
-    baselines = remember(path, baselines)
-    experiment = Experiment(config, module)
-    if config.seeds is not None:
+    with folder.claimed():
+        config = longer(folder, overrides) if overrides else folder.config()
+        baselines = remember(path, baselines)
+        experiment = Experiment(config, module)
+        if config.seeds is None:
+            return _run_seed(experiment, path, start_of(path), baselines, progress or Silent())
         if overrides:
             folder.reopen()
             folder.rewrite(config)
         return _run_seeds(experiment, path, baselines, progress or Silent())
-    return _run_seed(experiment, path, start_of(path), baselines, progress or Silent())
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
@@ -221,7 +219,8 @@ def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progr
         one = config.model_copy(update={"seed": seed, "seeds": None})
         progress.said(f"Seed {seed}.")
         try:
-            done = _run_seed(Experiment(one, experiment.module), folder, start_of(folder), baselines, progress)
+            with RunFolder(folder).claimed():
+                done = _run_seed(Experiment(one, experiment.module), folder, start_of(folder), baselines, progress)
         except DivergedError as error:
             diverged[seed] = error
             progress.said(f"Seed {seed}: {error}")
@@ -230,7 +229,7 @@ def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progr
     if diverged:
         write_report([path], None)
         raise DivergedError(" ".join(f"seed {seed}: {error}" for seed, error in diverged.items()))
-    summary = over(summaries, config.hash())
+    summary = over(summaries, RunFolder.open(path).config().hash())
     write_json(path / SUMMARY, summary)
     write_report([path], None)
     progress.finished(path, summary)
@@ -242,14 +241,22 @@ def new_folder(config: ExperimentConfig) -> Path:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{config.data.name}-{config.algorithm.name}-{stamp}"
     path, number = base, 2
-    while True:
-        try:
-            path.mkdir(parents=True)
-            return path
-        except FileExistsError:
+    try:
+        base.parent.mkdir(parents=True, exist_ok=True)
+        while path.exists() or not made(path):
             path, number = base.with_name(f"{base.name}-{number}"), number + 1
-        except OSError as error:
-            raise disk_error(path, error) from error
+    except OSError as error:
+        raise disk_error(path, error) from error
+    return path
+
+
+def made(path: Path) -> bool:
+    """Makes a folder; False where another process was faster."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def dry_run(

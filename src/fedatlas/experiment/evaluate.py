@@ -19,6 +19,7 @@ from fedatlas.experiment.setup import Setup, judged_rows, own_rows
 from fedatlas.metrics import intervals, quality
 from fedatlas.metrics.fairness import client_summary
 
+KEPT = 20_000_000  # scores of rows that are kept with a run at most
 HELD = 8  # models whose figures are kept
 PIECE, PICTURES = 2000, 125  # rows a forward pass; of pictures so few that activations stay in the cache
 TWO = 2
@@ -184,6 +185,7 @@ class Evaluator:
         """
         out: list[dict[str, Any]] = []
         self.judged.clear()
+        kept = 0
         names = self.setup.partition.info.get("names", ())
         common = None  # one model on the same rows for everybody: one figure
         for k in sorted(self.setup.sizes):
@@ -195,8 +197,10 @@ class Evaluator:
                 model, which = model_of(k), "" if shared else f"-{k}"
                 found = self.interval(model, rows, *(("test",) if shared else ("client", k)))
                 score, own = self._scored(model, rows)
-                self.judged[f"score{which}"] = score.astype(np.float32)
-                self.judged[f"weight{which if held else ''}"] = own.astype(np.float32)
+                kept += len(score)
+                if kept <= KEPT:
+                    self.judged[f"score{which}"] = score.astype(np.float32)
+                    self.judged[f"weight{which if held else ''}"] = own.astype(np.float32)
             if not held and not self.setup.personal:
                 common = found
             named = {"name": names[k]} if names else {}
@@ -205,6 +209,8 @@ class Evaluator:
             idle = self.setup.personal and not self.setup.sizes[k]
             values = (None, None, None) if idle else (found.estimate, found.low, found.high)
             out.append({**entry, **dict(zip(("value", "low", "high"), values, strict=True))})
+        if kept > KEPT:
+            self.judged.clear()
         return out
 
     def interval(self, model: Trained, rows: Rows, *key: int | str) -> intervals.Interval:

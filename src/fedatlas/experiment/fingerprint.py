@@ -36,7 +36,11 @@ def fingerprint(setup: Setup) -> str:
 def judged_on(setup: Setup) -> str:
     """BLAKE2b of which rows of which source a run is judged on, with their targets and weights: equal for runs that can be compared."""
     d, found = setup.dataset, hashlib.blake2b(digest_size=16)
-    found.update(repr((d.name, d.facts.get("files"), d.facts.get("label"), setup.config.evaluation.on)).encode())
+    found.update(
+        repr(
+            (d.name, d.facts.get("called"), d.facts.get("files"), d.facts.get("label"), setup.config.evaluation.on)
+        ).encode()
+    )
     for x in (d.y_test, d.weight_test, d.rows_test):
         if x is not None:
             feed(found, x)

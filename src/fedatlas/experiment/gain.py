@@ -83,15 +83,16 @@ def won(run: Path, summary: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     out: dict[int, dict[str, float]] = {}
     for group in ([common] if common else []) + [[k] for k in clients if k not in common]:
         own = f"-{group[0]}" if group is not common else ""
-        if f"weight{own}" not in together:
-            return {}
+        weight = together.get(f"weight{own}")
+        if weight is None or not weight.any():  # not kept, or no row that counts
+            continue
         sides = [
-            np.stack([side[f"score-{k}" if f"score-{k}" in side else "score"] for k in group])
+            np.stack([side[f"score-{k}"] for k in group]) if f"score-{group[0]}" in side else side["score"][None]
             for side in (together, alone)
         ]
         one, other = reversed(sides) if numbers else sides
         key = ("gain", group[0]) if own else ("gain",)
-        low, high = differences(one, other, together[f"weight{own}"], seed, *key, root=numbers)
+        low, high = differences(one, other, weight, seed, *key, root=numbers)
         out |= {k: {"low": float(a), "high": float(b)} for k, a, b in zip(group, low, high, strict=True)}
     return out
 

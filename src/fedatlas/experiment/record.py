@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import tomli_w
@@ -86,30 +86,49 @@ class RunFolder:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """The run is written by this process alone; ConfigError where another one does. A lock ends with its process."""
-        if sys.platform == "win32":
+        """The run is written by this process alone; ConfigError where another one does. A lock ends with its process.
+
+        Not to be entered twice. A folder that is made for it and stays empty goes again.
+        """
+        there = self.path.exists()
+        if sys.platform == "win32" or (there and not self.path.is_dir()):  # what is no folder, `create` refuses
             yield
             return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self._locked()
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        try:
+            with file:
+                try:
+                    yield
+                finally:
+                    (self.path / LOCK).unlink(missing_ok=True)  # while it is still held
+        finally:
+            if not there:
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()
+
+    def _locked(self) -> IO[str]:
+        """The lock's file, held; another process may have ended, and taken the file away, in between."""
         import fcntl
 
-        path = self.path / LOCK
-        try:
-            file = open(path, "w")  # noqa: SIM115  (closed below, also where opening succeeds and locking does not)
-        except OSError as error:
-            raise disk_error(path, error) from error
-        with file:
+        while True:
+            file = open(self.path / LOCK, "w")  # noqa: SIM115  (held open: a lock lasts as long as its file)
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                file.close()
                 raise ConfigError(
                     f"'{self.path}' is being run by another process: wait for its end, or stop it."
                 ) from None
             except OSError:  # a file system without locks
-                pass
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
+                return file
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(file.fileno()).st_ino == (self.path / LOCK).stat().st_ino:
+                    return file
+            file.close()
 
     def rewrite(self, config: ExperimentConfig) -> None:
         """Writes the resolved configuration."""

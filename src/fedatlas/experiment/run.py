@@ -37,7 +37,6 @@ Row = dict[str, Any]
 LOST = (
     "The clients' own models of that round are gone (checkpoint.every = 1 keeps them): there are no figures of theirs."
 )
-KEPT = 20_000_000  # scores of rows that are kept at most
 MODULE = "module.json"  # there for runs with a network of one's own
 
 
@@ -281,8 +280,7 @@ def run_one(
         plugins.check_unchanged(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
-    with folder.claimed():
-        return Run(path, run_rounds(setup, folder, progress, start))
+    return Run(path, run_rounds(setup, folder, progress, start))
 
 
 def run_rounds(setup: Setup, folder: RunFolder, progress: Progress, start: Start) -> dict[str, Any]:
@@ -396,9 +394,7 @@ def write_end(
     summary["per_client"] = (
         without_models(simulation) if lost else simulation.evaluator.per_client(simulation.client_model)
     )
-    scores = {} if lost else simulation.evaluator.judged
-    if sum(x.size for x in scores.values()) <= KEPT:
-        folder.save_arrays(JUDGED, scores)
+    folder.save_arrays(JUDGED, {} if lost else simulation.evaluator.judged)
     if simulation.setup.algorithm.clusters is not None:
         found = simulation.setup.algorithm.clusters(simulation.server)
         summary["clusters"] = cluster_figures(found, planted_groups(simulation.setup.partition))

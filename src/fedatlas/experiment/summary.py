@@ -10,7 +10,7 @@ from fedatlas.data.partition import describe as describe_partition
 from fedatlas.engine.executors import Plan
 from fedatlas.experiment import machine
 from fedatlas.experiment.fingerprint import judged_on
-from fedatlas.experiment.setup import Setup
+from fedatlas.experiment.setup import Setup, judged_rows
 from fedatlas.metrics.intervals import mean_last, over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.models import parameter_count
@@ -48,7 +48,7 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         "cost": cost(rows),
         "partition_facts": partition_facts(setup),
         "judged_on": judged_on(setup),
-        "weighted": setup.dataset.weight_test is not None,
+        "weighted": judged_rows(setup).weight is not None,
         "leaves": setup.algorithm.leaves,
         "algorithm_facts": dict(setup.algorithm_facts),
         **({"figures": rows[-1]["figures"]} if "figures" in rows[-1] else {}),
@@ -132,7 +132,7 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, 
     )
     tail = ("plan", "versions", "cpu", "system", "commit")
     return {
-        **{key: first[key] for key in kept},
+        **{key: first[key] for key in kept if key in first},
         "seeds": [s["seed"] for s in summaries],
         "final": {key: value["mean"] for key, value in spread.items()},
         "best": {

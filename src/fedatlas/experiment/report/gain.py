@@ -151,7 +151,7 @@ def _verdict(subject: Subject, gains: Gains) -> Markup | str:
 
 def _sure(rows: Sequence[Mapping[str, Any]]) -> str:
     """For how many of the clients the difference is beyond what the choice of test rows explains."""
-    if not rows:
+    if not any("gain" in row for row in rows):
         return ""
     sure = sum(map(_certain, rows))
     return f" (for {count(sure) if sure else 'none'} of them by more than the choice of test rows explains)"
@@ -251,7 +251,11 @@ def _table(subject: Subject, gains: Gains) -> Table:
     head += [Cell("gain", "less error" if subject.numbers else "")] if both else []
     less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
     title = NAMES[subject.headline]
-    paired = "; of the gain the interval of the difference, the same test rows drawn for both" if both else ""
+    paired = (
+        "; of the gain the interval of the difference, the same test rows drawn for both"
+        if any("gain" in row for row in gains.rows)
+        else ""
+    )
     caption = f"{capital(title)} of every client{less}, below it the 95% bootstrap interval{paired}"
     folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
     foot = _foot(subject, gains, both) if not folded else []

@@ -29,14 +29,7 @@ def error_blocks(subject: Subject) -> list[Block]:
 
 
 def _words(subject: Subject) -> list[Block]:
-    """What accuracy counts, where rows have weights or some classes are no words."""
-    if subject.summary["weighted"]:
-        return [
-            Text(
-                "Every figure on the test rows counts a row by its survey weight: accuracy is a share of weight, not of rows. "
-                "Intervals take the rows as drawn independently of each other; strata, clusters and calibration are not taken into account."
-            )
-        ]
+    """What accuracy counts, where some classes are no words."""
     found = subject.summary["final"].get("word_accuracy")
     if not found:
         return []
@@ -52,7 +45,7 @@ def _words(subject: Subject) -> list[Block]:
 
 def _matrix(subject: Subject) -> Figure:
     names, matrix = subject.summary["class_names"], subject.summary["final"]["confusion"]
-    thing = ("of weight", "of weight") if subject.summary["weighted"] else ("row", "rows")
+    thing = ("of weight", "of weight") if subject.summary.get("weighted") else ("row", "rows")
     cells = [[_cell(names, row, i, j, thing) for j in range(len(row))] for i, row in enumerate(matrix)]
     how = (
         "Rows are the true classes, columns what the model said. Right answers lie on the diagonal. The stronger a cell's colour, "
@@ -66,7 +59,7 @@ def _matrix(subject: Subject) -> Figure:
 
 def counted(subject: Subject) -> str:
     """What stands in the cells of a matrix."""
-    return "the sum of their survey weights" if subject.summary["weighted"] else "how many rows"
+    return "the sum of their survey weights" if subject.summary.get("weighted") else "how many rows"
 
 
 def _cell(names: Sequence[str], row: Sequence[float], i: int, j: int, thing: tuple[str, str]) -> Shaded:
@@ -118,7 +111,7 @@ def _table(subject: Subject) -> Table:
         table.append((name, n, f1[c], precision, recall[c]))
     head = [
         Cell("class"),
-        Cell("weight" if subject.summary["weighted"] else "rows"),
+        Cell("weight" if subject.summary.get("weighted") else "rows"),
         Cell("F1"),
         Cell("precision"),
         Cell("recall"),

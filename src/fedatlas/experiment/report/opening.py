@@ -94,7 +94,7 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
     entry = entries[0]
     out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
     out += [*_diverged(entries), *_stopped(entries)]
-    return [*out, _seeds(entry) if len(entry.subjects) > 1 else _figures(entry.subjects[0])]
+    return [*out, _seeds(entry) if len(entry.subjects) > 1 else _figures(entry.subjects[0]), *_weighted(entry)]
 
 
 def _diverged(entries: Sequence[Entry]) -> list[Block]:
@@ -137,11 +137,29 @@ def not_run(entry: Entry) -> list[int]:
 
 def _incomparable(entries: Sequence[Entry]) -> list[Block]:
     """A warning where the runs were not judged on the same rows."""
-    judged = [{s.summary["judged_on"] for s in e.subjects} for e in entries]  # of several seeds, each seed's
+    judged = [{judged_on(s) for s in e.subjects} for e in entries]  # of several seeds, each seed's
     if all(one & other for one, other in combinations(judged, 2)):
         return []
     return [
         Text("These runs were judged on different rows: their figures cannot be compared one to one.", tone="notice")
+    ]
+
+
+def judged_on(subject: Subject) -> str:
+    """Which rows a run was judged on; of a run that was made before this was recorded, by the names of things."""
+    config = subject.config
+    return str(subject.summary.get("judged_on", (subject.summary["data"], config.data.test, config.evaluation.on)))
+
+
+def _weighted(entry: Entry) -> list[Block]:
+    """What figures count where rows have survey weights."""
+    if not entry.summary.get("weighted"):
+        return []
+    return [
+        Text(
+            "Figures on these rows count a row by its survey weight: accuracy is a share of weight, not of rows. Intervals take the rows "
+            "as drawn independently of each other; strata, clusters and calibration are not taken into account."
+        )
     ]
 
 

@@ -41,12 +41,15 @@ def prepared_text(preprocess: Mapping[str, Any]) -> str:
         return ""
     rules, scale = preprocess.get("rules", ()), preprocess.get("scale")
     said = [
-        ("sums of each column that is a number", scale in {"federated", "client"}),
+        (
+            "sums of each column that is a number",
+            scale in {"federated", "client"} and not all(r["categories"] for r in rules),
+        ),
         ("the categories it holds", any(rule["categories"] for rule in rules)),
         ("counts of cells below thresholds, for the medians", preprocess.get("missing") == "median"),
-        ("sums of the target", preprocess.get("task") == "numbers" and scale != "none"),
+        ("sums of the target", (preprocess.get("target_mean", 0.0), preprocess.get("target_sd", 1.0)) != (0.0, 1.0)),
     ]
-    told = ", ".join(words for words, happened in said if happened)
+    told = ", ".join(words for words, happened in said if happened) or "sums of its values"
     return (
         f"Before round 1, once, each client said of its rows: {told}. Of a client with one row such sums are that row."
     )
