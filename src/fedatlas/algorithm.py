@@ -164,10 +164,9 @@ class Task(NamedTuple):
     settle: Callable[[Update, Work, Message, State, Facts], State] | None = None  # state made of what the server sees
     base: Callable[[Message, Update], Mapping[str, Tree]] = told_model  # part -> what both ends know it is a change of
     beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
-    tracked: tuple[
-        str, ...
-    ] = ()  # parts that are changes of a state which `settle` moves by what the server sees: what a
-    # transform leaves out of one is part of the next, so that no error memory is kept for them
+    # Parts that are changes of a state which `settle` moves by what the server sees: what a transform leaves out of one is
+    # part of the next, so that no error memory is kept for them.
+    tracked: tuple[str, ...] = ()
     options: Local = Local()
     stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
     remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
@@ -325,9 +324,8 @@ class Algorithm(NamedTuple):
     # it leaves in server["notices"] is said to the user
     groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
     tasks: Mapping[str, Task] = {"train": Task()}
-    server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = (
-        keep_model  # facts: `Host.server_facts`, rounds
-    )
+    # Of the initial models and `Host.server_facts`, with the run's rounds.
+    server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model
     client_init: Callable[[Tree, Facts], State] | None = None
     broadcast: Callable[[State, int], Message] = send_model
     weigh: Callable[[Round], Weights] = by_samples
@@ -354,9 +352,8 @@ class Algorithm(NamedTuple):
     leaves: str = "the local model"  # what leaves a client, for the record
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
     unused: Mapping[str, str] = {}  # keys that do nothing beside the others, and why: {"algorithm.psi": "..."}
-    refuses: Mapping[
-        str, str
-    ] = {}  # why a table, or a value of a key, makes no sense here: {"compression": "..."}, {"model.bn.local": "..."}
+    # Why a table, or a value of a key, makes no sense here: {"compression": "..."}, {"model.bn.local": "..."}.
+    refuses: Mapping[str, str] = {}
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
 
 

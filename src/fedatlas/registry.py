@@ -64,7 +64,7 @@ def find(kind: str, table: Mapping[str, Builder], name: str) -> Builder:
     raise unknown_name(kind.removesuffix("s"), name, [*table, *PLUGINS.get(kind, {}), *extra])
 
 
-def known(kind: str, table: Mapping[str, Builder]) -> dict[str, Builder]:
+def builders_of(kind: str, table: Mapping[str, Builder]) -> dict[str, Builder]:
     """Every builder of a kind by name: ours, then those of installed packages, then the plug-ins'; ours win."""
     installed = {
         point.name: point.load() for point in entry_points(group=f"fedatlas.{kind}") if point.name not in table
@@ -224,7 +224,7 @@ def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 def describe(kind: str, builders: Mapping[str, Builder]) -> list[dict[str, Any]]:
     """A row a builder, for ``fedatlas list``."""
-    every = known(kind, builders)
+    every = builders_of(kind, builders)
     return [
         {"name": name, "summary": summary(builder), "parameters": defaults(builder), "accepts": accepts(builder)}
         for name, builder in every.items()

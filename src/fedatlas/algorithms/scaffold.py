@@ -64,7 +64,7 @@ def scaffold(
 
     def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
         c_k = client["c_k"]
-        if paper and not (work.n_k if option == "I" else work.lr_sum):  # a client without rows has nothing to say
+        if paper and not (work.n_k if option == "I" else work.lr_sum):  # no rows or no rate: nothing to say
             return {"model": y, "c": c_k.zeros()}, client
         if not paper:
             new = facts.survey["gradient"]

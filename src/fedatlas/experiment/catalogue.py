@@ -20,7 +20,7 @@ from fedatlas.errors import unknown_name
 from fedatlas.experiment import machine
 from fedatlas.experiment.compression import refused
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.registry import describe, keywords, known, summary
+from fedatlas.registry import builders_of, describe, keywords, summary
 from fedatlas.transforms import TRANSFORMS
 
 Rows = list[dict[str, Any]]
@@ -48,7 +48,7 @@ EXTRAS = {
 
 def algorithms() -> Rows:
     """The algorithms with their parameters."""
-    table = known("algorithms", ALGORITHMS)
+    table = builders_of("algorithms", ALGORITHMS)
     rows = describe("algorithms", ALGORITHMS)
     return [{**row, **place(table[row["name"]]), "source": source(table[row["name"]])} for row in rows]
 
@@ -73,14 +73,14 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
 
 def partitions() -> Rows:
     """The partitioners with their parameters."""
-    table = known("partitions", PARTITIONS)
+    table = builders_of("partitions", PARTITIONS)
     said = {name: (inspect.getdoc(builder) or "").partition("\n")[2].strip() for name, builder in table.items()}
     return [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
 
 
 def transforms() -> Rows:
     """What ``[compression]`` can name, with parameters."""
-    table = known("transforms", TRANSFORMS)
+    table = builders_of("transforms", TRANSFORMS)
     return [{**row, "source": source(table[row["name"]])} for row in describe("transforms", TRANSFORMS)]
 
 

@@ -121,7 +121,7 @@ def make_algorithm(config: ExperimentConfig) -> Algorithm:
     if "weights" in given and "weights" not in arguments("algorithm", builder, {}):
         name = config.algorithm.name
         raise ConfigError(f"algorithm.weights: '{name}' sets its own weights; remove the key.")
-    for key in given.keys() - keywords(builder).keys():
+    for key in [key for key in given if key not in keywords(builder)]:
         if able := [name for name, each in ALGORITHMS.items() if key in keywords(each)]:
             raise ConfigError(
                 f"algorithm.{key}: '{config.algorithm.name}' has no such key; those that have: {', '.join(able)}."

@@ -143,5 +143,5 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, 
         "over_seeds": {"final": spread, "best": peaks, "mean_last": lasts, "cost": costs},
         "cost": {key: value["mean"] for key, value in costs.items()},
         "config_hash": config_hash,
-        **{key: first[key] for key in (*tail, *({"plugins", "module"} & first.keys()))},
+        **{key: first[key] for key in (*tail, *(key for key in ("plugins", "module") if key in first))},
     }
