@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import elsewhere
 from fedatlas.algorithm import UNION, Algorithm, Ask, Budget, Replies, RoundGenerator, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
@@ -49,6 +50,7 @@ LAWS = (
     "codec",
     "engines",
     "workers",
+    "devices",
     "resume",
     "fixed_point",
     "nobody",
@@ -180,6 +182,17 @@ def test_workers(name: str) -> None:
         pool_host.executor.close()
         assert same(alone, together), (workers, chunk)
         assert same(states(host), states(pool_host)), (workers, chunk)
+
+
+@pytest.mark.parametrize("make", [SerialExecutor, fast, stacked])
+@pytest.mark.parametrize("name", NAMES)
+def test_devices(name: str, make: Callable[[Bench], Executor]) -> None:
+    """Work done on another device, which refuses tensors of two, gives the same bits."""
+    fed = federation(algorithm(name, "devices"))
+    here, host = play(fed, make=make)
+    there, there_host = play(fed, make=lambda bench: make(bench.on(torch.device(elsewhere.NAME))))
+    assert same(here, there)
+    assert same(states(host), states(there_host))
 
 
 @pytest.mark.parametrize("name", NAMES)

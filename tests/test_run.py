@@ -321,7 +321,8 @@ def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
         ("algorithm={name='fedadam', beta1=1.0}", "algorithm.beta1"),
         ("algorithm={name='fedavgm', server_lr=-1.0}", "algorithm.server_lr"),
         ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu"),
-        ("engine.device=cuda", "not built yet"),
+        ("engine={device='cuda', workers=2}", "one process feeds a GPU"),
+        ("engine={device='cuda', plan='native'}", "for processors"),
     ],
 )
 def test_one_sentence_for_a_wrong_value(override: str, expected: str) -> None:

@@ -30,8 +30,16 @@ class Rows(NamedTuple):
         """Number of rows."""
         return len(self.x)
 
+    def on(self, device: torch.device) -> Rows:
+        """The same rows on a device."""
+        if self.x.device == device:
+            return self
+        weight = None if self.weight is None else self.weight.to(device)
+        return Rows(self.x.to(device), self.y.to(device), weight)
+
     def take(self, index: Tensor) -> Rows:
         """Some of the rows, in the order of ``index``."""
+        index = index.to(self.x.device)
         return Rows(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
 
 
@@ -93,7 +101,7 @@ def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
             if len(x) < draw.least:
                 continue
             masks = draw.masks(len(x), torch_stream(draw.seed, "dropout", *key, number)) if draw.masks else {}
-            yield Batch(x, y, weight, masks)
+            yield Batch(x, y, weight, {name: mask.to(x.device) for name, mask in masks.items()})
         left -= take
         epoch += 1
 
@@ -103,14 +111,14 @@ def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), 
     n, _, h, w = x.shape
     top, left = torch.randint(0, 2 * pad + 1, (2, n), generator=stream)
     flip = torch.rand(n, generator=stream) < 0.5
-    black = torch.tensor(fill or (0.0,), dtype=x.dtype).view(1, -1, 1, 1)
+    black = torch.tensor(fill or (0.0,), dtype=x.dtype).view(1, -1, 1, 1).to(x.device)
     padded = torch.nn.functional.pad(x - black, (pad, pad, pad, pad)) + black
     rows = (top[:, None] + torch.arange(h))[:, None, :, None]
     columns = left[:, None] + torch.arange(w)
     columns = torch.where(flip[:, None], columns.flip(1), columns)[:, None, None, :]
     item = torch.arange(n)[:, None, None, None]
     channel = torch.arange(x.shape[1])[None, :, None, None]
-    return padded[item, channel, rows, columns]
+    return padded[tuple(index.to(x.device) for index in (item, channel, rows, columns))]
 
 
 def public_rows(n: int, rows: int, seed: int, round: int) -> Tensor:

@@ -45,7 +45,7 @@ class StackedExecutor:
         ready = [prepare(bench, job) for job in jobs]
         sort = self.run_job.sort_of(bench, jobs[0])
         programs = self.programs_for(sort, jobs[0], ready[0])
-        inputs = [inputs_of(job, one) for job, one in zip(jobs, ready, strict=True)]
+        inputs = [inputs_of(one) for one in ready]
         if not programs or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
             yield from (self.run_job(bench, job) for job in jobs)
             return
@@ -73,9 +73,10 @@ class StackedExecutor:
         task = bench.algorithm.tasks[job.what]
         if batch is None or task.reshapes or task.options.patience is not None:
             return None  # clients that stop early, each when it will, go alone
-        spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(job, ready)
+        spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(ready)
         sizes = self.run_job.derived[sort]
         try:
-            return {size: derive_stacked(spec, resized(batch, size), inputs) for size in sizes}
+            with bench.placing():
+                return {size: derive_stacked(spec, resized(batch, size), inputs) for size in sizes}
         except NotTraceable:
             return None

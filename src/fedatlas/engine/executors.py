@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedatlas.engine.crowd import StackedExecutor
+from fedatlas.engine.device import find_device
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.host import Executor
 from fedatlas.engine.job import Bench
@@ -45,6 +46,7 @@ def steps_of(executor: Executor) -> list[str]:
 def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int]) -> Executor:
     """What runs the jobs of a plan; ``sizes`` are the clients' numbers of rows."""
     torch.set_num_threads(1)
+    bench = bench.on(find_device(plan.device))
     if plan.engine == "loop":
         return SerialExecutor(bench)
     runner = FastRunner(bench, sizes, plan.step, plan.precision)

@@ -59,13 +59,14 @@ class FastRunner:
         batch = next(iter(islice(job_batches(ready), 1)), None)
         if batch is None:
             return False
-        spec, inputs = spec_of(bench, job, self.precision), inputs_of(job, ready)
+        spec, inputs = spec_of(bench, job, self.precision), inputs_of(ready)
         self.examples[sort], self.derived[sort] = batch, self.sizes(bench, job, ready)
         reshapes = bench.algorithm.tasks[job.what].reshapes
         why = "tensors that change their shape" if reshapes else "a rare batch size"
         self.steps[sort, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else why)
         for size in sorted(self.derived[sort]):
-            self.steps[sort, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
+            with bench.placing():
+                self.steps[sort, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
         return True
 
     def sizes(self, bench: Bench, job: Job, ready: Prepared) -> frozenset[int]:
@@ -104,7 +105,7 @@ class FastRunner:
 
     def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, Work]:
         """All steps of a job: (params, buffers, work)."""
-        inputs, watch = inputs_of(job, ready), watching(bench, job, ready)
+        inputs, watch = inputs_of(ready), watching(bench, job, ready)
         sort, form = self.sort_of(bench, job), form_of(inputs)
         buffers, steps, examples, loss_sum = ready.buffers, 0, 0, 0.0
         params = local_copy(ready.params)
@@ -173,16 +174,16 @@ def spec_of(bench: Bench, job: Job, precision: str) -> StepSpec:
     return StepSpec(module, loss, direction if task.direction else None, local.optimizer, local.clip, precision)
 
 
-def told_to(job: Job) -> dict[str, Any]:
+def told_to(job: Job | Prepared) -> dict[str, Any]:
     """What objective and direction see of a message."""
     return {name: value for name, value in job.message.items() if name != "buffers"}
 
 
-def inputs_of(job: Job, ready: Prepared) -> dict[str, Any]:
+def inputs_of(ready: Prepared) -> dict[str, Any]:
     """What stays the same during a client's local work. The weight decay is left out where it is zero."""
     facts: Facts = ready.facts
     decay = {"weight_decay": ready.weight_decay} if ready.weight_decay else {}
-    return {"message": told_to(job), "client": dict(job.state), "facts": facts, "lr": ready.lr, **decay}
+    return {"message": told_to(ready), "client": dict(ready.state), "facts": facts, "lr": ready.lr, **decay}
 
 
 def resized(batch: Batch, size: int) -> Batch:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from fedatlas.algorithm import SERVER, Algorithm, Batch, Budget, Facts, Local, Message, State, Transform, Update, Work
 from fedatlas.data.batches import Draw, Masks, Rows, balanced_rows, batches, parted_rows, public_rows
+from fedatlas.engine.device import CPU
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.seal import seal, unseal
+from fedatlas.engine.step import moved
 from fedatlas.layers import Layer
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
@@ -84,6 +88,18 @@ class Bench(NamedTuple):
     architectures: Mapping[str, Architecture] = {}  # by name, where there are several; ``network`` is the first then
     owners: tuple[str, ...] = ()  # by client: whose model has which architecture
     public: int = 0  # public rows
+    device: torch.device = CPU  # where jobs are done; the networks are there
+
+    def on(self, device: torch.device) -> Bench:
+        """The same with its networks on a device, for an executor that works there."""
+        if device == self.device:
+            return self
+        kinds = {name: one._replace(network=one.network.on(device)) for name, one in self.architectures.items()}
+        return self._replace(network=self.network.on(device), architectures=kinds, device=device)
+
+    def placing(self) -> AbstractContextManager[Any]:
+        """Inside, a tensor that is made without saying where is made on the device."""
+        return nullcontext() if self.device.type == "cpu" else self.device
 
     def architecture(self, party: int) -> str:
         """The name of a party's architecture; "" where there is one for all."""
@@ -143,8 +159,10 @@ class ClientData:
 
 
 class Prepared(NamedTuple):
-    """A job made ready: its rows, its facts (survey included), where it starts, its options."""
+    """A job made ready, on the device where it is done: what it is told, its rows, its facts (survey included), where it starts."""
 
+    message: Message
+    state: State
     rows: Rows
     facts: Facts
     params: Tree
@@ -164,18 +182,19 @@ def rows_for(bench: Bench, job: Job, options: Local) -> Rows:
         rows = rows.take(public_rows(rows.n, options.rows, job.seed, number))
     if options.balanced and rows.n:
         rows = rows.take(balanced_rows(rows.y, job.seed, number, max(job.client, 0)))
-    return rows._replace(y=job.message[options.targets]) if options.targets else rows
+    return (rows._replace(y=job.message[options.targets]) if options.targets else rows).on(bench.device)
 
 
 def prepare(bench: Bench, job: Job) -> Prepared:
     """All of a job that comes before its first step; the same for every executor. ``bench``: from `Bench.of`."""
     task = bench.algorithm.tasks[job.what]
     options, streams, held = task.options, max(job.client, 0), None
+    message, state = (job.message, job.state) if bench.device == CPU else moved((job.message, job.state), bench.device)
     rows = rows_for(bench, job, options)
     facts = job.facts._replace(n_k=float(rows.n))
     if options.patience is not None and options.patience.held_out:
         rows, held = parted_rows(rows, options.patience.held_out, job.seed, int(job.facts.round), streams)
-    told = job.message.get("buffers", {} if "model" in job.message else bench.network.buffers())
+    told = message.get("buffers", {} if "model" in message else bench.network.buffers())
     buffers = copied(told)
     decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
     facts = facts._replace(weight_decay=decay)
@@ -191,11 +210,13 @@ def prepare(bench: Bench, job: Job) -> Prepared:
         trained = partial(batches, rows, budget, draw)
         data = ClientData(rows, bench.classes, buffers, trained, bench.network.ordered)
         bench.network.module.eval()
-        facts = facts._replace(survey=task.survey(bench.network, data, job.message, job.state))
-    params = task.start(job.message, job.state, facts) if options.steps != 0 else Tree()
+        with bench.placing():
+            facts = facts._replace(survey=task.survey(bench.network, data, message, state))
+    with bench.placing():
+        params = task.start(message, state, facts) if options.steps != 0 else Tree()
     params, buffers = parted(params, buffers)
     lr = facts.lr * options.lr_scale if options.lr is None else options.lr
-    return Prepared(rows, facts, params, buffers, budget, draw, lr, decay, held)
+    return Prepared(message, state, rows, facts, params, buffers, budget, draw, lr, decay, held)
 
 
 def batch_size_of(options: Local, usual: int, n: int, least: int = 1) -> int:
@@ -216,7 +237,11 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     """All of a job that comes after its last step; the same for every executor."""
     task = bench.algorithm.tasks[job.what]
     facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
-    update, state = task.finish(params, work, job.message, job.state, facts)
+    with bench.placing():
+        update, state = task.finish(params, work, prepared.message, prepared.state, facts)
+    known = prepared.facts
+    if bench.device != CPU:  # sealing, the server and what clients keep are not there
+        update, state, buffers, known = moved((update, state, buffers, known), CPU)
     if (
         buffers and update and (work.steps or "model" in update)
     ):  # a model goes with its statistics, also one that made no step
@@ -227,7 +252,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         sent, memory = seal(bench.transform, task, job.message, update, memory, stream)
     if task.settle is not None:
         seen = update if memory is None else unseal(bench.transform, task, job.message, sent)
-        state = task.settle(seen, work, job.message, state, prepared.facts)
+        state = task.settle(seen, work, job.message, state, known)
     return Result(job.client, sent, state, work, memory=memory)
 
 

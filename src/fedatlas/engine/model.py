@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -35,6 +36,10 @@ class Network:
         convolves = any(x.dim() == 4 for x in module.parameters())
         self.ordered = channels_last if convolves else contiguous  # rows in the order in which the network is fastest
         self.least = 2 if has_batch_norm(module) else 1  # rows that a batch must have
+
+    def on(self, device: torch.device) -> Network:
+        """A copy on a device."""
+        return Network(copy.deepcopy(self.module).to(device), self.mean_loss)
 
     def initial(self) -> tuple[Tree, Tree]:
         """The module's trainable tensors, and the rest of its state: buffers and parameters that are not trained."""

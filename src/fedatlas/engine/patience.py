@@ -62,16 +62,16 @@ class Watch:
 
     def loss(self, params: Tree, buffers: Tree) -> float:
         """The task's objective on the held-out rows, in evaluation mode."""
-        assert self.ready.held is not None
-        objective, job = self.bench.algorithm.tasks[self.job.what].objective, self.job
-        data = ClientData(self.ready.held, self.bench.classes, buffers, list, self.bench.network.ordered)
+        objective, ready = self.bench.algorithm.tasks[self.job.what].objective, self.ready
+        assert ready.held is not None
+        data = ClientData(ready.held, self.bench.classes, buffers, list, self.bench.network.ordered)
         pieces: list[Batch] = list(data.pieces())
         with evaluating(self.bench.network.module), torch.no_grad():
             losses = [
-                float(objective(self.bench.network, params, piece, job.message, job.state, self.ready.facts))
+                float(objective(self.bench.network, params, piece, ready.message, ready.state, ready.facts))
                 for piece in pieces
             ]
-        return sum(loss * len(piece.x) for loss, piece in zip(losses, pieces, strict=True)) / self.ready.held.n
+        return sum(loss * len(piece.x) for loss, piece in zip(losses, pieces, strict=True)) / ready.held.n
 
 
 def watching(bench: Bench, job: Job, ready: Prepared) -> Watch | None:

@@ -137,7 +137,11 @@ def stacked(flat: Flat, count: int) -> Flat:
     dims = tuple(0 if x.dim() else None for x in places.values())
     _, new = flat.returned
     out_dims = (0, *(0 if value(node).dim() else None for node in new.values()))
-    values = [torch.zeros((count, *x.shape) if x.dim() else (), dtype=x.dtype) for x in places.values()]
+    devices = [node.meta["device"] for node in flat.arguments.values()]
+    values = [
+        torch.zeros((count, *x.shape) if x.dim() else (), dtype=x.dtype, device=device)
+        for x, device in zip(places.values(), devices, strict=True)
+    ]
     step = GraphModule(flat.constants, flat.graph)
     many: Any = vmap(lambda *one: tuple(step(*one)), dims, out_dims)  # type: ignore[arg-type]  # None = not stacked
     with warnings.catch_warnings():

@@ -94,9 +94,16 @@ def is_number(leaf: Any) -> bool:
     return isinstance(leaf, numbers.Real) and not isinstance(leaf, bool)
 
 
+def moved(value: Any, device: torch.device) -> Any:
+    """The same value, however nested, with its tensors on ``device``."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return rebuilt(value, {path: leaf.to(device) for path, leaf in leaves(value) if isinstance(leaf, Tensor)})
+
+
 def number(value: float) -> Tensor:
     """A number as a step program's tensor: float64, on the CPU, so that it promotes nothing that has dimensions."""
-    return torch.tensor(float(value), dtype=torch.float64)
+    return torch.tensor(float(value), dtype=torch.float64, device="cpu")
 
 
 def contiguous(x: Tensor) -> Tensor:

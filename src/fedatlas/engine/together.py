@@ -61,7 +61,8 @@ class _Stack:
             self.params = stack([local_copy(member.params) for member in members])
             self.buffers = stack([member.buffers for member in members])
         self.memory = fresh_memory(programs[self.whole].optimizer, self.params)
-        self.loss = torch.zeros(len(members), dtype=torch.float64)
+        device = next(iter(self.params.values())).device
+        self.loss = torch.zeros(len(members), dtype=torch.float64, device=device)
         self.count = [[0, 0] for _ in members]  # steps and examples of each client
         self.bound: dict[int, Step] = {}
         self.singles: dict[tuple[int, int], Step] = {}
@@ -126,7 +127,7 @@ class _Stack:
                 k = self.rows[place]
                 params, buffers = _slice(self.params, place).clone(), _slice(self.buffers, place).clone()
                 self.done[k] = Trained(params, buffers, self.count[k][0], self.count[k][1], float(self.loss[place]))
-            index = torch.tensor(places, dtype=torch.long)
+            index = torch.tensor(places, dtype=torch.long).to(self.loss.device)
             pick: Callable[[Tensor], Tensor] = lambda x: x[index]  # noqa: E731
             self.params, self.buffers, self.loss = self.params.map(pick), self.buffers.map(pick), pick(self.loss)
             self.memory = self.memory._replace(first=self.memory.first.map(pick), second=self.memory.second.map(pick))

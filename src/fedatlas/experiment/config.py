@@ -205,6 +205,14 @@ class EngineConfig(Table):
         return value
 
     @model_validator(mode="after")
+    def _gpu_is_fed_by_one(self) -> EngineConfig:
+        if self.device == "cuda" and self.workers > 1:
+            raise ValueError(f"engine.workers = {self.workers}: one process feeds a GPU; remove the key")
+        if self.device == "cuda" and self.plan == "native":
+            raise ValueError("engine.plan = 'native': compiled steps are for processors; remove the key or take 'cpu'")
+        return self
+
+    @model_validator(mode="after")
     def _loop_is_plain(self) -> EngineConfig:
         if self.name == "loop":
             for key, plain in (("plan", ("auto",)), ("workers", (0, 1)), ("chunk", (0, 1))):

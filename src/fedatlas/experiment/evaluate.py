@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.data.batches import Rows
-from fedatlas.engine.step import channels_last
+from fedatlas.engine.device import CPU
+from fedatlas.engine.step import channels_last, moved
 from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.setup import Setup, judged_rows, own_rows
 from fedatlas.metrics import intervals, quality
@@ -55,8 +56,8 @@ class Scores(NamedTuple):
 class Evaluator:
     """Holds the evaluation rows of a run; every call is pure in the model."""
 
-    def __init__(self, setup: Setup, threads: int = 1) -> None:
-        self.setup, self.threads = setup, threads
+    def __init__(self, setup: Setup, threads: int = 1, device: torch.device = CPU) -> None:
+        self.setup, self.threads, self.device = setup, threads, device
         self.rows = judged_rows(setup)
         self.judged: dict[
             str, np.ndarray
@@ -81,20 +82,23 @@ class Evaluator:
         Threads that share one operator after another wait for each other at each of them: on a busy machine, twenty times as
         long as the work takes.
         """
-        state = {name: channels_last(x) for name, x in (*model.params.items(), *model.buffers.items())}
-        size = PICTURES if rows.x.dim() == 4 else PIECE
+        here = self.device == CPU
+        found = {**model.params, **model.buffers}
+        state = {name: channels_last(x.to(self.device)) for name, x in found.items()}
+        size = PICTURES if rows.x.dim() == 4 and here else PIECE
         starts = range(0, max(rows.n, 1), size)
         work = self.setup.built(model.architecture).flops * rows.n
-        modules = self.modules(model.architecture, min(self.threads, len(starts)) if work >= SHARED else 1)
+        modules = self.modules(model.architecture, min(self.threads, len(starts)) if work >= SHARED and here else 1)
 
         def part(number: int) -> list[Scores]:
             with torch.inference_mode():
                 return [one(at) for at in starts[number :: len(modules)]]
 
         def one(at: int) -> Scores:
-            x, y = channels_last(rows.x[at : at + size]), rows.y[at : at + size]
+            x, y = channels_last(rows.x[at : at + size].to(self.device)), rows.y[at : at + size].to(self.device)
             module = modules[at // size % len(modules)]
-            return self._score(torch.func.functional_call(module, state, (x,)), y)
+            scores = self._score(torch.func.functional_call(module, state, (x,)), y)
+            return scores if here else moved(scores, CPU)
 
         with one_thread_an_operator():
             if len(modules) == 1:
@@ -109,7 +113,10 @@ class Evaluator:
 
     def modules(self, architecture: str, count: int) -> list[nn.Module]:
         """So many networks to evaluate with, one a thread: parameters are lent to a network while it is called."""
-        found = self._modules.setdefault(architecture, [self.setup.built(architecture).network.module])
+        if architecture not in self._modules:
+            network = self.setup.built(architecture).network
+            self._modules[architecture] = [(network if self.device == CPU else network.on(self.device)).module]
+        found = self._modules[architecture]
         found += [copy.deepcopy(found[0]) for _ in range(count - len(found))]
         for module in found:
             module.eval()

@@ -23,15 +23,16 @@ ALONE = 2e8  # floating-point operations of a round below which handing clients 
 def resolve_plan(setup: Setup) -> Plan:
     """The plan, before round 1."""
     engine = setup.config.engine
-    device, threads = "cpu", machine.cores()
+    device, threads = "cpu" if engine.device == "auto" else engine.device, machine.cores()
     if engine.name == "loop":
         return Plan("loop", "loop", 1, 1, threads, engine.precision, device, "the oracle: one client after another")
     if engine.plan == "calibrate":
         return calibrated(setup)
-    workers, reason = workers_for(setup)
+    workers, reason = workers_for(setup) if device == "cpu" else (1, "one process feeds the GPU")
     step = engine.plan if engine.plan != "auto" else step_for(setup, workers)
     if step == "stacked":
-        reason = "as asked" if engine.plan == step else "clients of a small dense model train in one stack"
+        small = "small " if device == "cpu" else ""
+        reason = "as asked" if engine.plan == step else f"clients of a {small}dense model train in one stack"
         return Plan("fast", step, 1, chunk_for(setup), threads, engine.precision, device, reason)
     return Plan("fast", step, workers, chunk_for(setup), threads, engine.precision, device, reason)
 
@@ -40,7 +41,8 @@ def calibrated(setup: Setup) -> Plan:
     """The fastest of the plans on a round with the first clients of the first cohort, timed here and now."""
     cohort = draw_round(setup.config, setup.sizes, setup.seed, 1).round.cohort[: 2 * machine.cores()]
     seconds = {}
-    for step in ("program", "stacked", "tuned", *(("native",) if find_compiler() else ())):
+    native = find_compiler() is not None and setup.config.engine.device != "cuda"
+    for step in ("program", "stacked", "tuned", *(("native",) if native else ())):
         engine = setup.config.engine.model_copy(update={"plan": step})
         plan = resolve_plan(setup._replace(config=setup.config.model_copy(update={"engine": engine})))
         seconds[plan] = trial(setup, plan, cohort)[1]
@@ -50,7 +52,7 @@ def calibrated(setup: Setup) -> Plan:
 
 
 def step_for(setup: Setup, workers: int) -> str:
-    """By a rule: in one process, clients of a small dense model share a stack (`worth_stacking`).
+    """By a rule: in one process, clients of a small dense model share a stack (`worth_stacking`), on a GPU of any size.
 
     Two workers gain more than a stack (docs/performance.md); all else takes steps of its own.
     """
@@ -60,7 +62,7 @@ def step_for(setup: Setup, workers: int) -> str:
     rows = local.batch_size or max(setup.partition.sizes)
     every = [one.params for one in setup.several.values()] or [setup.params]
     dense = all(x.dim() <= 2 for params in every for x in params.values()) and not has_buffers(setup)
-    small = all(worth_stacking(params, rows) for params in every)
+    small = setup.config.engine.device == "cuda" or all(worth_stacking(params, rows) for params in every)
     return "stacked" if dense and local.optimizer == "sgd" and small else "program"
 
 

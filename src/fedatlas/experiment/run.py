@@ -14,6 +14,7 @@ from torch import nn
 
 from fedatlas.algorithm import SERVER, RoundGenerator, State, Work
 from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor, restore, steps_of
 from fedatlas.engine.host import Cost, Host
 from fedatlas.errors import CheckpointError, ConfigError, DivergedError
@@ -89,7 +90,7 @@ class Simulation:
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
         watch = self.drift.see if self.drift else None
         self.host = Host(setup.bench, self.executor, states, setup.sizes, setup.seed, watch)
-        self.evaluator = Evaluator(setup, plan.threads)
+        self.evaluator = Evaluator(setup, plan.threads, find_device(plan.device))
         self.data = fingerprint(setup)
         self.server: State = {}
         self.began: State = {}  # the server as the round found it

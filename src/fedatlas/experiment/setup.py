@@ -20,6 +20,7 @@ from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
 from fedatlas.engine.compiler import find_compiler
+from fedatlas.engine.device import find_device
 from fedatlas.engine.host import Host
 from fedatlas.engine.job import Architecture, Bench, LocalOptions
 from fedatlas.engine.model import Network
@@ -230,8 +231,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
 
 def check_engine(config: ExperimentConfig) -> None:
     """ConfigError where this machine, or this version, cannot do what ``[engine]`` asks for."""
-    if config.engine.device == "cuda":
-        raise ConfigError("engine.device = 'cuda': training on a GPU is not built yet; use 'cpu' or 'auto'.")
+    find_device("cpu" if config.engine.device == "auto" else config.engine.device)
     if config.engine.plan == "native" and find_compiler() is None:
         raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
 

@@ -6,6 +6,7 @@ import time
 
 from fedatlas.algorithm import SERVER, Ask, Replies, State, Unit
 from fedatlas.engine.client_state import ClientStates
+from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.host import Cost, Executor, Host
 from fedatlas.experiment.cohort import draw_round
@@ -87,7 +88,7 @@ def trial_of_evaluation(setup: Setup, plan: Plan) -> float:
     """About how many seconds the figures of all rounds take: those of one model, the initial one, times how often they are made."""
     name = next(iter(setup.several), "")
     _, params, buffers, *_ = setup.built(name)
-    evaluator, one = Evaluator(setup, plan.threads), 0.0
+    evaluator, one = Evaluator(setup, plan.threads, find_device(plan.device)), 0.0
     for _ in range(2):  # the first pays for what later ones find ready
         started = time.perf_counter()
         evaluator.row(Trained(params.clone(), buffers, name))

@@ -1,0 +1,29 @@
+"""The device that jobs are done on: the processor, or a GPU."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from fedatlas.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+def find_device(name: str) -> torch.device:
+    """A device that is there and computes what the processor does; ConfigError where torch sees none."""
+    if name == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError("engine.device = 'cuda': torch sees no GPU here (fedatlas doctor); use 'cpu' or 'auto'.")
+        make_exact()
+    return torch.device(name)
+
+
+def make_exact() -> None:
+    """Operators of a GPU that give the same bits every time where there are such, and float32 products that are float32's."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else its sums depend on what else is under way
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
