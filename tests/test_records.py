@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -107,6 +108,17 @@ def test_a_model_is_used_without_its_data(tmp_path: Path) -> None:
     rows = {"a": [3.0, -3.0], "b": [3.0, -3.0]}
     assert list(loaded.predict(rows)["prediction"]) == ["yes", "no"]
     assert list(loaded.predict(rows).columns) == ["prediction", "p_no", "p_yes"]
+    keyed = {"key": ["007", "x"], **rows}
+    assert loaded.predict(keyed, keep=["key", "b"]).to_numpy()[:, :3].tolist() == [
+        ["007", 3.0, "yes"],
+        ["x", -3.0, "no"],
+    ]
+    pandas.DataFrame(keyed).to_csv(tmp_path / "keyed.csv", index=False)
+    assert list(fedatlas.predict(tmp_path / "moved", tmp_path / "keyed.csv", keep=["key"])["key"]) == ["007", "x"]
+    with pytest.raises(ConfigError, match="unknown column 'kay': did you mean 'key'"):
+        loaded.predict(keyed, keep=["kay"])
+    with pytest.raises(ConfigError, match="only tables have columns to keep"):
+        loaded.predict(np.zeros((1, 2)), keep=["key"])
     with pytest.raises(DataError, match="no column 'b'"):
         loaded.predict({"a": [1.0]})
     with pytest.raises(DataError, match="'a' is missing in 1 rows"):

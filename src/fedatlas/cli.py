@@ -223,6 +223,10 @@ def predict(
         Literal["error", "empty"],
         typer.Option(help="Rows with a missing or infinite value: refuse the file, or leave their predictions empty."),
     ] = "error",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of the table to stand in front of the predictions, such as a key."),
+    ] = None,
     plugin: Plugin = None,
 ) -> None:
     """Apply a run's model, with its preprocessing, to new rows."""
@@ -234,7 +238,7 @@ def predict(
         raise ConfigError("give --client or --model, not both.")
     with warnings.catch_warnings(record=True, category=UserWarning) as noticed:
         warnings.simplefilter("always", UserWarning)
-        table = load(run).predict(file, client=client, model=model, holes=holes)
+        table = load(run).predict(file, client=client, model=model, holes=holes, keep=keep or ())
     for notice in noticed:
         sys.stderr.write(f"fedatlas: {notice.message}\n")
     if out is None:

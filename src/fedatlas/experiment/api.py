@@ -285,13 +285,15 @@ def predict(
     client: int | None = None,
     model: str = "",
     holes: Literal["error", "empty"] = "error",
+    keep: Sequence[str] = (),
 ) -> pandas.DataFrame:
     """A run's model on new rows (a file, a table or an array), with the preprocessing it was trained with.
 
     ``client``: by the model that this client would use, its own where it has one; ``model``: by one of several, by name;
-    ``holes``: rows with a missing or infinite value are a DataError or have "empty" predictions.
+    ``holes``: rows with a missing or infinite value are a DataError or have "empty" predictions; ``keep``: columns of the table
+    that stand in front of the predictions, such as a key.
     """
-    return load(path, module).predict(rows, client=client, model=model, holes=holes)
+    return load(path, module).predict(rows, client=client, model=model, holes=holes, keep=keep)
 
 
 def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:

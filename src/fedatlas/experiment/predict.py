@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from fedatlas.algorithm import Facts, Message, State
 from fedatlas.data.files import read_inputs
+from fedatlas.data.frame import read_table
 from fedatlas.data.pictures import pictures_in
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.model import Network, with_tied
 from fedatlas.engine.seal import MEMORY
-from fedatlas.errors import ConfigError, DataError
+from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.experiment.checkpoint import Checkpoints
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.networks import DTYPES, Built
@@ -60,20 +61,24 @@ class FinishedRun(NamedTuple):
         client: int | None = None,
         model: str = "",
         holes: Holes = "error",
+        keep: Sequence[str] = (),
     ) -> pandas.DataFrame:
         """The class of each row and the probability of each class, or the number in the target's unit.
 
         ``rows``: a file (.csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures), a table, or an array in stored form.
         Of pictures the first column names the file. By the model that ``client`` would use, or one of several by name; else by
         that of all. ``holes``: rows with an infinite or missing number are a DataError, or have "empty" predictions and are
-        counted by a UserWarning.
+        counted by a UserWarning. ``keep``: columns of the rows' table that stand in front of the predictions, such as a key.
         """
+        if keep and isinstance(rows, str | Path) and not (Path(rows).is_dir() or Path(rows).suffix == ".npz"):
+            rows = read_table(rows)
+        kept = columns_of(rows, keep)
         used = self.client_model(client) if client is not None else self.named(model)
-        keep = holes == "empty"
+        empty = holes == "empty"
         if isinstance(rows, str | Path):
-            x = read_rows(Path(rows), self.preprocess, keep)
+            x = read_rows(Path(rows), self.preprocess, empty)
         else:
-            x = self.preprocess.apply(rows, keep_holes=keep)
+            x = self.preprocess.apply(rows, keep_holes=empty)
         parameter = next(used.parameters(), None)
         if x.is_floating_point() and parameter is not None:
             x = x.to(parameter.dtype)
@@ -87,6 +92,8 @@ class FinishedRun(NamedTuple):
             table.loc[lost.numpy()] = None
         if isinstance(rows, str | Path) and Path(rows).is_dir():
             table.insert(0, "file", [str(file.relative_to(rows)) for file in pictures_in(Path(rows))])
+        for place, (name, values) in enumerate(kept.items()):
+            table.insert(place, name, values, allow_duplicates=True)
         return table
 
     def named(self, model: str = "") -> nn.Module:
@@ -186,6 +193,19 @@ def as_built(module: nn.Module) -> Built:
     """A network in the form that runs know, as far as a finished one needs it."""
     network = Network(module, lambda outputs, y, weight: outputs.sum())  # nothing is trained any more
     return Built(network, *network.initial(), None, 0)
+
+
+def columns_of(rows: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Columns of a table by name; ConfigError for one that it lacks, and for rows that are no table."""
+    if not names:
+        return {}
+    if not hasattr(rows, "keys"):
+        raise ConfigError("only tables have columns to keep (--keep): these rows have none.")
+    known = [str(name) for name in rows.keys()]  # noqa: SIM118  # of a DataFrame or a mapping
+    for name in names:
+        if name not in known:
+            raise unknown_name("column", name, known)
+    return {name: list(rows[name]) for name in names}
 
 
 def read_rows(file: Path, done: Preprocess, keep_holes: bool = False) -> Tensor:
