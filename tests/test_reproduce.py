@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fedatlas import terminal
 from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.experiment.api import Experiment
 from fedatlas.experiment.config import parse
@@ -78,13 +79,30 @@ def test_a_gate_is_open_until_all_seeds_are_in(
 
     monkeypatch.setattr(room, "run", diverging)
     assert room.reproduce("small", out=tmp_path)
-    assert "one, seed 1 ... the run diverged in round 1" in capsys.readouterr().err
+    assert "one, seed 1 (run 1 of 2): the run diverged in round 1" in capsys.readouterr().err
     (gate,) = json.loads((tmp_path / "small.json").read_text())["gates"]
     assert (gate["seeds"], gate["passed"]) == (1, None)
     assert "| 1 | open |" in (tmp_path / "small.md").read_text()
     monkeypatch.setattr(room, "run", run)
     assert room.reproduce("small", out=tmp_path)
     assert "| 2 | pass |" in (tmp_path / "small.md").read_text()
+
+
+def test_a_long_run_says_how_far_it_is(
+    studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal one line a minute; then what came of it."""
+    studies["small"] = small(2, 0.05)
+    monkeypatch.setattr(terminal, "MINUTE", 0.0)
+    assert room.reproduce("small", out=tmp_path, watch=terminal.standing)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[1] for line in lines[:4]] == [
+        " seed 1 (run 1 of 2) ...",
+        " seed 1 (run 1 of 2): round 0 of 2",
+        " seed 1 (run 1 of 2): round 1 of 2",
+        " seed 1 (run 1 of 2): round 2 of 2",
+    ]
+    assert lines[4].startswith("one, seed 1 (run 1 of 2): accuracy ")
 
 
 def test_unknown_names_are_refused(studies: dict[str, Study], tmp_path: Path) -> None:

@@ -263,9 +263,10 @@ def reproduce(
 ) -> None:
     """Run a published experiment as written and print published against obtained, gate by gate."""
     from fedatlas.experiment.reproduce import reproduce as reproduce_
+    from fedatlas.terminal import standing
 
     try:
-        passed = reproduce_(name, quick=quick, rounds=rounds, only=only, out=out, publish=publish)
+        passed = reproduce_(name, quick=quick, rounds=rounds, only=only, out=out, publish=publish, watch=standing)
     except KeyboardInterrupt:
         sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
         raise typer.Exit(INTERRUPTED) from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedatlas.experiment.run import Row, Silent
 from fedatlas.experiment.setup import Setup
 
 SHOWN = 12  # rounds in the live table
+MINUTE = 60.0
 
 
 def console() -> Console:
@@ -168,6 +170,54 @@ class Lively(Watcher):
         """The end table."""
         self.close()
         super().finished(folder, summary)
+
+
+class Standing(Watcher):
+    """One line of how far a run among many is: rewritten in a terminal, once a minute elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.told = name, time.perf_counter()
+        self.status = self.out.status(f"{name} ...") if sys.stderr.isatty() else None
+        if self.status is not None:
+            self.status.start()
+        else:
+            self.out.print(f"{name} ...")
+
+    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
+        """Remembers what it is about."""
+        self.rounds, self.folder = setup.config.rounds, folder
+
+    def said(self, notice: str) -> None:
+        """Nothing: what a study does is meant so."""
+
+    def row(self, row: Row) -> None:
+        """Says it."""
+        self.seen.append(row)
+        text = f"{self.name}: round {row['round']} of {self.rounds}, left {self.left()}"
+        if self.status is not None:
+            self.status.update(text)
+        elif time.perf_counter() - self.told >= MINUTE:
+            self.told = time.perf_counter()
+            self.out.print(text)
+
+    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
+        """Nothing: the study says what came of it."""
+
+    def close(self) -> None:
+        """Gives the line back."""
+        if self.status is not None:
+            self.status.stop()
+
+
+@contextmanager
+def standing(name: str) -> Iterator[Standing]:
+    """The line of one run of a study, for as long as it lasts."""
+    line = Standing(name)
+    try:
+        yield line
+    finally:
+        line.close()
 
 
 def watcher(quiet: bool) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fedatlas.experiment.reproduce.fedseq_grouping import fedseq_grouping
 from fedatlas.experiment.reproduce.fedseq_shakespeare import fedseq_shakespeare
 from fedatlas.experiment.reproduce.gates import Outcome, Part, Study, Verdict
 from fedatlas.experiment.reproduce.istat import istat_strategies
+from fedatlas.experiment.run import Progress, Silent
 
 EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Study]] = {
     "blog": blog,
@@ -37,9 +39,17 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Study]] = {
     "fedprox-synthetic": fedprox_synthetic,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
 }
+Watch = Callable[[str], AbstractContextManager[Progress]]
+"""The name of a run -> who is told how far it is, for as long as it lasts."""
+
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
 PART = "part.json"  # how a part of a study was configured, beside its runs
 DRAWN = ("round", "accuracy", "loss")  # of a study with curves
+
+
+def unwatched(name: str) -> AbstractContextManager[Progress]:
+    """Tells nobody."""
+    return nullcontext(Silent())
 
 
 def reproduce(
@@ -50,6 +60,7 @@ def reproduce(
     only: Sequence[str] | None = None,
     out: Path,
     publish: Path | None = None,
+    watch: Watch = unwatched,
 ) -> bool:
     """Runs what is missing of a published experiment; True if no gate that could be judged failed.
 
@@ -58,7 +69,8 @@ def reproduce(
     ``publish/results/NAME.json``, and ``publish/results.md`` is made anew from all records there. What that record already holds of
     the same configuration counts as finished, so that a long study can be run in pieces, on several machines.
 
-    ``quick`` and ``rounds`` make a smaller study, labelled so, with a record of its own, which passes no gate.
+    ``quick`` and ``rounds`` make a smaller study, labelled so, with a record of its own, which passes no gate. ``watch`` is shown
+    each run by its name.
     """
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
@@ -72,17 +84,16 @@ def reproduce(
     label = "-".join(filter(None, (study.record or name, smaller)))
     base = out / label
     published = published_runs(study, None if publish is None else publish / "results" / f"{label}.json")
-    for part in study.parts:
-        if not only or part.name in only:
-            for seed in part.seeds:
-                if (part.name, seed) not in published:
-                    try:
-                        run_part(part, seed, base, console)
-                    except DivergedError as error:  # a finding, which keeps no other part from being run
-                        console.print(f" {error}")
-                    write_outcome(
-                        collect(study, base, smaller, published), label, out, publish
-                    )  # hours of work: kept as they come
+    asked = [(part, seed) for part in study.parts if not only or part.name in only for seed in part.seeds]
+    for place, (part, seed) in enumerate(asked, start=1):
+        if (part.name, seed) not in published:
+            called = f"{part.name}, seed {seed} (run {place} of {len(asked)})"
+            try:
+                run_part(part, seed, base, called, console, watch)
+            except DivergedError as error:  # a finding, which keeps no other part from being run
+                console.print(f"{called}: {error}")
+            # hours of work: kept as they come
+            write_outcome(collect(study, base, smaller, published), label, out, publish)
     record = collect(study, base, smaller, published)
     write_outcome(record, label, out, publish)
     show(record)
@@ -110,21 +121,21 @@ def folder_of(part: Part, seed: int, base: Path) -> Path:
     return base / part.name / f"seed-{seed}"
 
 
-def run_part(part: Part, seed: int, base: Path, console: Console) -> None:
+def run_part(part: Part, seed: int, base: Path, called: str, console: Console, watch: Watch) -> None:
     """Runs, or continues, one seed of a part."""
     folder = folder_of(part, seed, base)
     same_part(part, folder.parent)
     if RunFolder(folder).finished():
         return
-    console.print(f"{part.name}, seed {seed} ...", end="", soft_wrap=True)
-    if (folder / CONFIG).exists():
-        done = resume(folder, baselines=False)
-    else:
-        done = run(Experiment(parse({**part.tables, "seed": seed})), out=folder, baselines=False)
-    final = done.summary["final"]
-    console.print(
-        f" accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {done.summary['cost']['seconds']:.0f} s"
-    )
+    with watch(called) as progress:
+        if (folder / CONFIG).exists():
+            done = resume(folder, baselines=False, progress=progress)
+        else:
+            whole = Experiment(parse({**part.tables, "seed": seed}))
+            done = run(whole, out=folder, baselines=False, progress=progress)
+    final, seconds = done.summary["final"], done.summary["cost"]["seconds"]
+    found = f"accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {seconds:.0f} s"
+    console.print(f"{called}: {found}", soft_wrap=True)
 
 
 def same_part(part: Part, folder: Path) -> None:
