@@ -20,6 +20,7 @@ from fedatlas.metrics.intervals import bootstrap, differences, mean_last, over_s
 from fedatlas.metrics.quality import (
     accuracy,
     auc,
+    by_target,
     calibration,
     class_figures,
     class_sums,
@@ -284,6 +285,20 @@ def test_calibration_by_hand():
     # weights: row 2 three times as heavy: predicted 0.375, observed 3/4
     found = calibration(np.array([0.3, 0.4]), np.array([0, 1]), np.array([1.0, 3.0]), bins=5)
     assert found.error == pytest.approx(0.375)
+
+
+def test_predictions_by_the_size_of_the_target_by_hand():
+    # few numbers: a span each; the mean of 1 and 5 is 3, of weights 1 and 3 it is 4
+    y, p = np.array([2.0, 7.0, 2.0, 7.0]), np.array([1.0, 8.0, 5.0, 6.0])
+    small, large = by_target(p, y, np.array([1.0, 1.0, 3.0, 1.0]))
+    assert (small.low, small.high, small.weight, small.true, small.predicted) == (2, 2, 4, 2, 4)
+    assert small.rmse == pytest.approx(math.sqrt((1 + 3 * 9) / 4))
+    assert (large.predicted, large.p10, large.p90) == pytest.approx((7, 6.2, 7.8))
+    # many: spans of equally many rows, in order, none lost, equal numbers together
+    y = np.concatenate([np.arange(40.0), np.full(60, 100.0)])
+    found = by_target(y, y, spans=5)
+    assert [(span.low, span.high, span.weight) for span in found] == [(0, 19, 20), (20, 39, 20), (100, 100, 60)]
+    assert all(span.true == span.predicted for span in found)
 
 
 def test_margins_are_log_odds():

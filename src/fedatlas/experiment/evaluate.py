@@ -242,13 +242,17 @@ class Evaluator:
         return right, own * counted
 
     def detail(self, model: Trained) -> dict[str, Any]:
-        """What the report shows of the final model: confusion matrix, intervals, and for two classes AUC, log-loss, calibration."""
+        """What the report shows of the final model: intervals, and the confusion matrix, or predictions by the size of the target.
+
+        For two classes AUC, log-loss and calibration, too.
+        """
         rows = self.rows
         found = self.interval(model, rows, "test")
         out: dict[str, Any] = {"interval": {self.headline: [found.low, found.high], "level": found.level}}
-        if self.numbers:
-            return out
         scores, d = self.scores(model, rows), self.setup.dataset
+        if self.numbers:
+            predicted, y = d.predictions(scores.predicted), d.predictions(rows.y.double())
+            return {**out, "by_target": [dict(span._asdict()) for span in quality.by_target(predicted, y, rows.weight)]}
         out["per_class_accuracy"] = self.figures(model)["per_class_accuracy"]
         if d.classes <= 100:
             matrix = quality.confusion_matrix(scores.predicted, rows.y, d.classes, rows.weight, d.ignore)

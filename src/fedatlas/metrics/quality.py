@@ -208,6 +208,42 @@ def number_figures(sums: NumberSums) -> dict[str, float | None]:
     }
 
 
+class Span(NamedTuple):
+    """Rows whose true numbers lie close together, in the target's unit."""
+
+    low: float
+    high: float
+    weight: float
+    true: float  # mean
+    predicted: float  # mean
+    p10: float  # tenth and ninetieth percentile of what was predicted, by rows
+    p90: float
+    rmse: float
+
+
+def by_target(predicted: Values, targets: Values, weights: Values | None = None, spans: int = 10) -> list[Span]:
+    """What was predicted where the true number is small, middling, large: spans of about equally many rows, in order.
+
+    Equal numbers are in one span; where there are no more than ``spans`` of them, each has its own.
+    """
+    y, p = _float(targets).ravel(), _float(predicted).ravel()
+    w = _weights(weights, y)
+    values = np.unique(y)
+    edges = values if len(values) <= spans else np.unique(np.quantile(y, np.arange(1, spans + 1) / spans))
+    at = np.searchsorted(edges, y)  # a number on an edge belongs to the span below
+    out = []
+    for k in np.unique(at):
+        inside = at == k
+        own, true, said = w[inside], y[inside], p[inside]
+        total = float(own.sum())
+        if not total:
+            continue
+        mean, stated, squared = (float(own @ x) / total for x in (true, said, (said - true) ** 2))
+        p10, p90 = (float(v) for v in np.quantile(said, (0.1, 0.9)))
+        out.append(Span(float(true.min()), float(true.max()), total, mean, stated, p10, p90, math.sqrt(squared)))
+    return out
+
+
 def confusion_matrix(
     predicted: Values, targets: Values, classes: int, weights: Values | None = None, ignore: int | None = None
 ) -> Floats:

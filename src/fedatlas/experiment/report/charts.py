@@ -135,7 +135,9 @@ def dots(
     bottom = top + PLOT + 30
     y_scale = linear([*(p.y for s in series for p in s.points), *ends], bottom, top, zero=y.zero, unit=y.unit)
     left = svg.left_of([y.text(v) for v in y_scale.ticks])
-    frame = Frame(width, left, width - 8, top, bottom, 40)
+    heads, slanted, below = _heads(names, (width - 8 - left) / len(names))
+    left = max(left, below - 46) if slanted else left
+    frame = Frame(width, left, width - 8, top, bottom, below)
     band = Band(len(names), left, frame.right)
     apart = min(band.step * 0.28, 13.0) if roomy else 0.0
     size = 1.0 if band.step >= 20 else 0.75 if band.step >= 8 else 0.5
@@ -148,7 +150,7 @@ def dots(
     links = (
         [svg.line([places[0][k], places[1][k]], FAINT, thin=True) for k in places[0] if k in places[1]] if join else []
     )
-    axes = svg.y_axis(frame, y_scale, y.text) + svg.band_axis(frame, band, names, title)
+    axes = svg.y_axis(frame, y_scale, y.text) + svg.band_axis(frame, band, heads, title, slanted=slanted)
     return svg.drawing(frame, label, svg.heading(y.title), key, axes, *links, *drawn)
 
 

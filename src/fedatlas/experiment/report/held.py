@@ -89,7 +89,7 @@ def _classes(subject: Subject) -> Figure:
         f"the number is how many rows (printed where there is room).{drawn_of(facts['clients'])}"
     )
     label = f"Rows of each class at each of {count(facts['clients'], 'client')}"
-    heads = [str(k) for k in columns]
+    heads = [subject.name(k) for k in columns]
     draw = partial(_heat, names, heads, cells, ("class", "client"), label)
     table = [(k, subject.name(k), *row) for k, row in enumerate(facts["histogram"])]
     text = csv_text(("client", "name", *names), table)
@@ -132,7 +132,9 @@ def _targets(subject: Subject) -> Figure:
     ]
     how = f"The target (in its own unit) at each client: mean, with one standard deviation up and down.{drawn_of(facts['clients'])}"
     series = [Series("mean", 0, points)]
-    draw = partial(_dots, [str(k) for k in columns], "client", Axis("Target, mean and standard deviation"), series, how)
+    draw = partial(
+        _dots, [subject.name(k) for k in columns], "client", Axis("Target, mean and standard deviation"), series, how
+    )
     table = [(k, subject.name(k), facts["sizes"][k], means[k], sds[k]) for k in range(facts["clients"])]
     text = csv_text(("client", "name", "rows", "target_mean", "target_sd"), table)
     return Figure(f"{subject.key}-targets", "The target at each client", how, draw, text, BOTH)
@@ -152,7 +154,12 @@ def _sizes(subject: Subject) -> Figure:
     )
     stack = [Bars("rows", 0, [sizes[k] for k in columns], tips)]
     draw = partial(
-        _bars, [str(k) for k in columns], "client", Axis("Rows"), stack, f"Training rows of {facts['clients']} clients"
+        _bars,
+        [subject.name(k) for k in columns],
+        "client",
+        Axis("Rows"),
+        stack,
+        f"Training rows of {facts['clients']} clients",
     )
     text = csv_text(("client", "name", "rows"), [(k, subject.name(k), n) for k, n in enumerate(sizes)])
     return Figure(f"{subject.key}-sizes", "Rows at each client", how, draw, text, BOTH)
@@ -238,7 +245,7 @@ def _weights(subject: Subject, found: dict[int, dict[int, float]]) -> Figure:
         f"the rounds in which the client took part, a line reaches from its smallest to its largest weight.{drawn_of(len(found))}"
     )
     axis = Axis("Weight in the mean", zero=True)
-    draw = partial(_dots, [str(k) for k in columns], "client", axis, [Series("weight", 0, points)], how)
+    draw = partial(_dots, [subject.name(k) for k in columns], "client", axis, [Series("weight", 0, points)], how)
     return Figure(f"{subject.key}-weights", "Weight of each client", how, draw, _weights_csv(subject, found), BOTH)
 
 
@@ -255,7 +262,7 @@ def _by_round(subject: Subject, found: dict[int, dict[int, float]], rounds: Sequ
         f"One column a client, one row a round. The stronger the colour, the more its update counted (strongest: {number(most)}); "
         f"empty: it took no part or did not return.{drawn_of(len(found))}"
     )
-    draw = partial(_heat, [str(r) for r in rounds], [str(k) for k in columns], cells, ("round", "client"), how)
+    draw = partial(_heat, [str(r) for r in rounds], [subject.name(k) for k in columns], cells, ("round", "client"), how)
     name = f"{subject.key}-weights-by-round"
     return Figure(name, "Weights round by round", how, draw, _weights_csv(subject, found), BOTH)
 

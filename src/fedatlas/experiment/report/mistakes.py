@@ -1,12 +1,15 @@
-"""Where the final model errs: the confusion matrix, F1 of every class, and for two classes whether probabilities can be believed."""
+"""Where the final model errs: the confusion matrix, F1 of every class, and for two classes whether probabilities can be believed.
+
+Where the target is a number: what was predicted where it is small and where it is large.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from fedatlas.experiment.report.blocks import NARROW, WIDE, Block, Cell, Figure, Figures, Key, Keys, Table, Text
-from fedatlas.experiment.report.charts import Axis, Bars, Point, Shaded, bars, diagonal, heat
+from fedatlas.experiment.report.charts import Axis, Bars, Point, Series, Shaded, bars, diagonal, dots, heat
 from fedatlas.experiment.report.opening import models_used
 from fedatlas.experiment.report.source import Subject
 from fedatlas.experiment.report.words import capital, count, csv_text, number, printed, share, where
@@ -16,16 +19,69 @@ WIDE_FROM = 16  # classes from which a matrix takes the whole width
 
 
 def error_blocks(subject: Subject) -> list[Block]:
-    """The section of one run; empty where the target is a number."""
+    """The section of one run; empty where nothing is known of its rows."""
     final = subject.summary["final"]
     if subject.numbers:
-        return []
+        return _by_target(subject, final["by_target"]) if final.get("by_target") else []
     if not final.get("per_class_f1"):
         whose = capital(models_used(subject))
         return [Text(f"{whose}, so that there is no single confusion matrix to show.")]
     pictures = [*([_matrix(subject)] if "confusion" in final else []), _f1(subject)]
     many = len(final["per_class_f1"]) >= WIDE_FROM
     return [*_words(subject), *(pictures if many else [Figures(pictures)]), _table(subject), *_two_class(subject)]
+
+
+def _by_target(subject: Subject, spans: Sequence[Mapping[str, float]]) -> list[Block]:
+    thing = ("of weight", "of weight") if subject.summary.get("weighted") else ("row", "rows")
+    names = [_between(span) for span in spans]
+    facts = [
+        f"true {name}: {count(span['weight'], *thing)}, mean true {number(span['true'])}, mean predicted {number(span['predicted'])}, "
+        f"predicted {number(span['p10'])} to {number(span['p90'])} in eight of ten"
+        for name, span in zip(names, spans, strict=True)
+    ]
+    true = [Point(i, span["true"], said) for i, (span, said) in enumerate(zip(spans, facts, strict=True))]
+    said = [
+        Point(i, span["predicted"], said, span["p10"], span["p90"])
+        for i, (span, said) in enumerate(zip(spans, facts, strict=True))
+    ]
+    how = (
+        f"The {where(subject.config)} in order of their true target, in {count(len(spans), 'span')}: the mean of the true numbers and of "
+        "the predicted ones; a line reaches from the tenth to the ninetieth percentile of what was predicted. Where the two marks lie "
+        "apart the model is off on average; predictions that rise less than the true numbers keep to the middle."
+    )
+    columns = ("low", "high", "weight", "true", "predicted", "p10", "p90", "rmse")
+    text = csv_text(columns, [[span[c] for c in columns] for span in spans])
+    series = [Series("true", 0, true), Series("predicted", 1, said)]
+    heads = [name if " " not in name else f"≤ {number(span['high'])}" for name, span in zip(names, spans, strict=True)]
+    draw = partial(_dots, heads, Axis("Target, true and predicted"), series, "Predicted against true numbers")
+    figure = Figure(f"{subject.key}-by-target", "Predicted against true", how, draw, text, (NARROW, WIDE))
+    head = [
+        Cell("true target"),
+        Cell(thing[1].removeprefix("of ")),
+        Cell("mean true"),
+        Cell("mean predicted"),
+        Cell("RMSE"),
+    ]
+    at = subject.at("final.by_target")
+    rows = [
+        [
+            Cell(name),
+            Cell(count(span["weight"])),
+            *(Cell(printed(span[key], f"{at}.{i}.{key}")) for key in ("true", "predicted", "rmse")),
+        ]
+        for i, (name, span) in enumerate(zip(names, spans, strict=True))
+    ]
+    caption = f"Errors by the size of the target on the {where(subject.config)}"
+    return [figure, Table(f"{subject.key}-spans", caption, head, rows, text)]
+
+
+def _between(span: Mapping[str, float]) -> str:
+    low, high = number(span["low"]), number(span["high"])
+    return low if low == high else f"{low} to {high}"
+
+
+def _dots(names: Sequence[str], y: Axis, series: Sequence[Series], label: str, width: int) -> str:
+    return dots(width, names, "true target", y, series, label)
 
 
 def _words(subject: Subject) -> list[Block]:
