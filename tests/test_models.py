@@ -291,6 +291,7 @@ def test_flops_of_a_forward_pass_for_one_row(name, expected):
         ({"name": "mlp", "hidden": ["wide"]}, (64,), "model.hidden"),
         ({"name": "mlp", "hidden": [0]}, (64,), "model.hidden"),
         ({"name": "shakespeare_lstm", "hidden": 0}, (80,), "'shakespeare_lstm' cannot be built"),
+        ({"name": "mlp", "hidden": [10**6, 10**6]}, (64,), r"not enough memory for a piece of 4,000.0 GB"),
         ({"name": "cnn2", "padding": "none"}, DIGIT, "model.padding"),
         ({"name": "cnn2"}, (64,), "needs pictures"),
         ({"name": "resnet1"}, (28, 28), "needs pictures"),

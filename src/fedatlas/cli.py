@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory
 
 app = typer.Typer(
     add_completion=False,
@@ -290,6 +290,11 @@ def main() -> None:
         sys.stderr.write(f"fedatlas: {what} may not be read or written by you: ask its owner, or name another place.\n")
         code = 2
     except Exception as error:
+        if lacks_memory(error):
+            sys.stderr.write(
+                f"fedatlas: {first_line(error)}: take a smaller model, smaller batches or a smaller engine.chunk.\n"
+            )
+            sys.exit(2)
         if not hasattr(error, "format_message"):  # what typer says of a wrong option or argument
             raise
         sys.stderr.write(f"{wrong_usage(error)}\n")

@@ -16,6 +16,7 @@ The command line prints the message of each as one sentence and ends with exit c
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -57,7 +58,16 @@ class DivergedError(FedatlasError):
 
 def first_line(error: Exception) -> str:
     """What somebody else's error says, as part of a sentence."""
+    if lacks_memory(error):
+        wanted = re.search(r"tried to allocate (\d+) bytes", str(error))
+        of = f" of {int(wanted[1]) / 1e9:,.1f} GB" if wanted else ""
+        return f"there is not enough memory for a piece{of}"
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether an allocator of torch or NumPy gave up."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
