@@ -108,6 +108,7 @@ class FastRunner:
         inputs, watch = inputs_of(ready), watching(bench, job, ready)
         sort, form = self.sort_of(bench, job), form_of(inputs)
         buffers, steps, examples, loss_sum = ready.buffers, 0, 0, 0.0
+        unread: list[tuple[Tensor, int]] = []  # losses, with their rows: to read one is to wait for the device
         params = local_copy(ready.params)
         memory = fresh_memory(bench.local.optimizer, params)
         bound: dict[int, Step] = {}
@@ -122,10 +123,15 @@ class FastRunner:
                 if step is None:
                     made = self.step_of(sort, form, size)
                     step = bound[size] = bind(made, params, memory, inputs, buffers)
-                loss_sum += float(step(*batch_arguments(batch))) * size
+                loss = step(*batch_arguments(batch))
                 steps, examples = steps + 1, examples + size
-                if watch is not None and watch.over(params, buffers, examples, loss_sum):
+                if watch is None:
+                    unread.append((loss, size))
+                    continue
+                loss_sum += float(loss) * size
+                if watch.over(params, buffers, examples, loss_sum):
                     break
+            loss_sum += sum(float(loss) * size for loss, size in unread)
             if watch is not None:
                 params, buffers = watch.kept(params, buffers)
         work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
