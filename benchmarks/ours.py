@@ -30,6 +30,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "stacked": {"plan": "stacked", "workers": 1},
     "native": {"plan": "native"},
     "bfloat16": {"precision": "bfloat16"},
+    "cuda": {"device": "cuda"},
 }
 
 

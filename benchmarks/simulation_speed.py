@@ -27,7 +27,7 @@ from workload import Workload, network
 
 from fedatlas.errors import FedatlasError
 from fedatlas.experiment.config import parse
-from fedatlas.experiment.machine import describe, processor
+from fedatlas.experiment.machine import accelerator, describe, processor
 from fedatlas.experiment.setup import set_up
 from fedatlas.models.registry import MODELS, PAPER_SIZES
 from fedatlas.rng import numpy_stream
@@ -46,6 +46,7 @@ ENTRIES: dict[str, tuple[str, str]] = {  # label -> script and name; "PEER/" nam
     "fedatlas, fast, stacked": ("ours.py", "stacked"),
     "fedatlas, fast, in C": ("ours.py", "native"),
     "fedatlas, fast, bfloat16": ("ours.py", "bfloat16"),
+    "fedatlas, on a GPU": ("ours.py", "cuda"),
     "by hand, one process": ("loops.py", "by-hand"),
     "Flower, plain client": ("flower/flower_sim.py", "plain"),
     "Flower, tuned client": ("flower/flower_sim.py", "tuned"),
@@ -102,6 +103,8 @@ def entries(model: str, peers: Path) -> Iterator[tuple[str, Entry | str]]:
             continue
         if name == "bfloat16" and not low:
             yield label, "this processor has no bfloat16 products"
+        elif name == "cuda" and accelerator() is None:
+            yield label, "torch sees no GPU here"
         elif not python.exists():
             yield label, f"no environment '{python.parent.parent}' (docs/performance.md tells how to make it)"
         else:
