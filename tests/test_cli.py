@@ -13,9 +13,11 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fedatlas
-from fedatlas import Experiment
+from fedatlas import Algorithm, Experiment, registry
 from fedatlas.cli import app
+from fedatlas.data.sources import SOURCES
 from fedatlas.errors import ConfigError
+from fedatlas.experiment import catalogue, plugins
 from fedatlas.experiment.api import run
 
 
@@ -74,3 +76,63 @@ def test_a_plugin_brings_an_algorithm(tmp_path: Path) -> None:
         load_plugins([tmp_path / "ours.py"])
     with pytest.raises(ConfigError, match="no such Python file"):
         load_plugins([tmp_path / "other.py"])
+
+
+def shown(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    catalogue.show_entry(catalogue.entry(name))
+    return capsys.readouterr().out
+
+
+def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its docstring or its annotation, and `show` prints it once."""
+    monkeypatch.setattr(registry, "PLUGINS", {kind: {} for kind in registry.PLUGINS})
+    tables = {**plugins.OURS, "data": {name: source.builder for name, source in SOURCES.items()}}
+    silent, twice = [], []
+    for kind in catalogue.KINDS:
+        for row in (row for row in catalogue.rows(kind) if row.get("parameters")):
+            builder = tables[kind][row["name"]]
+            said = registry.meanings(builder)
+            silent += [f"{kind} {row['name']}: {key}" for key in registry.undescribed(builder) - said.keys()]
+            assert all(row["accepts"][key].endswith(f"; {words}") for key, words in said.items()), row["name"]
+            twice += [f"{kind} {row['name']}: {key}" for key in said if f"\n{key}: " in row.get("source", "")]
+    assert not silent, (
+        "write a line 'key: what it means, with its unit.' behind the first line of the builder's docstring, or into the head "
+        f"of its file, for {'; '.join(silent)}"
+    )
+    assert not twice
+
+
+def test_show_says_what_a_parameter_means_and_prints_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    said = shown("cfl", capsys)
+    assert "eps1 = 0.4  # number, 0 or more; a cluster rests where its mean update is shorter than this (Euclid" in said
+    assert "gamma    gamma: least separation of a split             linkage " in said  # columns stay where they were
+    assert "``" not in said
+    assert "path  # text; has to be given; a .npz, a .csv[.gz]" in shown("file", capsys)
+    said = shown("natural", capsys)
+    assert said.count("rows kept of each owner, a seeded sample; 0 = all") == 1
+    assert "Source: ALGORITHMS.md D11" in said
+
+
+def test_a_plug_in_that_explains_nothing_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def mute(*, share: float = 0.5) -> Algorithm:
+        return Algorithm("mute")
+
+    def half(*, share: float = 0.5, other: int) -> Algorithm:
+        """share: this is the title.
+
+        other things: no line of a parameter.
+        share: part of the way,
+            from 0 to 1.
+
+        The end.
+        """
+        return Algorithm("half")
+
+    for builder in (mute, half):
+        monkeypatch.setitem(registry.PLUGINS["algorithms"], builder.__name__, builder)
+    assert "share = 0.5  # number\n" in shown("mute", capsys)
+    assert "other  # whole number; has to be given\n" in shown("half", capsys)
+    assert registry.meanings(half) == {"share": "part of the way, from 0 to 1"}
+    assert registry.prose(half) == "share: this is the title.\n\nother things: no line of a parameter.\n\nThe end."

@@ -15,6 +15,7 @@ from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
+from fedatlas.experiment import catalogue
 from fedatlas.models import (
     ModelConfig,
     dropout_shapes,
@@ -215,3 +216,22 @@ def test_buffers_may_change_in_training_and_activations_anywhere():
     for model in (Running(), body, lazy):
         made = make_model(model, (6,), 3, seed=1).eval()
         assert made(torch.ones(2, 6)).shape == (2, 3)
+
+
+def test_a_broken_package_keeps_nobody_from_the_rest(tmp_path, monkeypatch):
+    """`list` goes on without what it brings and says so; whoever names it is told what to do."""
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedatlas.models]\nlost = broken:lost\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = (
+        "model 'lost' of the package 'broken' cannot be loaded .*nowhere_to_be_found.*: update or remove that package"
+    )
+    with pytest.raises(ConfigError, match=said):
+        find_model("lost")
+    with pytest.warns(UserWarning, match=said):
+        names = [row["name"] for row in catalogue.rows("models")]
+    assert "mlp" in names
+    assert "lost" not in names

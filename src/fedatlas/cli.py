@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -167,6 +168,16 @@ def partition(
         typer.echo(f"Picture: {out}")
 
 
+@contextlib.contextmanager
+def noticing() -> Iterator[None]:
+    """Each warning inside the block as one line on standard error, once."""
+    with warnings.catch_warnings(record=True, category=UserWarning) as noticed:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for said in dict.fromkeys(str(notice.message) for notice in noticed):
+        sys.stderr.write(f"fedatlas: {said}\n")
+
+
 @app.command(name="list")
 def list_(
     kind: Annotated[
@@ -179,7 +190,8 @@ def list_(
     from fedatlas.experiment import catalogue
 
     plug(plugin)
-    rows = catalogue.rows(kind)
+    with noticing():
+        rows = catalogue.rows(kind)
     emit(rows) if as_json else catalogue.show_rows(rows)
 
 
@@ -189,7 +201,8 @@ def show(name: str, plugin: Plugin = None, as_json: Json = False) -> None:
     from fedatlas.experiment import catalogue
 
     plug(plugin)
-    found = catalogue.entry(name)
+    with noticing():
+        found = catalogue.entry(name)
     emit(found) if as_json else catalogue.show_entry(found)
 
 
@@ -236,11 +249,8 @@ def predict(
     plug(plugin)
     if client is not None and model:
         raise ConfigError("give --client or --model, not both.")
-    with warnings.catch_warnings(record=True, category=UserWarning) as noticed:
-        warnings.simplefilter("always", UserWarning)
+    with noticing():
         table = load(run).predict(file, client=client, model=model, holes=holes, keep=keep or ())
-    for notice in noticed:
-        sys.stderr.write(f"fedatlas: {notice.message}\n")
     if out is None:
         sys.stdout.write(table.to_csv(index=False))
     else:

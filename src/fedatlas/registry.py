@@ -12,13 +12,14 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import entry_points
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.errors import ConfigError, first_line, unknown_name
 
 Builder = Callable[..., Any]
 
@@ -59,17 +60,36 @@ def find(kind: str, table: Mapping[str, Builder], name: str) -> Builder:
         return PLUGINS[kind][name]
     extra = {point.name: point for point in entry_points(group=f"fedatlas.{kind}")}
     if name in extra:
-        builder: Builder = extra[name].load()
-        return builder
+        return installed(kind, extra[name])
     raise unknown_name(kind.removesuffix("s"), name, [*table, *PLUGINS.get(kind, {}), *extra])
 
 
 def builders_of(kind: str, table: Mapping[str, Builder]) -> dict[str, Builder]:
-    """Every builder of a kind by name: ours, then those of installed packages, then the plug-ins'; ours win."""
-    installed = {
-        point.name: point.load() for point in entry_points(group=f"fedatlas.{kind}") if point.name not in table
-    }
-    return {**table, **installed, **PLUGINS.get(kind, {})}
+    """Every builder of a kind by name: ours, then those of installed packages, then the plug-ins'; ours win.
+
+    Of a package that cannot be loaded a UserWarning says so: it keeps nobody from what the others have.
+    """
+    others: dict[str, Builder] = {}
+    for point in entry_points(group=f"fedatlas.{kind}"):
+        if point.name not in table:
+            try:
+                others[point.name] = installed(kind, point)
+            except ConfigError as error:
+                warnings.warn(str(error), stacklevel=2)
+    return {**table, **others, **PLUGINS.get(kind, {})}
+
+
+def installed(kind: str, point: EntryPoint) -> Builder:
+    """What an installed package brings; ConfigError where it cannot be imported."""
+    try:
+        builder: Builder = point.load()
+    except Exception as error:
+        package = point.dist.name if point.dist else point.value
+        raise ConfigError(
+            f"{kind.removesuffix('s')} '{point.name}' of the package '{package}' cannot be loaded ({first_line(error)}): "
+            "update or remove that package."
+        ) from error
+    return builder
 
 
 def keywords(builder: Builder) -> dict[str, inspect.Parameter]:
@@ -237,12 +257,71 @@ def summary(builder: Builder) -> str:
 
 
 def accepts(builder: Builder) -> dict[str, str]:
-    """Parameter -> what it takes, in words: kind, range, choices and, where the signature says it, the meaning and unit."""
+    """Parameter -> what it takes, in words: kind, range, choices, then the meaning with its unit (`meanings`)."""
     hints = typing.get_type_hints(builder, include_extras=True)
-    return {
-        name: in_words(hints.get(name, Any)) + ("; has to be given" if p.default is p.empty else "")
-        for name, p in keywords(builder).items()
-    }
+    said = meanings(builder)
+    out = {}
+    for name, p in keywords(builder).items():
+        words = [in_words(hints.get(name, Any))]
+        words += ["has to be given"] if p.default is p.empty else []
+        words += [said[name]] if name in said else []
+        out[name] = "; ".join(words)
+    return out
+
+
+def meanings(builder: Builder) -> dict[str, str]:
+    """Parameter -> its meaning, from the line ``name: meaning.`` of the builder's docstring.
+
+    Builders of one file that share a parameter may say it once, in the head of the file. A parameter whose annotation has
+    a description needs no line, and none is read.
+    """
+    names = undescribed(builder)
+    return told_apart(head(builder), names)[1] | told_apart(inspect.getdoc(builder) or "", names)[1]
+
+
+def prose(builder: Builder) -> str:
+    """A builder's docstring without the lines that `meanings` reads."""
+    return told_apart(inspect.getdoc(builder) or "", undescribed(builder))[0]
+
+
+def prose_of_file(builder: Builder) -> str:
+    """The head of the file a builder stands in without the lines that `meanings` reads, also those for its neighbours."""
+    functions = vars(inspect.getmodule(builder) or builder).values()
+    near = [f for f in functions if inspect.isfunction(f) and f.__module__ == builder.__module__]
+    return told_apart(head(builder), {name for f in near for name in keywords(f)})[0]
+
+
+def head(builder: Builder) -> str:
+    """The docstring of the file a builder stands in."""
+    module = inspect.getmodule(builder)
+    return inspect.getdoc(module) or "" if module else ""
+
+
+def undescribed(builder: Builder) -> set[str]:
+    """The parameters whose annotation does not say what they mean."""
+
+    def described(hint: Any) -> bool:
+        extras = getattr(hint, "__metadata__", ())
+        return any(getattr(x, "description", None) for x in extras) or any(map(described, typing.get_args(hint)))
+
+    hints = typing.get_type_hints(builder, include_extras=True)
+    return {name for name in keywords(builder) if not described(hints.get(name, Any))}
+
+
+def told_apart(text: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
+    """A docstring without its lines ``name: meaning.``, and these by name. The first line is never one; an indented line goes on."""
+    first, *lines = text.split("\n")
+    rest, said, at = [first], dict[str, str](), ""
+    for line in lines:
+        name, colon, words = line.partition(": ")
+        if colon and name in names:
+            at, said[name] = name, words
+        elif at and line.startswith(" "):
+            said[at] += f" {line.strip()}"
+        else:
+            at = ""
+            rest.append(line)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(rest)).strip(), {k: words.removesuffix(".") for k, words in said.items()}
 
 
 KINDS = {

@@ -34,8 +34,8 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
 
     theta <- SGD on the union of all rows, from the same initial model.
 
-    ``auto`` and ``samples``: as many examples a round as the federation's cohort draws, E epochs where all take part and none
-    is a straggler; ``epochs``: what ``[local]`` says, whoever takes part.
+    budget: work of a round: as many rows as the federation's cohort goes through ("auto" and "samples": E epochs where all
+        take part and none is a straggler), or what [local] says, whoever takes part ("epochs").
     """
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

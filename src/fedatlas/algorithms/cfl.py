@@ -60,6 +60,12 @@ def cfl(
     """Splits clients whose updates disagree at rest in two: for groups that nobody knows beforehand.
 
     theta_c <- mean of the cluster's local models; clusters that disagree at rest are split in two.
+
+    eps1: a cluster rests where its mean update is shorter than this (Euclidean norm, in units of weights).
+    eps2: a cluster at rest disagrees where some client's update is longer than this (same norm).
+    gamma: least sqrt((1 - largest cosine across) / 2) between two halves, from 0 to 1; 0 = any split will do.
+    after_round: last round in which nothing is split yet.
+    linkage: how the halves are found: single is the paper's, complete what the authors' code takes.
     """
     how = Rule(eps1, eps2, gamma, linkage, weights)
 

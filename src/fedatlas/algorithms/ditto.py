@@ -27,6 +27,9 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
     """A model of its own for each client, held near the common one.
 
     w <- sum p_k w_k; v_k <- v_k - eta (g + lam (v_k - w_t)).
+
+    lam: lambda, weight of the pull (lambda/2) ||v_k - w_t||^2; 0 = each client's own model is trained alone.
+    personal_epochs: epochs a round for a client's own model; 0 = as [local] says.
     """
 
     def direction(g: Tree, v: Tree, message: Message, client: State, facts: Facts) -> Tree:

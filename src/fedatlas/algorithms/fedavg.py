@@ -47,6 +47,9 @@ def fedavgm(*, server_lr: Rate = 1.0, beta: Decay = 0.9, weights: Weighting = "s
     """FedAvg with momentum on the server: steadier where few clients take part.
 
     Delta = sum p_k w_k - w;  v <- beta v + Delta;  w <- w + eta_g v.
+
+    server_lr: eta_g, the server's learning rate: how much of the momentum v a round adds to the model.
+    beta: share of the momentum v that is kept from round to round; 0 with server_lr = 1 is FedAvg.
     """
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:

@@ -15,6 +15,11 @@ T      ``temperature``, 1 in the paper                   N        ``steps``: 10^
 Source: Lin, Kong, Stich, Jaggi, NeurIPS 2020, Algorithms 1 and 3. ALGORITHMS.md B9. Adam, rate 1e-3 (constant; the paper's is
 annealed), batches of 128, no weight decay. The loss is judged after every pass over d; ``passes`` bounds the work where d is small (100
 passes, a tenth of them without gain), which from 12,800 rows on says no more than ``steps``. With 0 steps this is FedAvg, bit for bit.
+
+steps: N, steps of a model's distillation in a round, at most; 0 = none, which is FedAvg.
+patience: steps without a lower loss on the held-out public rows that end a distillation.
+passes: passes over the public rows in a distillation, at most; a tenth of them without a lower loss end it, too.
+temperature: T, which divides the class scores: the larger, the more the unlikely classes count.
 """
 
 from __future__ import annotations

@@ -33,6 +33,10 @@ def feddyn(
     """Bends each client's loss so that all agree on the common optimum: for unlike clients and much local work.
 
     w <- w - eta (g - g_k + alpha (w - w_t)); the server moves the mean by -h/alpha.
+
+    alpha: weight of the pull (alpha/2) ||w - w_t||^2, and what a move is multiplied by in g_k and h.
+    alpha_by_size: whether client k takes alpha (n/K) / n_k, so that clients count by their rows; else all count alike.
+    variant: the paper's algorithm, or what the FedSeq thesis ran: no linear term and no g_k.
     """
     paper = variant == "paper"
     if alpha_by_size and not paper:

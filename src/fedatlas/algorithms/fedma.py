@@ -20,6 +20,18 @@ Source: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, with communic
 one initial model; a client that was not there in the round before takes the units with most members; a row of hidden-to-hidden weights is
 averaged over its unit's members, as its other weights are; gamma = 1, with which identical units always become one (the authors: 7);
 counts and growth are not capped.
+
+sigma2: variance of clients' units around the global unit they are taken for, in squared weights.
+sigma0_2: variance of global units around their prior mean, in squared weights.
+gamma: how freely global units are added; up to 1, identical units always become one.
+mu0_bias: prior mean mu0 of the biases of global units; that of their weights is 0.
+sweeps: how often, at most, each client is taken out and matched anew after the first matching.
+averaging: what a global unit is: the mean of its members, or that mean drawn towards the prior mean.
+retrain_epochs: E_re, epochs in which clients train the later layers after each one is matched; 0 = as [local] says.
+retrain_lr: learning rate of that training, in multiples of local.lr; unused with a single hidden layer.
+last_lr: learning rate of the last layer's training, in multiples of local.lr.
+last_epochs: epochs of the last layer's training; 0 = as retrain_epochs says.
+last_weight_decay: weight decay of the last layer's training; left out = local.weight_decay.
 """
 
 from __future__ import annotations
@@ -76,13 +88,7 @@ def fedma(
     last_epochs: Count = 0,
     last_weight_decay: Rate | None = None,
 ) -> Algorithm:
-    """Matches the units of clients' networks before it averages them, layer by layer: for networks that learnt apart.
-
-    ``sigma2``, ``sigma0_2``: variance of a client's units, of the atoms, which are drawn around 0, biases around ``mu0_bias``;
-    ``gamma``: how freely units are added; ``averaging = "map"``: the mean is drawn towards the prior. Retraining takes
-    ``retrain_lr`` times ``local.lr``, that of the last layer alone ``last_lr`` times, for ``last_epochs`` (0: as many) and with
-    a weight decay of its own where one is given.
-    """
+    """Matches the units of clients' networks before it averages them, layer by layer: for networks that learnt apart."""
 
     def merge(layer: Layer, local: Mapping[int, Tree], rng: np.random.Generator) -> tuple[Tree, dict[int, Tensor]]:
         one = next(iter(local.values()))

@@ -16,6 +16,14 @@ m     clients of this round                                  T        ``temperat
 Source: Li, Wang, NeurIPS 2019 workshop on federated learning, Algorithm 1. ALGORITHMS.md B8. Start and digest: Adam, rate 1e-3, batches of
 256, fewer where a pass would not make 19 steps (as 5,000 rows do), without weight decay. Rows in batches are shuffled alike in digest and
 revisit. The consensus is uniform and the server sees a mean only; the paper's c_k = 1/m. A straggler revisits with its own epochs.
+
+digest: what is made small between a client's scores and the consensus: mean absolute or squared difference, or KL.
+temperature: with digest "kl": T, which divides the scores: the larger, the more the unlikely classes count.
+rows: public rows that are scored and digested in a round; all where there are fewer.
+digest_epochs: epochs on these rows in a round.
+revisit_epochs: epochs on the client's own rows in a round, after the digest.
+start_epochs: epochs on the labelled public rows before round 1; 0 = none.
+private_epochs: epochs on the client's own rows before round 1, at most: three without a lower loss end it; 0 = none.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
     """Divides each client's move by its steps before averaging: for clients that do unequal amounts of work.
 
     w <- w - tau_eff sum p_k (w_t - w_k) / |a_k|.
+
+    mu: weight of a proximal term (mu/2) ||w - w_t||^2 in local training; 0 = none.
     """
 
     def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:

@@ -12,6 +12,13 @@ Source: Reddi et al., ICLR 2021, Algorithm 2. ALGORITHMS.md H5-H8. The squared q
 answer to google-research/federated issue 41). v starts at tau^2; ``v_init="zero"`` as in the authors' runs. The paper
 has no bias correction: it is off by default, and with ``bias_correction`` uses exponent t+1 with t from 0. Buffers
 never pass through here (C9).
+
+server_lr: eta_g, the server's learning rate: factor of m / (sqrt v + tau), the model's step in a round.
+tau: adaptivity floor beside sqrt v, in units of a weight's change; the larger, the more alike the rates of all weights.
+beta1: share of the moment m that is kept from round to round; 0 = no momentum.
+beta2: share of the moment v that is kept from round to round; 1 - beta2 is the factor of the new square.
+v_init: what v is before round 1: tau^2, as in the paper, or 0, as in the authors' runs.
+bias_correction: whether the steps of the first rounds are rescaled as Adam's are; the paper's are not.
 """
 
 from __future__ import annotations

@@ -27,6 +27,9 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
     """Keeps each client near the model it was sent: for unlike clients and uneven work.
 
     w <- w - eta (g + lambda w + mu (w - w_t)).
+
+    mu: weight of the proximal term (mu/2) ||w - w_t||^2; 0 = FedAvg.
+    adaptive: whether mu, from that value on, rises by 0.1 with the training loss and falls by 0.1 after five falls in a row.
     """
     if mu == 0 and not adaptive:  # the term is skipped, so that the run equals FedAvg's bit for bit
         return Algorithm("fedprox", weigh=weighting(weights), family="regularisation")

@@ -18,6 +18,20 @@ chain is a rule of its own: FedAvg's local training, FedProx, FedDyn or MOON (th
 with ``anchor = "server"`` it is w_t; FedDyn's duals do not add up then, and it is refused). N_S takes K's place in every formula of the
 rule's server. Confidences are divided by their sum, not sent through a second softmax, and the client that complements a group best is
 the one with the largest tau (errata of the thesis). A client sees its predecessor's model: sums cannot be masked inside a chain.
+
+passes: E_S, how often in a round the model goes around all clients of a superclient.
+anchor: what the rule's penalty pulls to: the model that the predecessor handed on, or the server's w_t.
+psi: a client as a vector: its pre-trained model's confidence in each class of public rows, or that model's linear weights.
+phi: how superclients form: by who completes a group best, by one client of each k-means cluster in turn, or by chance.
+metric: tau, how well two vectors complement each other; auto = KL for psi "conf", cosine for "clf", Euclidean for k-means.
+group_size: how many clients of average size fill a superclient where min_examples is 0.
+min_examples: D_min, rows that fill a superclient; 0 = those of group_size average clients.
+max_clients: K_max, the most clients of a superclient: it is then full, whatever its rows.
+pretrain_epochs: E_0, epochs in which each client trains the initial model before round 1, to be turned into a vector.
+layers: with psi "clf": the linear layers whose weights are taken: all, the last, or the last two.
+normalise: with psi "conf": how confidences are made to add up to 1: divided by their sum, or the thesis' second softmax.
+first: with phi "greedy": who opens a group: the best client, or any, drawn at random.
+start: with psi "clf" and first "best": who is best: the client of largest norm, or of largest tau to an even vector (the authors').
 """
 
 from __future__ import annotations
@@ -132,7 +146,8 @@ def fedseq(
 
     theta travels along each superclient; w <- mean of the superclients' models by examples.
 
-    A group closes at ``min_examples`` (0: as many as ``group_size`` average clients hold) or at ``max_clients``.
+    rule: the algorithm inside the chains and at the server, a table: name (if left out fedavg; fedavgm, fedadagrad, fedadam,
+        fedyogi, fedprox, feddyn, moon) and its keys.
     """
     how = Grouping(
         psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
@@ -159,12 +174,12 @@ def fedseq_inter(
     first: Literal["best", "random"] = "best",
     start: Literal["norm", "code"] = "norm",
 ) -> Algorithm:
-    """FedSeq whose chains go on into other chains, averaged every ``period`` rounds.
+    """FedSeq whose chains go on into other chains, averaged every so many rounds.
 
-    Models travel from superclient to superclient and are averaged every ``period`` rounds.
+    Models travel from superclient to superclient. What is evaluated is the average that would be formed now.
 
-    ``period``: as many rounds as there are superclients, rounds until all of them could have been drawn
-    (``fraction``), a number, or never. What is evaluated is the average that would be formed now.
+    rule: the algorithm inside the chains, a table: name (if left out fedavg; fedprox, moon) and its keys.
+    period: rounds from one average to the next: N_S, until N_S superclients were drawn ("fraction"), a number, or never.
     """
     how = Grouping(
         psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start

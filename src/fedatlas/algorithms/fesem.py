@@ -40,6 +40,9 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
     """Gives each client to the nearest of several models and averages within: for a known number of groups.
 
     r_k = argmin_i |W_k - C_i|; C_i <- mean of the W_k with r_k = i.
+
+    clusters: N, how many centres there are; 1 = FedAvg.
+    pretrain_epochs: epochs in which each client trains the initial model before round 1, to find the first centres.
     """
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:

@@ -48,7 +48,11 @@ def gossip(
 
     x_i <- sum_j W_ij (x_j - eta g_j): neighbours average, there is no server.
 
-    ``probability`` of an edge of a random graph (2 ln K / K if not given); ``edges`` of a given one, ``[[0, 1], ...]``.
+    graph: who is whose neighbour: along a closed line, on a closed grid, all, by chance, or as edges says.
+    probability: of each edge of a random graph; left out = 2 ln K / K for K nodes.
+    edges: pairs of neighbours of a given graph, [[0, 1], [1, 2], ...]; nodes count from 0.
+    mixing: W: each round with all neighbours, weighed by how many each node has, or in random disjoint pairs.
+    order: whether nodes train and then mix, or mix what they had and add what training changed.
     """
     joined = graphs.graph_of(graph, False, probability, edges)
 

@@ -11,6 +11,13 @@ broadcast P; then training. The two numbers narrow a client's histogram; with tw
 Source: Santos, Templeton, Chemli, Cerasti, Pugliese, Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023.
 ALGORITHMS.md H3, H4. The paper's normalisations of s_k and omega_k cancel in W_k. Scores ``entropy``, ``gini`` and ``chi2``,
 exclusion and local balancing are this project's options (H3), not the paper's.
+
+score: the raw weight omega_k, which NWFedAvg inverts: 1 / s_k ("homogeneity"), the entropy or the Gini index of p_k, both 1
+    for even labels, or 1 / (1 + chi-square distance of p_k from P).
+size_scaling: whether N_k enters the weights (the factor alpha_k); without it HWFedAvg is the slides' WFedAvg.
+exclude_above: clients whose s_k (other scores: 1 / omega_k) is larger sit the round out, unless all would; left out = none.
+balance_local: whether a client trains on as many rows of each class it holds as of its rarest, redrawn every round; N_k and
+    the counts are then those of these rows.
 """
 
 from __future__ import annotations
@@ -153,12 +160,7 @@ def hwfedavg(
     exclude_above: Rate | None = None,
     balance_local: bool = False,
 ) -> Algorithm:
-    """FedAvg in which clients with evenly spread labels weigh more: W_k ~ alpha_k / s_k.
-
-    ``size_scaling=False`` leaves alpha_k out (the slides' WFedAvg). ``exclude_above``: clients whose s_k (for other scores
-    1/omega_k) is larger sit the round out; if all are, none does. ``balance_local``: a client trains on as many rows of each
-    class it holds as of its rarest, redrawn every round; then N_k and the counts are those of these rows.
-    """
+    """FedAvg in which clients with evenly spread labels weigh more: W_k ~ alpha_k / s_k."""
     return spread("hwfedavg", score, "none", size_scaling, balance_local, exclude_above)
 
 
@@ -172,6 +174,6 @@ def nwfedavg(
 ) -> Algorithm:
     """FedAvg in which clients with concentrated labels weigh more: W_k ~ alpha_k s_k.
 
-    ``inverse="literal"``: W_k ~ 1 / W_k of HWFedAvg.
+    inverse: what is inverted: omega_k alone ("omega"), or the whole weight of HWFedAvg ("literal"): few rows then weigh more.
     """
     return spread("nwfedavg", score, inverse, size_scaling, balance_local, exclude_above)

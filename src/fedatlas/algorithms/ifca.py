@@ -12,6 +12,11 @@ j_k      cluster that client k picked                S_j      those of the cohor
 Source: Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020. ALGORITHMS.md B11. A cluster that nobody picked keeps its model. The N models begin
 apart, each drawn from the run's ``init`` stream; ``starts`` sets of them are tried for ``start_rounds`` rounds before round 1 and the run
 goes on with the set of lowest training loss. The paper's means are uniform (``weights``).
+
+clusters: N, how many models clients choose from; 1 = FedAvg.
+starts: sets of N initial models that are tried before round 1, of which the best goes on; 1 = no trial.
+start_rounds: rounds in which each of these sets is trained by all clients before it is judged.
+average: what moves a cluster: the mean of its members' models, or one exact gradient each, by their share of the cohort.
 """
 
 from __future__ import annotations

@@ -37,6 +37,9 @@ def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "s
     """Keeps a client's features near the global model's: for unlike clients and deep networks.
 
     Loss + mu mean(l_con); the mean of the local models becomes the global one.
+
+    mu: weight of the contrastive term beside the loss; 0 = FedAvg.
+    temperature: tau, which divides the cosines of features: the smaller, the sharper the contrast.
     """
     if mu == 0:  # no term and no state, so that the run equals FedAvg's bit for bit
         nothing = {"algorithm.temperature": "mu = 0 leaves the contrast out"}

@@ -41,8 +41,10 @@ def push_sum(
 
     z <- A (z - eta g), u <- A u, x = z / u: averages over one-way arcs, there is no server.
 
-    ``directed_ring``: 0 -> 1 -> ... -> 0 and the arc 0 -> 2. ``probability`` of an arc of a random graph (2 ln K / K if not
-    given); ``arcs`` of a given one, ``[[from, to], ...]``.
+    graph: who pushes to whom: 0 -> 1 -> ... -> 0 and 0 -> 2 ("directed_ring"), both ways along a closed line, on a closed grid
+        or among all, by chance, or as arcs says.
+    probability: of each arc of a random graph; left out = 2 ln K / K for K nodes.
+    arcs: who pushes to whom in a given graph, [[from, to], ...]; nodes count from 0.
     """
     joined = graphs.graph_of(graph, True, probability, arcs)
 

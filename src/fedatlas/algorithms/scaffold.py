@@ -15,6 +15,10 @@ n_k/n, which solves the sample-weighted objective. Weight decay is part of F_k: 
 controls. Momentum and adaptive local optimisers are refused with option II: (w_t - y) / (tau eta) would not be a
 gradient then. ``variant="fedseq_code"`` is what the thesis ran: c_k+ is the mean of the gradients of this round's batches
 at w_t, without weight decay; models are weighted by samples, c by 1/K.
+
+option: how a client renews its control c_k: I = gradient at w_t over all its rows, II = mean gradient of its steps.
+server_lr: eta_g, the server's learning rate: share of the mean move that the model makes; 1 = to the mean of the models.
+variant: the paper's algorithm, or what the FedSeq thesis ran, which sets option and weights itself.
 """
 
 from __future__ import annotations

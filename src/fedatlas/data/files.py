@@ -34,15 +34,20 @@ def load_file(
     categories: tuple[str, ...] = (),
     size: int = 64,
 ) -> Loaded:
-    """``path``: a .npz, a .csv[.gz], .tsv[.gz] or .parquet table, or a folder of pictures.
+    """A .npz, a table or a folder of pictures.
 
     Arrays of a .npz: x_train and y_train and, as far as you have them, x_test, y_test, client_train, client_test, weight_train,
-    weight_test, class_names.
+    weight_test, class_names. Columns of a table that label, client, weight and drop do not name are inputs.
 
-    Tables: ``label`` names the target, ``client`` the owner of each row, ``weight`` its survey weight; all other columns
-    but ``drop`` are inputs. A target of texts is a class; one of numbers is a number where it has fractional parts or
-    more than 20 values, else a class; ``task = "classes" | "numbers"`` overrides that. ``size``: pictures become
-    size x size.
+    path: a .npz, a .csv[.gz], .tsv[.gz] or .parquet table, or a folder of pictures, seen from where one stands.
+    label: column of the target; a table has to name it.
+    client: column that says who owns a row; "" = nobody does.
+    weight: column of survey weights, 0 or more; "" = all rows count alike.
+    task: what the target is; auto: texts are classes; numbers are a quantity where one has a fractional part or more than 20
+        differ, else classes, as are whole numbers of a .npz.
+    drop: columns of a table that are no inputs.
+    categories: columns of a table whose numbers are codes, not quantities.
+    size: height and width in pixels to which the pictures of a folder are brought.
     """
     at_least(1, size=size)
     where = Path(path).expanduser()

@@ -49,7 +49,11 @@ LEAF_FOLDERS = ("train", "test")
 
 
 def load_emnist(request: Request, *, form: Form = "byclass") -> Loaded:
-    """EMNIST (Cohen et al. 2017), turned upright, in one of its six forms; it has no writer ids (`load_femnist` has)."""
+    """EMNIST (Cohen et al. 2017), turned upright, in one of its six forms; it has no writer ids (femnist has).
+
+    form: 62 classes ("byclass"), 47 with 15 small letters joined to capitals ("bymerge"; "balanced": as many rows of each), 26
+        ("letters") or the 10 digits ("digits", "mnist").
+    """
     prepare = partial(prepare_emnist, form=form)
     found = obtain(request.store, "emnist", emnist_files(form), EMNIST_REMOTES, prepare)
     return load_grey(found, EMNIST_NAMES[form]).with_facts(form=form)
@@ -82,9 +86,11 @@ def read_idx_member(archive: Path, name: str) -> np.ndarray:
 
 
 def load_femnist(request: Request, *, path: str = "") -> Loaded:
-    """Handwriting by writer: ``path`` is a folder with LEAF's ``train`` and ``test`` JSON, else TensorFlow Federated's copy.
+    """Handwriting by writer: LEAF's files, or TensorFlow Federated's copy of them.
 
     62 classes; background is 255 (white), as in both copies; natural client = writer.
+
+    path: folder with LEAF's train and test JSON; "" = femnist/ of the data folder if it has them, else TensorFlow Federated's.
     """
     leaf = Path(path) if path else None
     if leaf is None and (there := request.store.find([f"femnist/{side}" for side in LEAF_FOLDERS])):

@@ -27,7 +27,10 @@ SIDES = ("train", "test")
 
 
 def load_har(request: Request, *, split: Literal["official", "pooled"] = "official") -> Loaded:
-    """HAR; ``split = "official"`` tests on nine other people, ``"pooled"`` puts all 10,299 windows together (75/25)."""
+    """A row holds 561 features of a window of one person's movements; natural client = person.
+
+    split: test rows: those of nine other people, or a quarter (data.test) of all 10,299 windows of all 30.
+    """
     found = obtain(request.store, "har", FILES, REMOTES, prepare_har)
     names = [f"{what}_{side}" for side in SIDES for what in ("x", "y", "subject")]
     a = read_prepared(found.paths[0], [*names, "feature_names", "activity_names"])

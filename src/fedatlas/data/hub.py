@@ -28,11 +28,15 @@ def load_hub(
     train: str = "train",
     test_split: str = "test",
 ) -> Loaded:
-    """``path``: the data set's name on the hub, such as ``flwrlabs/femnist``; ``subset``: its configuration there.
+    """Rows keep the source's order. Licence: as stated on the data set's page.
 
-    ``image`` is the column of pictures ("" = the one there is; without any, the numeric columns are a table), ``client``
-    the column of natural owners, ``train`` and ``test_split`` the names of its splits; rows keep the source's order.
-    Licence: as stated on its page. A local folder in a form that ``datasets`` reads works too.
+    path: the data set's name on the hub, such as flwrlabs/femnist, or a local folder in a form that datasets reads.
+    label: column of the target.
+    image: column of pictures; "" = the one there is; without any, the columns of numbers are a table.
+    client: column of natural owners; "" = rows have none.
+    subset: which of the data set's configurations on the hub; "" = the one it takes by itself.
+    train: name of the split that trains.
+    test_split: name of the split that tests; where there is none, a quarter of the other (data.test).
     """
     try:
         from flwr_datasets import FederatedDataset

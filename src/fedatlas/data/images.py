@@ -221,7 +221,10 @@ def prepare_cifar10(originals: Mapping[str, Path], home: Path) -> None:
 
 
 def load_cifar100(request: Request, *, labels: Literal["fine", "coarse"] = "fine") -> Loaded:
-    """CIFAR-100, whole; where only the prepared subset of 20,000 + 4,000 is here, that one, and the record says so."""
+    """CIFAR-100, whole; where only the prepared subset of 20,000 + 4,000 is here, that one, and the record says so.
+
+    labels: classes: the 100 kinds, or their 20 groups.
+    """
     subset = request.store.find(CIFAR100_SUBSET) if request.store.find(CIFAR100_FILES) is None else None
     found = subset or obtain(request.store, "cifar100", CIFAR100_FILES, CIFAR100_REMOTES, prepare_cifar100)
     a = read_prepared(found.paths[0], ("d_train", "d_test", f"{labels}_train", f"{labels}_test"))

@@ -59,13 +59,18 @@ def load_shakespeare(
     per_role: int = 0,
     test_per_role: int = 0,
 ) -> Loaded:
-    """Sequences of 80 characters and the next one, by (play, speaker); ``stride`` characters lie between two sequences.
+    """Sequences of 80 characters and the next one, by (play, speaker).
 
-    A role's lines are joined by spaces. Its first 80% of characters train and its last 20% test, or exactly
-    ``per_role`` sequences from its beginning and ``test_per_role`` from its end; no character is in both. Roles too
-    short for that are left out, and of the others ``roles`` are drawn (0 = all of them, or all sequences). LEAF's
-    stride is 1, 80 times as many sequences. FedDyn's form is stride 1, 100 roles, 2,000 and 400 sequences.
-    ``path``: a folder with LEAF's own ``train`` and ``test`` JSON, whose sequences are taken as they are.
+    A role's lines are joined by spaces. Its beginning trains and its end tests; no character is in both. Roles too short
+    for that are left out. LEAF's stride is 1, 80 times as many sequences. FedDyn's form is stride 1, 100 roles, 2,000 and
+    400 sequences.
+
+    path: folder with LEAF's own train and test JSON, taken as they are; "" = shakespeare/ of the data folder if it has them, else
+        the plays.
+    stride: characters from the beginning of a sequence to that of the next.
+    roles: speaking roles that are drawn; 0 = all that are long enough.
+    per_role: training sequences of each role, from its beginning; 0 = those in the first 80% of its characters.
+    test_per_role: test sequences of each role, from its end; 0 = those in the characters that are left.
     """
     at_least(1, stride=stride)
     at_least(0, roles=roles, per_role=per_role, test_per_role=test_per_role)

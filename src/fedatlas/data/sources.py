@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -391,7 +390,7 @@ def describe_sources() -> list[dict[str, Any]]:
             **{key: getattr(source, key) for key in keys},
             "parameters": source.parameters,
             "accepts": registry.accepts(source.builder),
-            "source": inspect.getdoc(source.builder) or "",
+            "source": registry.prose(source.builder),
         }
         for source in SOURCES.values()
     ]

@@ -62,11 +62,16 @@ def load_stackoverflow(
     users: int = 400,
     per_user: int = 1000,
 ) -> Loaded:
-    """``form = "titles"``: question titles, client = tag, vocabulary from the training rows. ``"users"``: see `load_users`.
+    """Sentences of up to 20 words: question titles by tag, or sentences by user.
 
-    ``target = "per_step"``: every step predicts its next token (pad ignored); ``"last_step"``: the last word of a
-    sentence from those before it, padded on the left so that the last of the 20 steps is always real (M10). What is
-    returned here are still word numbers, -1 behind the end: `finish_stackoverflow` makes tokens of them.
+    What is returned here are still word numbers, -1 behind the end: `finish_stackoverflow` makes tokens of them.
+
+    form: 20,000 question titles, client = tag, words from the training rows; or sentences of questions, client = user, words from
+        TensorFlow Federated's counts.
+    target: what is predicted: at every step the next token (pad ignored), or once the last word of a sentence from those before
+        it, padded on the left so that the last of the 20 steps is always real.
+    users: with form "users": how many training users are drawn.
+    per_user: with form "users": sentences of each user at most, in training and again in the test rows.
     """
     at_least(1, users=users, per_user=per_user)
     return load_titles(request) if form == "titles" else load_users(request, users, per_user)

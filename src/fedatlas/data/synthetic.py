@@ -18,8 +18,13 @@ def load_synthetic(
     """User k: u_k ~ N(0, alpha), W_k ~ N(u_k, 1), b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1).
 
     x ~ N(v_k, diag(j^-1.2)), j = 1..60; y = argmax(W_k x + b_k), 10 classes; n_k = floor(lognormal(4, 2)) + 50. The second
-    argument of N is the standard deviation, as in the reference code; diag() holds variances. ``iid``: one W and b for
-    all users and v = 0. A user's last tenth of rows is test (rounded down); natural client = user. ALGORITHMS.md section 11.
+    argument of N is the standard deviation, as in the reference code; diag() holds variances. A user's last tenth of rows is
+    test (rounded down); natural client = user. ALGORITHMS.md section 11.
+
+    alpha: standard deviation of u_k, around which a user's model is drawn: how much users' models differ.
+    beta: standard deviation of B_k, around which a user's inputs lie: how much users' inputs differ.
+    users: how many users there are.
+    iid: whether all users have one model and inputs around 0 (one W and b, v = 0), whatever alpha and beta.
     """
     at_least(0, alpha=alpha, beta=beta)
     at_least(1, users=users)

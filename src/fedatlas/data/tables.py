@@ -35,10 +35,15 @@ def load_table(
     drop: tuple[str, ...] = (),
     categories: tuple[str, ...] = (),
 ) -> Loaded:
-    """A registered table; ``label``, ``client``, ``weight``: other columns than its own, which are then no inputs.
+    """A registered table. Columns that label, client, weight and drop do not name are inputs.
 
-    ``drop`` leaves columns out, ``categories`` takes columns of numbers as codes, ``task`` settles whether the target
-    is a number (see `frame.encode_target`).
+    label: column of the target; "" = the table's own.
+    client: column that says who owns a row; "" = the table's own where it has one, which stays an input.
+    weight: column of survey weights, 0 or more; "" = all rows count alike.
+    task: what the target is; auto: texts are classes; numbers are a quantity where one has a fractional part or more than 20
+        differ, else classes.
+    drop: columns that are no inputs, beside those that the table itself leaves out.
+    categories: columns whose numbers are codes, not quantities, beside those that the table itself names.
     """
     roles = Roles(
         label or spec.label,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ from fedatlas.errors import unknown_name
 from fedatlas.experiment import machine
 from fedatlas.experiment.compression import refused
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.registry import builders_of, describe, keywords, summary
+from fedatlas.registry import builders_of, describe, keywords, prose, prose_of_file, summary
 from fedatlas.transforms import TRANSFORMS
 
 Rows = list[dict[str, Any]]
@@ -34,6 +34,7 @@ COLUMNS = (
     "trainable",
     "trains_on",
 )  # shown by `list`; all with --json
+ROOMY, FEW, WIDE = 100, 3, {"rows", "clients", "place"}
 EXTRAS = {
     "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
     "tables": ("pyarrow", ".parquet files"),
@@ -50,7 +51,7 @@ def algorithms() -> Rows:
     """The algorithms with their parameters."""
     table = builders_of("algorithms", ALGORITHMS)
     rows = describe("algorithms", ALGORITHMS)
-    return [{**row, **place(table[row["name"]]), "source": source(table[row["name"]])} for row in rows]
+    return [{**row, **place(table[row["name"]]), "source": prose_of_file(table[row["name"]])} for row in rows]
 
 
 def place(builder: Callable[..., Any]) -> dict[str, str]:
@@ -74,14 +75,14 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
 def partitions() -> Rows:
     """The partitioners with their parameters."""
     table = builders_of("partitions", PARTITIONS)
-    said = {name: (inspect.getdoc(builder) or "").partition("\n")[2].strip() for name, builder in table.items()}
+    said = {name: prose(builder).partition("\n")[2].strip() for name, builder in table.items()}
     return [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
 
 
 def transforms() -> Rows:
     """What ``[compression]`` can name, with parameters."""
     table = builders_of("transforms", TRANSFORMS)
-    return [{**row, "source": source(table[row["name"]])} for row in describe("transforms", TRANSFORMS)]
+    return [{**row, "source": prose_of_file(table[row["name"]])} for row in describe("transforms", TRANSFORMS)]
 
 
 def losses() -> Rows:
@@ -120,12 +121,6 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
 }
 
 
-def source(builder: Callable[..., Any]) -> str:
-    """The head of the file a builder stands in: symbols, source, deviations."""
-    module = inspect.getmodule(builder)
-    return inspect.getdoc(module) or "" if module else ""
-
-
 def rows(kind: str) -> Rows:
     """The rows of a kind; ConfigError for an unknown one."""
     if kind not in KINDS:
@@ -143,10 +138,12 @@ def entry(name: str) -> dict[str, Any]:
 
 
 def show_rows(found: Rows) -> None:
-    """A table on standard output."""
+    """A table on standard output; where it is narrow, without the columns that `show` has as well."""
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False)
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in found)]
+    if console.width < ROOMY and len(keys) > FEW:
+        keys = [key for key in keys if key not in WIDE]
     for key in keys:
         table.add_column(key, overflow="fold", no_wrap=key == "name")
     for row in found:
@@ -178,7 +175,19 @@ def show_entry(found: Mapping[str, Any]) -> None:
             console.print(cell(value) if isinstance(value, bool | None) else str(value), markup=False)
     if found.get("source"):
         console.print()
-        console.print(found["source"], markup=False)
+        console.print(plain(found["source"]), markup=False)
+
+
+def plain(text: str) -> str:
+    """reST as a terminal shows it: no double backticks, and the columns of a simple table where they were."""
+    out, columns = [], list[int]()
+    for line in text.split("\n"):
+        if re.fullmatch(r"=+( +=+)+", line):
+            columns = [found.start() for found in re.finditer("=+", line)]
+        columns = columns if line else []
+        cells = [line[a:b] for a, b in zip([0, *columns[1:]], [*columns[1:], len(line)], strict=True)]
+        out.append("".join(cell.replace("``", "").ljust(len(cell)) for cell in cells).rstrip())
+    return "\n".join(out)
 
 
 def as_written(key: str, value: Any) -> str:

@@ -1,4 +1,7 @@
-"""Convolutional networks for pictures (channels, height, width) (ALGORITHMS.md 10: M3, M4, M7, M8)."""
+"""Convolutional networks for pictures (channels, height, width) (ALGORITHMS.md 10: M3, M4, M7, M8).
+
+padding: of the 5x5 convolutions: "same" keeps height and width, "valid" takes 4 pixels off both.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +92,8 @@ def emnist_cnn(
 ) -> nn.Module:
     """M8 EMNIST CNN: conv3x3(32), conv3x3(64), pool, dropout .25, fc128, dropout .5, outputs (EMNIST, S3).
 
-    ``table_literal`` leaves out the ReLU behind the first convolution and fc128, which S3's table 5.2 does not
-    list: the two convolutions are then one linear map.
+    table_literal: whether the ReLU behind the first convolution and fc128 are left out, which the thesis' table 5.2 does not list: the
+        two convolutions are then one linear map.
     """
     channels, height, width = picture("emnist_cnn", shape)
     flat = flattened("emnist_cnn", 64, (height, width), ((2, 1), (2, 2)))

@@ -62,8 +62,10 @@ def shakespeare_lstm(
 ) -> nn.Module:
     """M9 Shakespeare LSTM: embed 8, two LSTM layers of 100, one answer from the last step (next character, S3).
 
-    ``vocabulary = 0`` is as many symbols as there are outputs. LEAF and McMahan et al. use 256 hidden
-    units, FedDyn and S3 use 100.
+    vocabulary: symbols that the embedding knows; 0 = as many as there are outputs.
+    embedding: numbers that stand for a symbol.
+    hidden: units of each LSTM layer; LEAF and McMahan et al. use 256, FedDyn and the FedSeq thesis 100.
+    pad: token id that fills a row up behind its end; the answer is read at the last other one; -1 = no symbol does.
     """
     _sequence("shakespeare_lstm", shape)
     body = RecurrentBody(vocabulary or outputs, embedding, hidden, 2, 0, pad, every_step=False)
@@ -83,8 +85,14 @@ def stackoverflow_lstm(
 ) -> nn.Module:
     """M10 StackOverflow LSTM: embed 96, LSTM of 670, fc96, outputs at every step (next word, S3, as in TFF).
 
-    No activation between the two dense layers; the last is not tied to the embedding. ``targets = "last_step"``
-    answers once, at the last real token, as S3's code does; the two accuracies differ, so results name the one used.
+    No activation between the two dense layers; the last is not tied to the embedding.
+
+    targets: whether it answers at every step, or once, at the last real token, as the FedSeq thesis' code does; data.target has
+        to agree. The two accuracies differ, so results name the one used.
+    vocabulary: tokens that the embedding knows; 0 = as many as there are outputs.
+    embedding: numbers that stand for a token, and units of the dense layer behind the LSTM.
+    hidden: units of the LSTM.
+    pad: with targets "last_step": token id that fills a row up behind its end; the answer is read at the last other one.
     """
     _sequence("stackoverflow_lstm", shape)
     body = RecurrentBody(vocabulary or outputs, embedding, hidden, 1, embedding, pad, targets == "per_step")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedatlas.models.cnn import flattened, picture
-from fedatlas.models.network import HeadedModel, Norm, Shape, dense_layers, norm_layers
+from fedatlas.models.network import HeadedModel, Norm, Projection, Shape, dense_layers, norm_layers
 
 
 class ResidualBlock(nn.Module):
@@ -45,11 +45,11 @@ def _resnet(
     return HeadedModel(body, hidden, outputs, projection)
 
 
-def resnet1(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
+def resnet1(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
     """M5 ResNet1: residual blocks of 5 and 10 channels, each with a pool behind, fc50, outputs (MNIST, S4)."""
     return _resnet("resnet1", shape, outputs, (5, 10), 50, norm, projection)
 
 
-def resnet2(shape: Shape, outputs: int, *, norm: Norm = "none", projection: int = 0) -> nn.Module:
+def resnet2(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
     """M6 ResNet2: residual blocks of 32 and 64 channels, each with a pool behind, fc512, outputs (MNIST, S4)."""
     return _resnet("resnet2", shape, outputs, (32, 64), 512, norm, projection)

@@ -27,7 +27,10 @@ Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def clip(*, norm: Length) -> Transform:
-    """x <- x min(1, M / ||x||)."""
+    """x <- x min(1, M / ||x||).
+
+    norm: M, the greatest Euclidean length of a part of an update (of the model's: in units of weights).
+    """
 
     def clipped(path: str, x: Tree) -> Tree:
         length = x.norm()

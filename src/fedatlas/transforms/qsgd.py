@@ -32,7 +32,10 @@ Levels = Annotated[int, Field(ge=1, le=65535)]
 
 
 def qsgd(*, levels: Levels = 15) -> Transform:
-    """Q(v_i) = ||v|| sgn(v_i) l_i / s with l_i drawn so that E[Q(v)] = v; 5 bits a coordinate at s = 15."""
+    """Q(v_i) = ||v|| sgn(v_i) l_i / s with l_i drawn so that E[Q(v)] = v; 5 bits a coordinate at s = 15.
+
+    levels: s, steps from 0 to the length of a bucket of 512 coordinates; a coordinate costs ceil(log2(s + 1)) + 1 bits.
+    """
     s, bits = levels, levels.bit_length()  # ceil(log2(s + 1))
 
     def encode(update: Update, memory: State, rng: torch.Generator) -> tuple[Update, State]:

@@ -33,7 +33,10 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 def topk(*, share: Share = 0.01) -> Transform:
-    """The share of coordinates that is largest in size is sent; the rest stays in memory for later rounds."""
+    """The share of coordinates that is largest in size is sent; the rest stays in memory for later rounds.
+
+    share: k / d, the share of the coordinates of each part of an update that is sent; at least one is.
+    """
 
     def memory_init(update: Update) -> State:
         memory: dict[str, Any] = {}

@@ -7,18 +7,14 @@ seeded permutation of each class by that table.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
 from fedatlas.apportion import proportional
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import (
     TRIES,
     Ints,
-    Majority,
-    Sigma,
     check_clients,
     check_range,
     class_pools,
@@ -32,11 +28,12 @@ from fedatlas.rng import numpy_stream
 TRIED = 30  # other numbers of clients that are looked at where the one asked for is impossible
 
 
-def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: Majority = 0.7) -> Partition:
+def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7) -> Partition:
     """The first k clients (k classes) mostly hold one class each, the others an even mixture; equal sizes.
 
-    Quota q = floor(N/K); N mod K rows are left out. majority: share of the quota that is a client's own class.
-    Needs K >= k. ``info["majority"]`` holds the realised shares.
+    Quota q = floor(N/K); N mod K rows are left out. Needs K >= k. ``info["majority"]`` holds the realised shares.
+
+    majority: above 0, at most 1; share of a client's rows (its quota) that is its own class.
 
     Source: ALGORITHMS.md D3 (S0, paper version).
     """
@@ -47,11 +44,13 @@ def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: Majo
     return finish(deal(pools, counts), len(labels), info=_realised(counts, len(classes.ids)))
 
 
-def majority(labels: np.ndarray, clients: int, seed: int, *, majority: Majority = 0.7, sigma: Sigma = 0.5) -> Partition:
+def majority(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7, sigma: float = 0.5) -> Partition:
     """As `majority_even` with unequal sizes: quotas proportional to lognormal(0, sigma); every row is used.
 
-    majority: share of the quota that is a client's own class, less where the class is too small for it:
     ``info["majority"]`` holds the realised shares.
+
+    majority: above 0, at most 1; share of a client's rows (its quota) that is its own class, less where that is too small.
+    sigma: 0 to 10; standard deviation of the logarithm of the sizes before they are made to add up; 0 = equal sizes.
 
     Source: ALGORITHMS.md D4 (S0; quotas and the cap are decisions of the specification).
     """
@@ -63,11 +62,12 @@ def majority(labels: np.ndarray, clients: int, seed: int, *, majority: Majority 
     return finish(deal(class_pools(classes, rng), counts), len(labels), info=_realised(counts, len(classes.ids)))
 
 
-def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: Majority = 0.7) -> Partition:
+def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7) -> Partition:
     """The first floor(k/2) clients mostly hold two classes each, the others share what remains; equal sizes.
 
-    Quota q = floor(N/K); N mod K rows are left out. majority: share of the quota in a client's two classes together.
-    The others are as even as the rest allows. Needs K >= floor(k/2).
+    Quota q = floor(N/K); N mod K rows are left out. The others are as even as the rest allows. Needs K >= floor(k/2).
+
+    majority: above 0, at most 1; share of a client's rows (its quota) that is of its two classes together.
 
     Source: ALGORITHMS.md D5 (S0).
     """
@@ -78,16 +78,12 @@ def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: Majority 
     return finish(deal(pools, counts), len(labels))
 
 
-def shards(
-    labels: np.ndarray,
-    clients: int,
-    seed: int,
-    *,
-    shards: Annotated[int, Field(description="pieces of each client, 1 or more")] = 2,
-) -> Partition:
-    """Rows sorted by label, cut into K x ``shards`` equal pieces, ``shards`` random pieces to each client.
+def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> Partition:
+    """Rows sorted by label, cut into equal pieces, as many random pieces to each client.
 
     With two shards a client sees few classes, usually two; a shard may straddle a class border.
+
+    shards: 1 or more; pieces of each client; there are K times as many.
 
     Source: ALGORITHMS.md D6 (McMahan et al. 2017; S4: 200 shards of 300 MNIST rows, two to each of 100 clients).
     """

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedatlas.data.dataset import Partition
 from fedatlas.errors import ConfigError
 
 Ints = NDArray[np.int64]
-Majority = Annotated[float, Field(description="above 0, at most 1; share of a client's rows")]
-Alpha = Annotated[float, Field(description="0 or more, inf too; concentration, small = few classes each")]
-Sigma = Annotated[float, Field(description="0 to 10; standard deviation of the logarithm of the sizes")]
-RowCount = Annotated[int, Field(description="rows")]
 LABEL_FREE = "iid, random, quantity_skew, feature_skew or natural"  # partitioners that never look at a class
 TRIES = 1_000  # redraws before a random split is called infeasible (D4)
 TINY, HUGE = 1e-9, 1e9  # bounds of concentrations: beyond them the draws underflow or overflow

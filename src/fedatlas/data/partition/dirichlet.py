@@ -16,9 +16,7 @@ from fedatlas.data.partition.common import (
     HUGE,
     TINY,
     TRIES,
-    Alpha,
     Ints,
-    RowCount,
     check_clients,
     check_range,
     check_sizes,
@@ -33,11 +31,12 @@ from fedatlas.rng import numpy_stream
 FEDSEQ_TRIES = 100  # D9
 
 
-def dirichlet(labels: np.ndarray, clients: int, seed: int, *, alpha: Alpha = 0.5) -> Partition:
+def dirichlet(labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5) -> Partition:
     """Clients of equal size; client k draws its class mixture q_k ~ Dir(alpha * p), p the overall mixture.
 
     Rows are drawn without replacement; when a class runs out the others' shares are renormalised.
-    alpha: total concentration; small = one class each, large = alike.
+
+    alpha: 0 or more, inf too; total concentration: small = one class each, large = alike.
 
     Source: ALGORITHMS.md D7 (Hsu, Qi, Brown 2019), D10 for 0 and inf.
     """
@@ -56,12 +55,14 @@ def dirichlet(labels: np.ndarray, clients: int, seed: int, *, alpha: Alpha = 0.5
 
 
 def dirichlet_class(
-    labels: np.ndarray, clients: int, seed: int, *, alpha: Alpha = 0.5, min_rows: RowCount = 10
+    labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5, min_rows: int = 10
 ) -> Partition:
     """Each class is split over the clients by pi ~ Dir_K(alpha); sizes are unequal.
 
-    A client that already holds n/K rows gets none of the next class; the whole is redrawn until the smallest client
-    has ``min_rows`` rows. alpha (often written beta): concentration per client; small = few clients share a class.
+    A client that already holds n/K rows gets none of the next class.
+
+    alpha: 0 or more, inf too; concentration per client (often written beta): small = few clients share a class.
+    min_rows: rows of the smallest client at least; the whole is redrawn until it has them.
 
     Source: ALGORITHMS.md D8 (Yurochkin et al. 2019; Li et al. 2022, NIID-Bench), D10 for 0 and inf.
     """
@@ -78,12 +79,14 @@ def dirichlet_class(
 
 
 def dirichlet_fedseq(
-    labels: np.ndarray, clients: int, seed: int, *, alpha: Alpha = 0.5, rebalance: bool = False
+    labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5, rebalance: bool = False
 ) -> Partition:
     """As `dirichlet_class` without a minimum: of 100 draws the one with the most even sizes.
 
-    A client may stay empty: it is then never sampled. rebalance: afterwards move random rows from clients above n/K
-    to those below, until all sizes are equal (to within one row).
+    A client may stay empty: it is then never sampled.
+
+    alpha: 0 or more, inf too; concentration per client: small = few clients share a class.
+    rebalance: whether random rows then move from clients above n/K to those below, until sizes differ by one row at most.
 
     Source: ALGORITHMS.md D9 (the public code of FedSeq, Zaccone et al. 2022), D10 for 0 and inf.
     """

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from fedatlas.apportion import proportional
 from fedatlas.data.dataset import Partition
@@ -14,10 +13,7 @@ from fedatlas.data.partition.common import (
     HUGE,
     TINY,
     TRIES,
-    Alpha,
     Ints,
-    RowCount,
-    Sigma,
     check_clients,
     check_range,
     check_sizes,
@@ -28,14 +24,11 @@ from fedatlas.data.partition.common import (
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
 
-Angles = Annotated[Sequence[float], Field(description="degrees anticlockwise, -360 to 360; pictures only")]
-Noise = Annotated[float, Field(description="0 or more; standard deviation in units of the model input")]
-
 
 def iid(labels: np.ndarray, clients: int, seed: int, *, stratified: bool = False) -> Partition:
     """Every client holds a random sample of the rows; sizes differ by at most one.
 
-    stratified: deal class by class instead, so that a class's counts differ by at most one as well.
+    stratified: whether rows are dealt class by class, so that a class's counts differ by at most one as well.
 
     Source: ALGORITHMS.md D1 (McMahan et al. 2017, MNIST as 100 x 600; stratified: S3's EMNIST and Shakespeare).
     """
@@ -50,8 +43,8 @@ def iid(labels: np.ndarray, clients: int, seed: int, *, stratified: bool = False
 def random(labels: np.ndarray, clients: int, seed: int, *, multinomial: bool = False) -> Partition:
     """Every row goes to a random client.
 
-    multinomial: each row chooses its client by itself, so that sizes vary by chance (multinomial, mean n/K);
-    otherwise the sizes are equal, as in `iid`.
+    multinomial: whether each row chooses its client by itself, so that sizes vary by chance (mean n/K rows); otherwise sizes
+        differ by one row at most, as in iid.
 
     Source: ALGORITHMS.md D2 (S0, "allocation of samples across clients is randomized").
     """
@@ -68,15 +61,17 @@ def natural(
     seed: int,
     *,
     choose: Literal["sample", "first"] = "sample",
-    min_rows: RowCount = 1,
-    cap: RowCount = 0,
+    min_rows: int = 1,
+    cap: int = 0,
 ) -> Partition:
     """One client per natural owner of the rows: a person, a writer, a role, a school.
 
     owners: int64 (n,), the owner of each row. clients: how many owners take part; 0 = all of them.
-    choose: which ones, a seeded sample or the first by id; either way clients follow ascending owner ids.
-    min_rows: owners with fewer rows do not take part. cap: rows kept of each owner, a seeded sample; 0 = all.
     What is not kept is counted in ``left_out``; ``info["owners"]`` holds the owner of each client.
+
+    choose: which owners take part where not all do: a seeded sample, or the first by id; clients follow ascending ids.
+    min_rows: rows an owner must have to take part.
+    cap: rows kept of each owner, a seeded sample; 0 = all.
 
     Source: ALGORITHMS.md D11 (FEMNIST by writer, Shakespeare by role: Caldas et al. 2018, LEAF).
     """
@@ -108,14 +103,18 @@ def quantity_skew(
     seed: int,
     *,
     law: Literal["dirichlet", "lognormal"] = "dirichlet",
-    beta: Alpha = 0.5,
-    sigma: Sigma = 0.5,
-    min_rows: RowCount = 10,
+    beta: float = 0.5,
+    sigma: float = 0.5,
+    min_rows: int = 10,
 ) -> Partition:
     """Clients of very different sizes, each a random sample of the rows.
 
-    Sizes are proportional to a draw of Dir_K(beta), or of lognormal(0, sigma), redrawn until the smallest client
-    has ``min_rows`` rows. Small beta, or large sigma: more unequal.
+    Sizes are proportional to a draw of Dir_K(beta), or of lognormal(0, sigma).
+
+    law: what the sizes are drawn from.
+    beta: above 0; with law "dirichlet": concentration of the sizes: small = very unequal, large = alike.
+    sigma: 0 to 10; with law "lognormal": standard deviation of the logarithm of the sizes; 0 = equal sizes.
+    min_rows: rows of the smallest client at least; sizes are redrawn until it has them.
 
     Source: ALGORITHMS.md D12 (Li et al. 2022, NIID-Bench; Acar et al. 2021, FedDyn).
     """
@@ -132,13 +131,16 @@ def quantity_skew(
     return finish(_cut(rng.permutation(len(labels)), sizes), len(labels))
 
 
-def feature_skew(labels: np.ndarray, clients: int, seed: int, *, rotate: Angles = (), noise: Noise = 0.1) -> Partition:
+def feature_skew(
+    labels: np.ndarray, clients: int, seed: int, *, rotate: Sequence[float] = (), noise: float = 0.1
+) -> Partition:
     """An IID partition whose clients see the inputs differently: turned images, noisier measurements.
 
-    rotate: degrees anticlockwise; client k takes entry k mod len, so that clients fall into len groups (images only).
-    noise: standard deviation of Gaussian noise at the last client, in units of the model input; it rises in equal
-    steps from none at the first client.
     The rows themselves are changed by `apply_feature_skew`, from ``Partition.feature_skew``.
+
+    rotate: degrees anticlockwise, -360 to 360; client k takes entry k mod len, so that there are len groups; pictures only.
+    noise: 0 or more; standard deviation of Gaussian noise at the last client, in units of the model input; it rises in equal
+        steps from none at the first client.
 
     Source: ALGORITHMS.md D12 (rotation: Sattler et al. 2021, CFL; noise: Li et al. 2022, NIID-Bench).
     """
