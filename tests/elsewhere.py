@@ -1,8 +1,9 @@
-"""A second device made of the processor's memory: tensors on it refuse to be mixed with others, as a GPU's do, and compute the same bits.
+"""A second device made of the processor's memory: tensors on it refuse to be mixed with others, as a GPU's do, and give the same bits.
 
-torch lets a backend be written in Python (`_setup_privateuseone_for_python_backend`); ``elsewhere`` runs every operator on the tensors
-it wraps. What works on it puts every tensor where it belongs; how fast a GPU is, and what its own kernels make of the last bits, it
-cannot say.
+As there, operators that work element by element take numbers without dimensions from the processor, and a generator of the processor
+draws nothing on the device. What works on it puts every tensor where it belongs; how fast a GPU is, and what its own kernels make of the
+last bits, it cannot say. torch lets a backend be written in Python (`_setup_privateuseone_for_python_backend`): this one runs every
+operator on the tensors it wraps.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ def operate(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operator of which an operand, or the result, is on the second device."""
     found = tree_leaves((args, kwargs))
     far = [x for x in found if isinstance(x, Elsewhere)]
-    near = [x for x in found if isinstance(x, Tensor) and not isinstance(x, Elsewhere) and x.dim()]
+    pointwise = torch.Tag.pointwise in func.tags
+    near = [x for x in found if isinstance(x, Tensor) and not isinstance(x, Elsewhere) and (x.dim() or not pointwise)]
     indexed = func in INDEXED and isinstance(args[0], Elsewhere)
     if far and near and func not in COPIES and not indexed:
         raise RuntimeError(f"{func}: expected all tensors to be on the same device, but found {NAME} and cpu")
     asked = kwargs.get("device")
     there = bool(far) if asked is None else is_there(asked)
+    if there and kwargs.get("generator") is not None:
+        raise RuntimeError(f"{func}: expected a generator of {NAME}, but found one of the processor")
     plain = tree_map(
         lambda x: x.near if isinstance(x, Elsewhere) else torch.device("cpu") if is_there(x) else x, (args, kwargs)
     )

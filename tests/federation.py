@@ -271,6 +271,11 @@ def fast(bench: Bench) -> SerialExecutor:
     return SerialExecutor(bench, FastRunner(bench, SIZES, "program", "float64"))
 
 
+def tuned(bench: Bench) -> SerialExecutor:
+    """Tuned steps in this process."""
+    return SerialExecutor(bench, FastRunner(bench, SIZES, "tuned", "float64"))
+
+
 def stacked(bench: Bench) -> StackedExecutor:
     """All clients of a round in one stack."""
     return StackedExecutor(bench, FastRunner(bench, SIZES, "stacked", "float64"), 8)

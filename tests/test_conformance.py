@@ -39,6 +39,7 @@ from federation import (
     sgd,
     stacked,
     states,
+    tuned,
 )
 from wire import Wire, spied
 
@@ -128,11 +129,6 @@ def test_codec(name: str) -> None:
         assert (host.cost.bytes_up, host.cost.bytes_down) == (0, 0)  # rows travel once
 
 
-def tuned(bench: Bench) -> SerialExecutor:
-    """Tuned steps in this process."""
-    return SerialExecutor(bench, FastRunner(bench, SIZES, "tuned", "float64"))
-
-
 OPTIMIZERS = [sgd(), sgd(momentum=0.9, nesterov=True), Optimizer("adam")]
 ENGINES = [(make, optimizer) for make in (fast, stacked) for optimizer in OPTIMIZERS] + [(tuned, OPTIMIZERS[1])]
 
@@ -184,6 +180,12 @@ def test_workers(name: str) -> None:
         assert same(states(host), states(pool_host)), (workers, chunk)
 
 
+def derived(host: Host) -> list[str]:
+    """What the steps turned out to be."""
+    runner = host.executor.run_job
+    return runner.notes() if isinstance(runner, FastRunner) else []
+
+
 @pytest.mark.parametrize("make", [SerialExecutor, fast, stacked])
 @pytest.mark.parametrize("name", NAMES)
 def test_devices(name: str, make: Callable[[Bench], Executor]) -> None:
@@ -193,6 +195,7 @@ def test_devices(name: str, make: Callable[[Bench], Executor]) -> None:
     there, there_host = play(fed, make=lambda bench: make(bench.on(torch.device(elsewhere.NAME))))
     assert same(here, there)
     assert same(states(host), states(there_host))
+    assert derived(there_host) == derived(host)
 
 
 @pytest.mark.parametrize("name", NAMES)

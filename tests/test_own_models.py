@@ -1,5 +1,6 @@
 """A user's own network: as a module, and by entry point."""
 
+import functools
 import sys
 import textwrap
 
@@ -23,6 +24,7 @@ from fedatlas.models import (
     make_model,
     parameter_count,
 )
+from fedatlas.registry import PLUGINS
 
 
 def test_numbers_of_a_users_module():
@@ -235,3 +237,8 @@ def test_a_broken_package_keeps_nobody_from_the_rest(tmp_path, monkeypatch):
         names = [row["name"] for row in catalogue.rows("models")]
     assert "mlp" in names
     assert "lost" not in names
+
+
+def test_a_builder_that_is_no_function_is_listed(monkeypatch):
+    monkeypatch.setitem(PLUGINS["models"], "half", functools.partial(nn.Linear, 3))
+    assert "half" in [row["name"] for row in catalogue.rows("models")]

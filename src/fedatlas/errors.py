@@ -59,15 +59,17 @@ class DivergedError(FedatlasError):
 def first_line(error: Exception) -> str:
     """What somebody else's error says, as part of a sentence."""
     if lacks_memory(error):
-        wanted = re.search(r"tried to allocate (\d+) bytes", str(error))
-        of = f" of {int(wanted[1]) / 1e9:,.1f} GB" if wanted else ""
+        wanted = re.search(r"tried to allocate ([\d.]+) (bytes|[KMG]iB)", str(error), re.IGNORECASE)
+        units = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+        of = f" of {float(wanted[1]) * units[wanted[2].lower()] / 1e9:,.1f} GB" if wanted else ""
         return f"there is not enough memory for a piece{of}"
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Whether an allocator of torch or NumPy gave up."""
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    """Whether an allocator of torch or NumPy gave up, on the processor or on a GPU."""
+    gave_up = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return gave_up or "can't allocate memory" in str(error)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:

@@ -98,9 +98,17 @@ def keywords(builder: Builder) -> dict[str, inspect.Parameter]:
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
+def hints_of(builder: Builder) -> dict[str, Any]:
+    """The types of a builder's parameters; none of a callable that is no function, whose parameters then take any value."""
+    try:
+        return typing.get_type_hints(builder, include_extras=True)
+    except TypeError:
+        return {}
+
+
 def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> dict[str, Any]:
     """``given`` checked against the builder's signature; ConfigError with the nearest valid key otherwise."""
-    hints = typing.get_type_hints(builder, include_extras=True)
+    hints = hints_of(builder)
     fields: dict[str, Any] = {}
     for name, p in keywords(builder).items():
         fields[name] = (hints.get(name, Any), ... if p.default is inspect.Parameter.empty else p.default)
@@ -258,7 +266,7 @@ def summary(builder: Builder) -> str:
 
 def accepts(builder: Builder) -> dict[str, str]:
     """Parameter -> what it takes, in words: kind, range, choices, then the meaning with its unit (`meanings`)."""
-    hints = typing.get_type_hints(builder, include_extras=True)
+    hints = hints_of(builder)
     said = meanings(builder)
     out = {}
     for name, p in keywords(builder).items():
@@ -304,7 +312,7 @@ def undescribed(builder: Builder) -> set[str]:
         extras = getattr(hint, "__metadata__", ())
         return any(getattr(x, "description", None) for x in extras) or any(map(described, typing.get_args(hint)))
 
-    hints = typing.get_type_hints(builder, include_extras=True)
+    hints = hints_of(builder)
     return {name for name in keywords(builder) if not described(hints.get(name, Any))}
 
 

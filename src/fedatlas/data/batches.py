@@ -1,7 +1,7 @@
 """The one place that decides which rows a client sees in which order.
 
-Every draw depends on (seed, purpose, round, client, epoch) alone, so that engines, chunk sizes and worker counts
-give the same run (ALGORITHMS.md C7).
+Every draw depends on (seed, purpose, round, client, epoch) alone and is made on the processor, so that engines, chunk sizes,
+worker counts and devices give the same run (ALGORITHMS.md C7).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
     while left > 0:
         take = min(left, rows.n)
         key = (draw.round, draw.client, epoch)
-        order = torch.randperm(rows.n, generator=torch_stream(draw.seed, "shuffle", *key))[:take]
+        order = torch.randperm(rows.n, device="cpu", generator=torch_stream(draw.seed, "shuffle", *key))[:take]
         shuffled = rows.take(order) if draw.batch_size else rows.take(order.sort().values)
         if draw.augment == "crop_flip":
             shuffled = shuffled._replace(x=crop_flip(shuffled.x, torch_stream(draw.seed, "augment", *key), draw.fill))
@@ -109,21 +109,21 @@ def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
 def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), pad: int = 4) -> Tensor:
     """Random crop after padding by ``pad`` and random horizontal flip of images (n, c, h, w), as for CIFAR (ALGORITHMS.md M7)."""
     n, _, h, w = x.shape
-    top, left = torch.randint(0, 2 * pad + 1, (2, n), generator=stream)
-    flip = torch.rand(n, generator=stream) < 0.5
-    black = torch.tensor(fill or (0.0,), dtype=x.dtype).view(1, -1, 1, 1).to(x.device)
+    top, left = torch.randint(0, 2 * pad + 1, (2, n), device="cpu", generator=stream)
+    flip = torch.rand(n, device="cpu", generator=stream) < 0.5
+    black = torch.tensor(fill or (0.0,), dtype=x.dtype, device="cpu").view(1, -1, 1, 1).to(x.device)
     padded = torch.nn.functional.pad(x - black, (pad, pad, pad, pad)) + black
-    rows = (top[:, None] + torch.arange(h))[:, None, :, None]
-    columns = left[:, None] + torch.arange(w)
+    down, across, items, channels = (torch.arange(size, device="cpu") for size in (h, w, n, x.shape[1]))
+    rows = (top[:, None] + down)[:, None, :, None]
+    columns = left[:, None] + across
     columns = torch.where(flip[:, None], columns.flip(1), columns)[:, None, None, :]
-    item = torch.arange(n)[:, None, None, None]
-    channel = torch.arange(x.shape[1])[None, :, None, None]
-    return padded[tuple(index.to(x.device) for index in (item, channel, rows, columns))]
+    index = items[:, None, None, None], channels[None, :, None, None], rows, columns
+    return padded[tuple(each.to(x.device) for each in index)]
 
 
 def public_rows(n: int, rows: int, seed: int, round: int) -> Tensor:
     """Indices of this round's ``rows`` of n public rows, ascending: who knows the seed knows them."""
-    return torch.randperm(n, generator=torch_stream(seed, "public", round))[:rows].sort().values
+    return torch.randperm(n, device="cpu", generator=torch_stream(seed, "public", round))[:rows].sort().values
 
 
 def parted_rows(rows: Rows, share: float, seed: int, round: int, client: int) -> tuple[Rows, Rows | None]:
@@ -131,13 +131,13 @@ def parted_rows(rows: Rows, share: float, seed: int, round: int, client: int) ->
     held = min(max(math.floor(share * rows.n + 0.5), 1), rows.n - 1)
     if held < 1:
         return rows, None
-    order = torch.randperm(rows.n, generator=torch_stream(seed, "patience", round, client))
+    order = torch.randperm(rows.n, device="cpu", generator=torch_stream(seed, "patience", round, client))
     return rows.take(order[held:].sort().values), rows.take(order[:held].sort().values)
 
 
 def balanced_rows(y: Tensor, seed: int, round: int, client: int) -> Tensor:
     """Indices of a class-balanced subset: as many rows of each class present as of the rarest, ascending (ALGORITHMS.md H3)."""
-    order = torch.randperm(len(y), generator=torch_stream(seed, "balance", round, client))
+    order = torch.randperm(len(y), device="cpu", generator=torch_stream(seed, "balance", round, client))
     classes, counts = torch.unique(y, return_counts=True)
     quota = int(counts.min())
     kept = [order[y[order] == c][:quota] for c in classes]

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 
 from fedatlas.algorithm import Work
+from fedatlas.engine.device import placing
 from fedatlas.engine.fast import FastRunner, inputs_of, resized, spec_of
 from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
 from fedatlas.engine.loop import check_finite
@@ -42,9 +43,10 @@ class StackedExecutor:
             return
         bench = self.bench.of(jobs[0])
         self.run_job.warm(bench, jobs[0])
-        ready = [prepare(bench, job) for job in jobs]
+        first = prepare(bench, jobs[0])
         sort = self.run_job.sort_of(bench, jobs[0])
-        programs = self.programs_for(sort, jobs[0], ready[0])
+        programs = self.programs_for(sort, jobs[0], first)
+        ready = [first, *(prepare(bench, job) for job in jobs[1:])] if programs else [first]
         inputs = [inputs_of(one) for one in ready]
         if not programs or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
             yield from (self.run_job(bench, job) for job in jobs)
@@ -76,7 +78,7 @@ class StackedExecutor:
         spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(ready)
         sizes = self.run_job.derived[sort]
         try:
-            with bench.placing():
+            with placing(bench.device):
                 return {size: derive_stacked(spec, resized(batch, size), inputs) for size in sizes}
         except NotTraceable:
             return None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import Batch, Facts, Work
 from fedatlas.engine import optim
+from fedatlas.engine.device import placing
 from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
 from fedatlas.engine.loop import check_finite
 from fedatlas.engine.patience import watching
@@ -23,6 +24,9 @@ from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.tree import Tree
 
 WORTH = 0.1  # a batch size that takes this share of all steps gets a program of its own; rarer ones take the tuned step
+
+
+UNREAD = 1000  # losses that are held at most
 
 
 class FastRunner:
@@ -65,7 +69,7 @@ class FastRunner:
         why = "tensors that change their shape" if reshapes else "a rare batch size"
         self.steps[sort, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else why)
         for size in sorted(self.derived[sort]):
-            with bench.placing():
+            with placing(bench.device):
                 self.steps[sort, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
         return True
 
@@ -109,6 +113,13 @@ class FastRunner:
         sort, form = self.sort_of(bench, job), form_of(inputs)
         buffers, steps, examples, loss_sum = ready.buffers, 0, 0, 0.0
         unread: list[tuple[Tensor, int]] = []  # losses, with their rows: to read one is to wait for the device
+
+        def read() -> None:
+            nonlocal loss_sum
+            for loss, rows in unread:
+                loss_sum += float(loss) * rows
+            unread.clear()
+
         params = local_copy(ready.params)
         memory = fresh_memory(bench.local.optimizer, params)
         bound: dict[int, Step] = {}
@@ -125,13 +136,12 @@ class FastRunner:
                     step = bound[size] = bind(made, params, memory, inputs, buffers)
                 loss = step(*batch_arguments(batch))
                 steps, examples = steps + 1, examples + size
-                if watch is None:
-                    unread.append((loss, size))
-                    continue
-                loss_sum += float(loss) * size
-                if watch.over(params, buffers, examples, loss_sum):
+                unread.append((loss, size))
+                if watch is not None or len(unread) == UNREAD:
+                    read()
+                if watch is not None and watch.over(params, buffers, examples, loss_sum):
                     break
-            loss_sum += sum(float(loss) * size for loss, size in unread)
+            read()
             if watch is not None:
                 params, buffers = watch.kept(params, buffers)
         work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)

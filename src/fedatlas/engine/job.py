@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import SERVER, Algorithm, Batch, Budget, Facts, Local, Message, State, Transform, Update, Work
 from fedatlas.data.batches import Draw, Masks, Rows, balanced_rows, batches, parted_rows, public_rows
-from fedatlas.engine.device import CPU
+from fedatlas.engine.device import CPU, placing, without_cudnn
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.seal import seal, unseal
@@ -96,10 +95,6 @@ class Bench(NamedTuple):
             return self
         kinds = {name: one._replace(network=one.network.on(device)) for name, one in self.architectures.items()}
         return self._replace(network=self.network.on(device), architectures=kinds, device=device)
-
-    def placing(self) -> AbstractContextManager[Any]:
-        """Inside, a tensor that is made without saying where is made on the device."""
-        return nullcontext() if self.device.type == "cpu" else self.device
 
     def architecture(self, party: int) -> str:
         """The name of a party's architecture; "" where there is one for all."""
@@ -210,9 +205,9 @@ def prepare(bench: Bench, job: Job) -> Prepared:
         trained = partial(batches, rows, budget, draw)
         data = ClientData(rows, bench.classes, buffers, trained, bench.network.ordered)
         bench.network.module.eval()
-        with bench.placing():
+        with placing(bench.device), without_cudnn(bench.device):
             facts = facts._replace(survey=task.survey(bench.network, data, message, state))
-    with bench.placing():
+    with placing(bench.device):
         params = task.start(message, state, facts) if options.steps != 0 else Tree()
     params, buffers = parted(params, buffers)
     lr = facts.lr * options.lr_scale if options.lr is None else options.lr
@@ -237,7 +232,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     """All of a job that comes after its last step; the same for every executor."""
     task = bench.algorithm.tasks[job.what]
     facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
-    with bench.placing():
+    with placing(bench.device):
         update, state = task.finish(params, work, prepared.message, prepared.state, facts)
     known = prepared.facts
     if bench.device != CPU:  # sealing, the server and what clients keep are not there

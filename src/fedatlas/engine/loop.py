@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fedatlas.algorithm import Work
 from fedatlas.engine import optim
+from fedatlas.engine.device import placing
 from fedatlas.engine.job import Bench, Job, Result, finish, job_batches, prepare
 from fedatlas.engine.model import detached, grad, with_grad
 from fedatlas.engine.patience import watching
@@ -25,12 +26,13 @@ def run_job(bench: Bench, job: Job) -> Result:
     for batch in job_batches(ready):
         batch = batch._replace(extra={**buffers, **batch.extra})
         leaves = with_grad(params)
-        loss = task.objective(bench.network, leaves, batch, ready.message, ready.state, ready.facts)
-        grads = grad(loss, leaves)
-        if ready.weight_decay:
-            grads = grads + ready.weight_decay * params
-        if task.direction is not None:
-            grads = task.direction(grads, params, ready.message, ready.state, ready.facts)
+        with placing(bench.device):
+            loss = task.objective(bench.network, leaves, batch, ready.message, ready.state, ready.facts)
+            grads = grad(loss, leaves)
+            if ready.weight_decay:
+                grads = grads + ready.weight_decay * params
+            if task.direction is not None:
+                grads = task.direction(grads, params, ready.message, ready.state, ready.facts)
         grads = optim.clip(grads, bench.local.clip)
         params, memory = optim.step(bench.local.optimizer, params, grads, memory, ready.lr)
         steps, examples, loss_sum = steps + 1, examples + len(batch.x), loss_sum + float(loss.detach()) * len(batch.x)

@@ -8,6 +8,7 @@ import torch
 
 from fedatlas.algorithm import Batch, Patience
 from fedatlas.data.batches import examples_of_pass
+from fedatlas.engine.device import placing
 from fedatlas.engine.job import Bench, ClientData, Job, Prepared
 from fedatlas.models.dropout import evaluating
 from fedatlas.tree import Tree
@@ -66,7 +67,7 @@ class Watch:
         assert ready.held is not None
         data = ClientData(ready.held, self.bench.classes, buffers, list, self.bench.network.ordered)
         pieces: list[Batch] = list(data.pieces())
-        with evaluating(self.bench.network.module), torch.no_grad():
+        with evaluating(self.bench.network.module), torch.no_grad(), placing(self.bench.device):
             losses = [
                 float(objective(self.bench.network, params, piece, ready.message, ready.state, ready.facts))
                 for piece in pieces

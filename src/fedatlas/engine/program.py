@@ -202,7 +202,8 @@ def disturbed(example: Example, key: int = 0) -> Example:
 
     def moved(x: Any) -> Any:
         if isinstance(x, Tensor) and x.is_floating_point():
-            return x + 0.01 * torch.rand(x.shape, generator=stream, dtype=x.dtype).to(x.device)
+            noise = torch.rand(x.shape, device="cpu", generator=stream, dtype=x.dtype)
+            return x + 0.01 * noise.to(x.device)
         return 0.75 * x if isinstance(x, float) else x
 
     given = dict(leaves(other_rows(example, key)._asdict()))

@@ -62,6 +62,9 @@ def rewrite(flat: Flat) -> Flat:
             if node.op == "call_function":
                 change(node)
         flat.graph.eliminate_dead_code(effect)
+    for node in flat.graph.nodes:
+        if node.op == "call_function":
+            number_here(node)
     share(flat.graph)
     return flat
 
@@ -116,6 +119,28 @@ def fill(node: Op) -> None:
         device = node.meta["device"]
         full = insert(node, aten.full.default, list(x.shape), _FILLED[node.target](node), dtype=x.dtype, device=device)
         swap(node, full)
+
+
+def number_here(node: Op) -> None:
+    """A number that comes of numbers alone belongs on the processor, where it becomes a factor, wherever the step works.
+
+    Pointwise operators take it from there; others want all their operands on one device.
+    """
+    if not is_number_only(node):
+        return
+    if node.target is aten.full.default:
+        node.update_kwarg("device", torch.device("cpu"))
+        node.meta["device"] = torch.device("cpu")
+    elif all(a.meta["device"].type == "cpu" for a in node.all_input_nodes):
+        node.meta["device"] = torch.device("cpu")
+
+
+def is_number_only(node: Op) -> bool:
+    """Whether a value has no dimensions, and neither it nor a number made of it alone enters anything but pointwise operators."""
+    if node.op != "call_function" or "val" not in node.meta or value(node).dim():
+        return False
+    users = [user for user in node.users if user.op == "call_function" and torch.Tag.pointwise in user.target.tags]
+    return len(users) == len(node.users) and all(value(user).dim() > 0 or is_number_only(user) for user in users)
 
 
 def biased_product(node: Op) -> None:

@@ -30,6 +30,7 @@ from fedatlas.engine.step import (
     rebuilt,
 )
 from fedatlas.errors import first_line
+from fedatlas.models.inspection import is_recurrent
 from fedatlas.tree import Tree
 
 aten = torch.ops.aten
@@ -54,7 +55,7 @@ def given_as(path: str, x: Any) -> Any:
 
 def trace(spec: StepSpec, example: Example) -> Flat:
     """The flat graph of one step; NotTraceable with the reason where there is none."""
-    if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in spec.module.modules()):
+    if is_recurrent(spec.module):
         raise NotTraceable("recurrent layers would have to be unrolled")
     given = dict(leaves(example._asdict()))
     values = {path: number(x) if is_number(x) else given_as(path, x) for path, x in given.items()}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
+from fedatlas.engine.device import CPU, placing
 from fedatlas.engine.model import grad, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
@@ -43,6 +44,7 @@ class TunedStep:
     ) -> Step:
         """The step of one client. ``params``, ``memory`` (`fresh_memory`) and ``buffers`` are written in place."""
         spec, weights, state = self.spec, with_grad(params), Tree(buffers or {})
+        device = next((x.device for x in params.values()), CPU)
         memory = fresh_memory(spec.optimizer, params) if memory is None else memory
         update = _update(spec, params, memory, inputs)
         spec.module.train()
@@ -50,10 +52,10 @@ class TunedStep:
         def step(x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
             extra = dict(zip(self.masks, more[self.weighted :], strict=True))
             batch = Batch(x, y, more[0] if self.weighted else None, extra)
-            with torch.enable_grad(), convolutions_in(spec.precision):
+            with torch.enable_grad(), convolutions_in(spec.precision), placing(device):
                 loss = spec.loss(weights, state, batch, inputs)
                 grads = grad(loss, weights)
-            with torch.no_grad():
+            with torch.no_grad(), placing(device):
                 update(grads)
             return loss.detach()
 

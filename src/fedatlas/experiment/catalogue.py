@@ -142,7 +142,7 @@ def show_rows(found: Rows) -> None:
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False)
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in found)]
-    if console.width < ROOMY and len(keys) > FEW:
+    if console.is_terminal and console.width < ROOMY and len(keys) > FEW:
         keys = [key for key in keys if key not in WIDE]
     for key in keys:
         table.add_column(key, overflow="fold", no_wrap=key == "name")

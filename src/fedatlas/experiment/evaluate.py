@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.data.batches import Rows
-from fedatlas.engine.device import CPU
+from fedatlas.engine.device import CPU, placing
 from fedatlas.engine.step import channels_last, moved
 from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.setup import Setup, judged_rows, own_rows
@@ -91,7 +91,7 @@ class Evaluator:
         modules = self.modules(model.architecture, min(self.threads, len(starts)) if work >= SHARED and here else 1)
 
         def part(number: int) -> list[Scores]:
-            with torch.inference_mode():
+            with torch.inference_mode(), placing(self.device):
                 return [one(at) for at in starts[number :: len(modules)]]
 
         def one(at: int) -> Scores:

@@ -201,11 +201,11 @@ def columns_of(rows: Any, names: Sequence[str]) -> dict[str, Any]:
         return {}
     if not hasattr(rows, "keys"):
         raise ConfigError("only tables have columns to keep (--keep): these rows have none.")
-    known = [str(name) for name in rows.keys()]  # noqa: SIM118  # of a DataFrame or a mapping
+    known = {str(name): name for name in rows.keys()}  # noqa: SIM118  # of a DataFrame or a mapping
     for name in names:
         if name not in known:
             raise unknown_name("column", name, known)
-    return {name: list(rows[name]) for name in names}
+    return {name: list(rows[known[name]]) for name in names}
 
 
 def read_rows(file: Path, done: Preprocess, keep_holes: bool = False) -> Tensor:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.compiler import find_compiler
+from fedatlas.engine.device import free_memory
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.host import Host
 from fedatlas.engine.loop import SerialExecutor
@@ -15,6 +18,7 @@ from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import bytes_of
 from fedatlas.experiment.setup import Setup, first_server
 from fedatlas.experiment.trial import trial
+from fedatlas.models.inspection import is_recurrent
 from fedatlas.rounds import messages
 
 ALONE = 2e8  # floating-point operations of a round below which handing clients to workers costs more than it saves
@@ -62,8 +66,14 @@ def step_for(setup: Setup, workers: int) -> str:
     rows = local.batch_size or max(setup.partition.sizes)
     every = [one.params for one in setup.several.values()] or [setup.params]
     dense = all(x.dim() <= 2 for params in every for x in params.values()) and not has_buffers(setup)
+    dense = dense and not any(map(is_recurrent, networks(setup)))
     small = setup.config.engine.device == "cuda" or all(worth_stacking(params, rows) for params in every)
     return "stacked" if dense and local.optimizer == "sgd" and small else "program"
+
+
+def networks(setup: Setup) -> list[nn.Module]:
+    """The network, or each of several."""
+    return [one.network.module for one in setup.several.values()] or [setup.network.module]
 
 
 def has_buffers(setup: Setup) -> bool:
@@ -92,7 +102,9 @@ def chunk_for(setup: Setup) -> int:
     engine = setup.config.engine
     if engine.chunk:
         return engine.chunk
-    return max(1, min(256, bytes_of(engine.memory) // (2 * max(held(setup), 1))))
+    room, free = bytes_of(engine.memory) // 2, free_memory(engine.device)
+    room = room if free is None else min(room, free // 4)  # a stack's gradients and activations are there as well
+    return max(1, min(256, room // max(held(setup), 1)))
 
 
 def held(setup: Setup) -> int:

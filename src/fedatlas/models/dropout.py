@@ -97,7 +97,7 @@ def draw_masks(
         layer = module.get_submodule(name.rpartition(".")[0])
         kept = 1.0 - float(layer.p)  # type: ignore[arg-type]  # a Dropout, as the names are those of `dropout_shapes`
         # Drawn in float32 whatever the precision, so that the same units drop in every precision.
-        draw = torch.rand((rows, *shape), generator=generator, dtype=torch.float32)
+        draw = torch.rand((rows, *shape), device="cpu", generator=generator, dtype=torch.float32)
         masks[name] = (draw < kept).to(dtype) / max(kept, _TINY)
     return masks
 

@@ -65,3 +65,8 @@ class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _recurrent_flops(x: torch.Size, input_weight: torch.Size, hidden_weight: torch.Size) -> int:
     """One direction of one fused CPU layer, which the counter does not know: x (length, n, in), weights (gates, in)."""
     return 2 * x[0] * x[1] * (math.prod(input_weight) + math.prod(hidden_weight))
+
+
+def is_recurrent(module: nn.Module) -> bool:
+    """Whether a network has recurrent layers."""
+    return any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in module.modules())

@@ -91,7 +91,7 @@ def reproduce(
             try:
                 run_part(part, seed, base, called, console, watch)
             except DivergedError as error:  # a finding, which keeps no other part from being run
-                console.print(f"{called}: {error}")
+                console.print(f"{called}: {error}", soft_wrap=True)
             # hours of work: kept as they come
             write_outcome(collect(study, base, smaller, published), label, out, publish)
     record = collect(study, base, smaller, published)
