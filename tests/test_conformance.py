@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-import elsewhere
+import second_device
 from fedatlas.algorithm import UNION, Algorithm, Ask, Budget, Replies, RoundGenerator, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
@@ -180,22 +180,16 @@ def test_workers(name: str) -> None:
         assert same(states(host), states(pool_host)), (workers, chunk)
 
 
-def derived(host: Host) -> list[str]:
-    """What the steps turned out to be."""
-    runner = host.executor.run_job
-    return runner.notes() if isinstance(runner, FastRunner) else []
-
-
-@pytest.mark.parametrize("make", [SerialExecutor, fast, stacked])
+@pytest.mark.parametrize("engine", ["loop", "fast", "stacked"])
 @pytest.mark.parametrize("name", NAMES)
-def test_devices(name: str, make: Callable[[Bench], Executor]) -> None:
+def test_devices(name: str, engine: str) -> None:
     """Work done on another device, which refuses tensors of two, gives the same bits."""
-    fed = federation(algorithm(name, "devices"))
-    here, host = play(fed, make=make)
-    there, there_host = play(fed, make=lambda bench: make(bench.on(torch.device(elsewhere.NAME))))
-    assert same(here, there)
-    assert same(states(host), states(there_host))
-    assert derived(there_host) == derived(host)
+    algorithm(name, "devices")
+    found = second_device.ask("law", name, engine)
+    assert found["server"]
+    assert found["states"]
+    here, there = found["steps"]
+    assert there == here
 
 
 @pytest.mark.parametrize("name", NAMES)

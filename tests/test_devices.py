@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import elsewhere
-from fedatlas import Experiment, load, run
-from fedatlas.algorithm import Facts, Message, State
-from fedatlas.algorithms import ALGORITHMS
+import second_device
+from fedatlas import Experiment, cli, load, run
 from fedatlas.engine.device import find_device
-from fedatlas.engine.executors import Plan
-from fedatlas.engine.host import Executor
-from fedatlas.engine.job import Bench
-from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError, first_line, lacks_memory
-from fedatlas.experiment import run as running
 from fedatlas.experiment.config import read
 from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.setup import Setup, set_up
-from fedatlas.tree import Tree
-from federation import fast, federation, play, same, stacked, tuned
+from fedatlas.experiment.setup import set_up
 
 SHORT = ["rounds=2", "partition={name='iid', clients=4}"]
 FIGURES = ("accuracy", "macro_f1", "loss", "train_loss", "bytes_up", "bytes_down")
@@ -75,31 +66,19 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_a_run_elsewhere_is_the_run_here(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = read(None, [*SHORT, *WORK[work], "engine.workers=1"])
-    here = run(config, out=tmp_path / "here", baselines=False)
-
-    def planned(setup: Setup) -> Plan:
-        return resolve_plan(setup)._replace(device=elsewhere.NAME)
-
-    monkeypatch.setattr(running, "resolve_plan", planned)
-    there = run(config, out=tmp_path / "there", baselines=False)
-    assert there.summary["plan"]["device"] == elsewhere.NAME
-    assert there.summary["plan"].get("steps") == here.summary["plan"].get("steps")
+def test_a_run_elsewhere_is_the_run_here(work: str, tmp_path: Path) -> None:
+    overrides = [*SHORT, *WORK[work], "engine.workers=1"]
+    here = run(read(None, overrides), out=tmp_path / "here", baselines=False)
+    assert second_device.ask("run_there", overrides, str(tmp_path / "there")) == "elsewhere"
+    there = load(tmp_path / "there")
+    assert there.summary["plan"]["steps"] == here.summary["plan"]["steps"]
     assert str(rows_of(there.path)) == str(rows_of(here.path))
 
 
-@pytest.mark.parametrize("make", [SerialExecutor, fast, tuned, stacked])
-def test_a_constant_of_ones_own_is_made_where_the_work_is(make: Callable[[Bench], Executor]) -> None:
-    def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:
-        return g.map(lambda x: x * torch.linspace(0.5, 1.5, x.shape[-1], dtype=x.dtype))
-
-    made = ALGORITHMS["fedavg"]()
-    made = made._replace(tasks={"train": made.tasks["train"]._replace(direction=direction)})
-    fed = federation(made)
-    here, _ = play(fed, make=make)
-    there, _ = play(fed, make=lambda bench: make(bench.on(torch.device(elsewhere.NAME))))
-    assert same(here, there)
+@pytest.mark.parametrize("engine", ["loop", "fast", "tuned", "stacked"])
+def test_a_constant_of_ones_own_is_made_where_the_work_is(engine: str) -> None:
+    found = second_device.ask("constant", engine)
+    assert found["server"]
 
 
 def test_recurrent_networks_are_not_planned_as_stacks() -> None:
@@ -115,6 +94,21 @@ def test_too_little_memory_is_said_wherever_it_lacks() -> None:
     assert lacks_memory(error)
     assert first_line(error) == "there is not enough memory for a piece of 21.5 GB"
     assert not lacks_memory(RuntimeError("something else"))
+
+
+def test_who_does_not_ask_for_a_gpu_has_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd keeps threads for a GPU that it sees, and then works in no forked process: the command line hides it."""
+    setup = set_up(read(None, ["engine.workers=2"]), 1)
+    assert resolve_plan(setup).workers == 2
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    plan = resolve_plan(setup)
+    assert plan.workers == 1
+    assert "CUDA_VISIBLE_DEVICES" in plan.reason or plan.step == "stacked"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    cli.without_gpus("cuda")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    cli.without_gpus("auto")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_no_gpu_is_said_in_one_sentence() -> None:

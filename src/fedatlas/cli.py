@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import warnings
@@ -97,6 +98,7 @@ def run(
 ) -> None:
     """Run an experiment; with no argument the embedded default."""
     from fedatlas.experiment import api, config, dry
+    from fedatlas.experiment.record import RunFolder
     from fedatlas.terminal import watcher
 
     plug(plugin)
@@ -111,15 +113,19 @@ def run(
         raise ConfigError("--dry-run writes nothing: leave --out away.")
     progress = watcher(quiet or as_json)
     if dry_run:
-        found = dry.dry_run(config.read(path, overrides), baselines=baselines)
+        asked = config.read(path, overrides)
+        without_gpus(asked.engine.device)
+        found = dry.dry_run(asked, baselines=baselines)
         emit(found) if as_json else dry.show(found)
         return
     try:
         with contextlib.closing(progress):
             if resume is not None:
+                without_gpus(RunFolder.open(resume).config().engine.device)
                 done = api.resume(resume, overrides, baselines=baselines, progress=progress)
             else:
                 experiment = api.Experiment(config.read(path, overrides))
+                without_gpus(experiment.config.engine.device)
                 done = api.run(experiment, out=out, baselines=baselines, progress=progress)
     except KeyboardInterrupt:
         begun = progress.folder  # of several seeds, the one at work: all are continued
@@ -166,6 +172,12 @@ def partition(
     emit(found.facts) if as_json else typer.echo(found.text)
     if out is not None and not as_json:
         typer.echo(f"Picture: {out}")
+
+
+def without_gpus(device: str) -> None:
+    """Hides GPUs from who does not work on one: in their sight autograd could not be forked, and there would be one worker."""
+    if device != "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @contextlib.contextmanager
@@ -275,6 +287,7 @@ def reproduce(
     from fedatlas.experiment.reproduce import reproduce as reproduce_
     from fedatlas.terminal import standing
 
+    without_gpus("cpu")
     try:
         passed = reproduce_(name, quick=quick, rounds=rounds, only=only, out=out, publish=publish, watch=standing)
     except KeyboardInterrupt:

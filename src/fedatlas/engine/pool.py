@@ -54,8 +54,11 @@ class Arena(NamedTuple):
 
 
 def can_fork() -> bool:
-    """Whether workers can be had here."""
-    return "fork" in multiprocessing.get_all_start_methods()
+    """Whether workers can be had here.
+
+    Where autograd has seen a GPU it keeps threads for it, and refuses to work in a process that was forked afterwards.
+    """
+    return "fork" in multiprocessing.get_all_start_methods() and torch.accelerator.device_count() == 0
 
 
 class PoolExecutor:

@@ -85,7 +85,7 @@ def workers_for(setup: Setup) -> tuple[int, str]:
     """As many workers as asked for; by default one a core where a round is worth it."""
     engine = setup.config.engine
     if not can_fork():
-        return 1, "this system cannot fork workers"
+        return 1, "this system cannot fork workers, or a GPU is in sight (CUDA_VISIBLE_DEVICES= hides it)"
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
     if engine.workers:
         most = max(len(setup.sizes), 1)
