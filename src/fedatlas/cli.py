@@ -111,22 +111,19 @@ def run(
         raise ConfigError("--resume continues a run in its own folder: leave --dry-run and --out away.")
     if dry_run and out is not None:
         raise ConfigError("--dry-run writes nothing: leave --out away.")
+    asked = config.read(path, overrides) if resume is None else RunFolder.open(resume).config()
+    without_gpus(asked.engine.device)
     progress = watcher(quiet or as_json)
     if dry_run:
-        asked = config.read(path, overrides)
-        without_gpus(asked.engine.device)
         found = dry.dry_run(asked, baselines=baselines)
         emit(found) if as_json else dry.show(found)
         return
     try:
         with contextlib.closing(progress):
             if resume is not None:
-                without_gpus(RunFolder.open(resume).config().engine.device)
                 done = api.resume(resume, overrides, baselines=baselines, progress=progress)
             else:
-                experiment = api.Experiment(config.read(path, overrides))
-                without_gpus(experiment.config.engine.device)
-                done = api.run(experiment, out=out, baselines=baselines, progress=progress)
+                done = api.run(api.Experiment(asked), out=out, baselines=baselines, progress=progress)
     except KeyboardInterrupt:
         begun = progress.folder  # of several seeds, the one at work: all are continued
         begun = begun.parent if begun is not None and begun.name.startswith("seed-") else begun
