@@ -111,15 +111,15 @@ def run(
         raise ConfigError("--resume continues a run in its own folder: leave --dry-run and --out away.")
     if dry_run and out is not None:
         raise ConfigError("--dry-run writes nothing: leave --out away.")
-    asked = config.read(path, overrides) if resume is None else RunFolder.open(resume).config()
-    without_gpus(asked.engine.device)
     progress = watcher(quiet or as_json)
-    if dry_run:
-        found = dry.dry_run(asked, baselines=baselines)
-        emit(found) if as_json else dry.show(found)
-        return
     try:
         with contextlib.closing(progress):
+            asked = config.read(path, overrides) if resume is None else RunFolder.open(resume).config()
+            without_gpus(asked.engine.device)
+            if dry_run:
+                found = dry.dry_run(asked, baselines=baselines)
+                emit(found) if as_json else dry.show(found)
+                return
             if resume is not None:
                 done = api.resume(resume, overrides, baselines=baselines, progress=progress)
             else:
