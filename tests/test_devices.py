@@ -98,12 +98,12 @@ def test_too_little_memory_is_said_wherever_it_lacks() -> None:
 
 def test_who_does_not_ask_for_a_gpu_has_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd keeps threads for a GPU that it sees, and then works in no forked process: the command line hides it."""
-    setup = set_up(read(None, ["engine.workers=2"]), 1)
+    setup = set_up(read(None, ["engine.workers=2", "model.name=cnn2"]), 1)
     assert resolve_plan(setup).workers == 2
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     plan = resolve_plan(setup)
-    assert plan.workers == 1
-    assert "CUDA_VISIBLE_DEVICES" in plan.reason or plan.step == "stacked"
+    assert (plan.workers, plan.step) == (1, "program")
+    assert "CUDA_VISIBLE_DEVICES" in plan.reason
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     cli.without_gpus("cuda")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"

@@ -47,6 +47,11 @@ def oracle(name: str, **case: Any) -> Check:
     return agrees_with_its_oracle
 
 
+def patched(module: Any, name: str, other: Any) -> Callable[[pytest.MonkeyPatch], None]:
+    """The fault of a module whose ``name`` is something else."""
+    return lambda monkeypatch: monkeypatch.setattr(module, name, other)
+
+
 def with_task(builder: Build, **changed: Any) -> Build:
     """The builder with fields of its task ``train`` replaced."""
 

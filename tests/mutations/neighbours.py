@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fedatlas import rounds
 from fedatlas.algorithm import Message, Round, State
 from fedatlas.algorithms import ALGORITHMS, graphs
 from fedatlas.rounds import Chain
-from mutations import Mutation, oracle, with_fields
+from mutations import Mutation, oracle, patched, with_fields
 
 WEB: dict[str, Any] = {"graph": "given", "edges": [[0, 1], [0, 2], [0, 3], [0, 4], [1, 2]]}
 CHAIN = rounds.chain_of
@@ -39,13 +38,6 @@ def in_the_order_of_numbers(round: Round, number: int, members: tuple[int, ...],
 
 def counting_clients(round: Round, number: int, members: tuple[int, ...], passes: int) -> Chain:
     return CHAIN(round, number, members, passes)._replace(examples=len(members))
-
-
-def patched(module: Any, name: str, other: Any) -> Any:
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, name, other)
-
-    return patch
 
 
 MUTATIONS = [

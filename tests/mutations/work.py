@@ -5,13 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import pytest
 from torch import Tensor
 
 from fedatlas.algorithm import Algorithm, Facts, Message, State, Update, Work
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.tree import Tree
-from mutations import Build, Mutation, oracle, with_task
+from mutations import Build, Mutation, oracle, patched, with_task
 
 # The package names the builders as their files are called.
 hwfedavg, moon = (import_module(f"fedatlas.algorithms.{name}") for name in ("hwfedavg", "moon"))
@@ -47,13 +46,6 @@ def swapped(z: Tensor, z_g: Tensor, z_p: Tensor, tau: Tensor) -> Tensor:
 def multiplied(z: Tensor, z_g: Tensor, z_p: Tensor, tau: Tensor) -> Tensor:
     found: Tensor = CONTRAST(z, z_g, z_p, 1 / tau)
     return found
-
-
-def patched(module: Any, name: str, other: Any) -> Any:
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, name, other)
-
-    return patch
 
 
 def keeps_the_first(**parameters: Any) -> Algorithm:

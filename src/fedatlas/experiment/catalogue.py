@@ -34,7 +34,8 @@ COLUMNS = (
     "trainable",
     "trains_on",
 )  # shown by `list`; all with --json
-ROOMY, FEW, WIDE = 100, 3, {"rows", "clients", "place"}
+ROOMY, FEW = 100, 3  # characters of a terminal, and columns, up to which `list` shows all
+WIDE = {"rows", "clients", "place"}
 EXTRAS = {
     "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
     "tables": ("pyarrow", ".parquet files"),

@@ -59,9 +59,8 @@ class Evaluator:
     def __init__(self, setup: Setup, threads: int = 1, device: torch.device = CPU) -> None:
         self.setup, self.threads, self.device = setup, threads, device
         self.rows = judged_rows(setup)
-        self.judged: dict[
-            str, np.ndarray
-        ] = {}  # from `per_client`: ``score-K`` and ``weight-K`` of the rows, without K where common
+        # From `per_client`: ``score-K`` and ``weight-K`` of the rows, without K where common.
+        self.judged: dict[str, np.ndarray] = {}
         self._last: tuple[tuple[int, ...], Trained, Rows, Scores] | None = None
         self._seen: OrderedDict[tuple[int, ...], tuple[Trained, dict[str, Any]]] = OrderedDict()
         self._modules: dict[str, list[nn.Module]] = {}
