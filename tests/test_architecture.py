@@ -53,7 +53,7 @@ ROOMS: dict[str, set[str]] = {
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
     "vertical": BASE | {"registry", "rounds", "aggregation", "transforms", "privacy"},
     "attacks": BASE | {"registry", "aggregation"},
-    "data": RECORDS | {"registry"},
+    "data": RECORDS | {"registry", "deploy.codec"},
     "models": RECORDS | {"registry", "tree", "layers"},
     "metrics": RECORDS,
     "deploy.codec": {"errors", "tree"},

@@ -17,6 +17,7 @@ from fedatlas.data.dataset import Column, Dataset, Partition
 from fedatlas.data.holes import drop_holes
 from fedatlas.data.preprocess import Preprocess, Rule, preprocess
 from fedatlas.data.sources import load_dataset
+from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, DataError
 
 NAN = float("nan")
@@ -66,10 +67,24 @@ def test_a_table_by_hand():
 
 def test_the_exchange_is_counted_by_hand():
     _, done = preprocess(table(), CLIENTS)
-    # Up: client 0 names "blue" (4 + 1 bytes), client 1 "blue" and "red" (5 + 4); each sends n and two sums for two columns.
-    # Down: both names to both clients (9 each), then mean and deviation of two columns to both.
-    assert done.bytes_up == 5 + 9 + 2 * 8 * (1 + 4)
-    assert done.bytes_down == 2 * 9 + 2 * 8 * 4
+    # Up: client 0 names "blue", client 1 "blue" and "red"; each sends n and two sums for two columns.
+    # Down: both names to both clients, then mean and deviation of two columns to both.
+    two = torch.zeros(2, dtype=torch.float64)
+    named = [{"1": ["blue"]}, {"1": ["blue", "red"]}]
+    sums = [{"n": n, "total": two, "squares": two} for n in (2, 3)]
+    assert done.bytes_up == sum(len(codec.encode(message)) for message in (*named, *sums))
+    assert done.bytes_down == 2 * len(codec.encode(named[1])) + 2 * len(codec.encode({"mean": two, "sd": two}))
+
+
+def test_the_exchange_of_medians_is_counted_by_hand():
+    """Beside categories and sums: a number of holes a column, and 32 times two counts for two thresholds a column."""
+    _, plain = preprocess(table(), CLIENTS)
+    _, done = preprocess(table(), CLIENTS, missing="median")
+    holes = [{"n": n, "missing": torch.zeros(3, dtype=torch.int64)} for n in (2, 3)]
+    count, threshold = torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 2, dtype=torch.int32)
+    up = sum(len(codec.encode(message)) for message in holes) + 32 * 2 * len(codec.encode({"at_most": count}))
+    assert done.bytes_up - plain.bytes_up == up
+    assert done.bytes_down - plain.bytes_down == 32 * 2 * len(codec.encode({"threshold": threshold}))
 
 
 @given(st.data())
@@ -136,7 +151,7 @@ def test_federated_medians_are_exact(parts):
     tensors = [torch.tensor(part, dtype=torch.float32)[:, None] for part in parts]
     value, traffic = summaries.medians([torch.cat((t, torch.full((1, 1), NAN))) for t in tensors])
     assert value.item() == np.median(np.concatenate(parts).astype(np.float64))
-    assert traffic == (32 * 8 * 2 * len(parts), 32 * 4 * 2 * len(parts))
+    assert traffic.up == traffic.down > 0  # as far as the codec fills up to 64 bytes
 
 
 def test_holes_are_an_error_unless_something_is_said():
@@ -263,7 +278,9 @@ def test_pictures_keep_their_constants_and_can_be_standardised_by_channel():
     held = out.inputs(out.x_train[:5])
     torch.testing.assert_close(held.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(held.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
-    assert (out.x_train.dtype, done.bytes_up) == (torch.uint8, 2 * 8 * 7)
+    three = torch.zeros(3, dtype=torch.float64)
+    first, second = ({"n": 16 * n, "total": three, "squares": three} for n in (2, 3))
+    assert (out.x_train.dtype, done.bytes_up) == (torch.uint8, len(codec.encode(first)) + len(codec.encode(second)))
     bare, _ = preprocess(dataset, CLIENTS, "none")
     assert bare.inputs(bare.x_train).max() > 200
 

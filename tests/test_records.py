@@ -191,6 +191,20 @@ def test_a_dry_run_knows_the_set_up(algorithm: dict[str, object], tmp_path: Path
     assert 0 < looked["seconds_evaluation"] < looked["seconds_about"] - looked["seconds_setup"]
 
 
+def test_preparing_the_columns_is_paid_for_in_row_0(tmp_path: Path) -> None:
+    """Not where all rows go up: whoever has them needs no sums from anybody."""
+    tables = {"rounds": 2, "data": {"name": "breast_cancer_wdbc"}, "partition": {"name": "iid", "clients": 3}}
+    looked = fedatlas.dry_run(Experiment.of(**tables))
+    done = run(Experiment.of(**tables), out=tmp_path / "run", baselines=False)
+    first, *others = fedatlas.load(done.path).rows.to_dict("records")
+    prepared = json.loads((done.path / "preprocess.json").read_text())
+    assert (first["bytes_up"], first["bytes_down"]) == (prepared["bytes_up"], prepared["bytes_down"])
+    assert looked["bytes_setup"] == first["bytes_up"] + first["bytes_down"] > 0
+    assert done.summary["cost"]["bytes_up"] == sum(row["bytes_up"] for row in (first, *others))
+    pooled = run(Experiment.of(**tables, algorithm={"name": "centralised"}), out=tmp_path / "pooled", baselines=False)
+    assert fedatlas.load(pooled.path).rows["bytes_up"][0] == 0
+
+
 def test_a_dry_run_knows_who_was_there_in_the_round_before(tmp_path: Path) -> None:
     """FedMA sends them the last layer alone."""
     tables = {"rounds": 12, "cohort": {"size": 5}, "algorithm": {"name": "fedma", "sweeps": 1}}

@@ -264,18 +264,11 @@ def _with_constants(
 
 def _categories(schema: Sequence[Column], parts: Sequence[Tensor]) -> tuple[tuple[Rule, ...], Traffic]:
     """A rule for each column; the categories are those that any training client holds."""
-    rules, traffic = [], Traffic()
-    for j, column in enumerate(schema):
-        if not column.categories:
-            rules.append(Rule(column.name))
-            continue
-        held = [summaries.held_categories(x[:, j], len(column.categories)) for x in parts]
-        names, more = summaries.union_categories(held, column.categories)
-        if not names:
-            raise DataError(f"column '{column.name}' is missing in all training rows; leave it out with data.drop.")
-        rules.append(Rule(column.name, names))
-        traffic = traffic.plus(more)
-    return tuple(rules), traffic
+    names = {j: column.categories for j, column in enumerate(schema) if column.categories}
+    kept, traffic = summaries.union_categories([summaries.held_categories(x, names) for x in parts], names)
+    if empty := [schema[j].name for j, known in kept.items() if not known]:
+        raise DataError(f"column '{empty[0]}' is missing in all training rows; leave it out with data.drop.")
+    return tuple(Rule(column.name, kept.get(j, ())) for j, column in enumerate(schema)), traffic
 
 
 def _medians(rules: Sequence[Rule], parts: Sequence[Tensor]) -> tuple[tuple[Rule, ...], Traffic]:

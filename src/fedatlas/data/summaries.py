@@ -1,17 +1,18 @@
 """What clients say about their columns so that all can prepare rows alike: sums, sets of categories, counts.
 
-No rows, though the sums of a client with a single row are that row. Each function takes a list with one client's rows an
-entry, asks each entry for its summary alone, and combines the summaries. `Traffic` counts what would travel: 8 bytes a
-number, 4 a threshold, the names of categories in UTF-8.
+No rows, though the sums of a client with a single row are that row. Each function takes a list with one client's rows or
+summary an entry and combines them. `Traffic` counts the messages in which they would travel, as the codec writes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from fedatlas.deploy import codec
 
 
 class Traffic(NamedTuple):
@@ -23,6 +24,12 @@ class Traffic(NamedTuple):
     def plus(self, other: Traffic) -> Traffic:
         """Both exchanges."""
         return Traffic(self.up + other.up, self.down + other.down)
+
+
+def told(messages: Sequence[Any], answer: Any = None) -> Traffic:
+    """Each client sends its message; the server answers all of them alike, unless there is no ``answer``."""
+    down = 0 if answer is None else codec.size(answer) * len(messages)
+    return Traffic(sum(codec.size(message) for message in messages), down)
 
 
 class Sums(NamedTuple):
@@ -70,37 +77,39 @@ def combine_sums(parts: Sequence[Sums]) -> tuple[Sums, Traffic]:
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.plus(part)
-    numbers = 2 * whole.total.numel()
-    return whole, Traffic(8 * (numbers + 1) * len(parts), 8 * numbers * len(parts))
+    return whole, told([part._asdict() for part in parts], {"mean": whole.mean(), "sd": whole.sd()})
 
 
-def held_categories(codes: Tensor, size: int) -> Tensor:
-    """One client's summary of a column of categories: which of ``size`` it holds (bool)."""
-    held = torch.zeros(size, dtype=torch.bool)
-    held[codes[~torch.isnan(codes)].long()] = True
+def held_categories(x: Tensor, names: Mapping[int, Sequence[str]]) -> dict[str, list[str]]:
+    """One client's summary of its columns of categories (``names`` by column): which it holds, in the order given."""
+    held = {}
+    for j, known in names.items():
+        codes = x[:, j][~torch.isnan(x[:, j])].long()
+        held[str(j)] = [known[code] for code in codes.unique().tolist()]
     return held
 
 
-def union_categories(parts: Sequence[Tensor], names: Sequence[str]) -> tuple[tuple[str, ...], Traffic]:
-    """Names that any client holds, in the order given; each client sends its own names and is sent all."""
-    lengths = torch.tensor([len(name.encode()) + 1 for name in names])
-    union = torch.stack(list(parts)).any(0)
-    up = sum(int(lengths[held].sum()) for held in parts)
-    kept = tuple(name for name, held in zip(names, union.tolist(), strict=True) if held)
-    return kept, Traffic(up, len(parts) * int(lengths[union].sum()))
+def union_categories(
+    parts: Sequence[Mapping[str, Sequence[str]]], names: Mapping[int, Sequence[str]]
+) -> tuple[dict[int, tuple[str, ...]], Traffic]:
+    """Names by column that any client holds, in the order given; each client sends its own names and is sent all."""
+    any_of = {j: set[str]().union(*(part[str(j)] for part in parts)) for j in names}
+    kept = {j: tuple(name for name in known if name in any_of[j]) for j, known in names.items()}
+    return kept, told(parts, {str(j): list(known) for j, known in kept.items()}) if names else Traffic()
 
 
 def missing_counts(parts: Sequence[Tensor]) -> tuple[Tensor, Traffic]:
-    """Missing cells per column over all clients; each client says one number a column."""
-    whole = torch.stack([torch.isnan(x).sum(0) for x in parts]).sum(0)
-    return whole, Traffic(8 * whole.numel() * len(parts), 0)
+    """Missing cells per column over all clients; each client says how many rows it has, and one number a column."""
+    counts = [torch.isnan(x).sum(0) for x in parts]
+    return torch.stack(counts).sum(0), told([{"n": len(x), "missing": c} for x, c in zip(parts, counts, strict=True)])
 
 
 def medians(parts: Sequence[Tensor]) -> tuple[Tensor, Traffic]:
     """The exact median of each column over all clients' cells that are not missing, from counts alone; NaN where there is none.
 
-    Bisection over float32's ordered bit patterns: 32 times the server sends a threshold a column and each client says
-    how many of its cells are at most that; the two middle ranks are found at once, and their mean is the median.
+    Bisection over float32's ordered bit patterns: 32 times the server sends two thresholds a column and each client says
+    how many of its cells are at most that; the two middle ranks, which follow from `missing_counts`, are found at once, and
+    their mean is the median.
     """
     keys = [_sorted_keys(x) for x in parts]
     n = torch.stack([(~torch.isnan(x)).sum(0) for x in parts]).sum(0)
@@ -114,8 +123,8 @@ def medians(parts: Sequence[Tensor]) -> tuple[Tensor, Traffic]:
         high = torch.where(enough, middle, high)
         low = torch.where(enough, low, middle + 1)
     values = _unkey(high).to(torch.float64).mean(1)
-    per_step = ranks.numel() * len(parts)
-    return torch.where(n > 0, values, torch.nan), Traffic(32 * 8 * per_step, 32 * 4 * per_step)
+    ask, say = codec.size({"threshold": middle.to(torch.int32)}), codec.size({"at_most": ranks})
+    return torch.where(n > 0, values, torch.nan), Traffic(32 * say * len(parts), 32 * ask * len(parts))
 
 
 def _sorted_keys(x: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)
     seconds = spent[0][1] if algorithm.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
     peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
-    begun = before.bytes_up + before.bytes_down + before.bytes_peer
+    begun = sum(cost.bytes_up + cost.bytes_down + cost.bytes_peer for cost in (setup.before, before))
     notices = list(setup.notices)
     if not returning and setup.config.failures.dropout < 1:  # which is said already
         notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
@@ -167,7 +167,7 @@ def show(found: dict[str, Any]) -> None:
     }
     if found["bytes_setup"] or found["seconds_setup"]:
         spent = f"{bytes_text(found['bytes_setup'])} and takes about {seconds_text(found['seconds_setup'])}"
-        console.print(f"The set-up before round 1 sends {spent}.")
+        console.print(f"What comes before round 1 sends {spent}.")
     console.print(said[found["sends"]])
     if found["algorithm_facts"]:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")

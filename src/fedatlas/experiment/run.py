@@ -102,11 +102,12 @@ class Simulation:
         """Round 0: the initial model, evaluated (ALGORITHMS.md C4)."""
         started = time.perf_counter()
         self.server = first_server(self.setup, self.host)
-        algorithm, cost = self.setup.algorithm, Cost()
+        algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
             before = algorithm.prepare(algorithm, self.server, all_clients(self.setup))
             self.server = self._drive(before, 0, self.setup.config.local.lr)
-            cost = self.host.cost
+            up, down = (cost.bytes_up + self.host.cost.bytes_up, cost.bytes_down + self.host.cost.bytes_down)
+            cost = self.host.cost._replace(bytes_up=up, bytes_down=down)
         return self._close(0, None, cost, math.nan, started)
 
     def resume(self, restored: Restored) -> None:

@@ -21,7 +21,7 @@ from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
 from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.device import find_device
-from fedatlas.engine.host import Host
+from fedatlas.engine.host import Cost, Host
 from fedatlas.engine.job import Architecture, Bench, LocalOptions
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
@@ -76,6 +76,13 @@ class Setup(NamedTuple):
     def sizes(self) -> dict[int, int]:
         """client -> training rows."""
         return dict(enumerate(self.partition.sizes))
+
+    @property
+    def before(self) -> Cost:
+        """What clients and server said of columns and target, for row 0; nothing where all rows go up anyway."""
+        if self.algorithm.sends == "rows":
+            return Cost()
+        return Cost(bytes_up=self.preprocess.bytes_up, bytes_down=self.preprocess.bytes_down)
 
     @property
     def personal(self) -> bool:
