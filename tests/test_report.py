@@ -198,6 +198,10 @@ def test_runs_on_different_rows_are_not_compared_silently(
     warning = "judged on different rows"
     assert warning in Page(write_report([runs["classes"], runs["two_class"]], tmp_path / "apart.html")).text()
     assert warning not in Page(reports["several"]).text()
+    both = "judged on each client's own rows", "judged on the same test rows for every client"
+    assert all(words in Page(reports["several"]).text() for words in both), "the gains of two runs on different rows"
+    alike = Page(write_report([runs["seeds"] / "seed-1", runs["seeds"] / "seed-2"], tmp_path / "alike.html")).text()
+    assert not any(words in alike for words in both)
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.host import Executor
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
+from fedatlas.engine.memory import keep_freed_memory
 from fedatlas.engine.pool import PoolExecutor
 
 
@@ -49,6 +50,7 @@ def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int]) -> Executor:
     bench = bench.on(find_device(plan.device))
     if plan.engine == "loop":
         return SerialExecutor(bench)
+    keep_freed_memory()
     runner = FastRunner(bench, sizes, plan.step, plan.precision)
     if plan.step == "stacked":
         return StackedExecutor(bench, runner, plan.chunk)

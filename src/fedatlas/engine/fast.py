@@ -129,7 +129,7 @@ class FastRunner:
             torch.inference_mode() if derived else nullcontext()
         ):  # once, not for every batch: entering it costs as much as a small product
             for batch in job_batches(ready):
-                size = len(batch.x)
+                size = batch.x.shape[0]
                 step = bound.get(size)
                 if step is None:
                     made = self.step_of(sort, form, size)

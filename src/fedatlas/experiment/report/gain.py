@@ -65,6 +65,7 @@ def gain_over(entries: Sequence[Entry]) -> Table | None:
         return None
     parts = [p for p in PARTS if all(p in s.summary["gain"]["summary"] for e in known for s in e.subjects)]
     key, rows, table = known[0].headline, [], []
+    alike = len({e.subjects[0].judged_on for e in known}) == 1
     for entry in known:
         cells = []
         for part in parts:
@@ -73,7 +74,7 @@ def gain_over(entries: Sequence[Entry]) -> Table | None:
             sd = f"sd {number(mean.sd)}; " if mean.sd is not None else ""
             cells.append(Cell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
             table.append((entry.label, part, mean.mean, mean.sd, worst.mean, worst.sd, mean.n))
-        rows.append([Cell(entry.label), *cells])
+        rows.append([Cell(entry.label, "" if alike else f"judged on {entry.subjects[0].judged_on}"), *cells])
     caption = f"{NAMES[key]} over the clients: mean, and below it the worst client{_seeds_note(known)}"
     head = [Cell("run"), *(Cell(PARTS[p]) for p in parts)]
     columns = ("run", "part", "mean", "mean_sd", "worst", "worst_sd", "seeds")
