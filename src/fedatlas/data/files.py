@@ -12,12 +12,13 @@ from torch import Tensor
 from fedatlas.data.dataset import TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, is_quantity, read_table
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Request, Split, at_least
+from fedatlas.data.loaded import Loaded, Request, Split
 from fedatlas.data.pictures import SIDES, Form, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.data.store import members_of, read_npz, sha256
 from fedatlas.data.tables import from_frames
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.registry import Whole
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
@@ -32,7 +33,7 @@ def load_file(
     task: TaskChoice = "auto",
     drop: tuple[str, ...] = (),
     categories: tuple[str, ...] = (),
-    size: int = 64,
+    size: Whole = 64,
 ) -> Loaded:
     """A .npz, a table or a folder of pictures.
 
@@ -49,7 +50,6 @@ def load_file(
     categories: columns of a table whose numbers are codes, not quantities.
     size: height and width in pixels to which the pictures of a folder are brought.
     """
-    at_least(1, size=size)
     where = Path(path).expanduser()
     given = {"label": label, "client": client, "weight": weight, "drop": drop, "categories": categories}
     if where.is_dir():

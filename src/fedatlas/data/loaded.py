@@ -76,13 +76,6 @@ class Request:
     drop_unusable: bool = False  # data.missing = "drop": rows without a target, owner or weight go too
 
 
-def at_least(low: float, **keys: float) -> None:
-    """ConfigError where a key of ``[data]`` is below ``low``."""
-    for key, value in keys.items():
-        if not value >= low:
-            raise ConfigError(f"data.{key} = {value}: it must be {low} or more.")
-
-
 def numbered(loaded: Loaded) -> Loaded:
     """Every row told by its place in the source: training and test rows from 0, as the loader hands them over."""
 

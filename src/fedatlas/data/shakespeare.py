@@ -18,9 +18,10 @@ import torch
 from fedatlas.data.dataset import TaskKind
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import read_leaf
-from fedatlas.data.loaded import Loaded, Request, Split, at_least
+from fedatlas.data.loaded import Loaded, Request, Split
 from fedatlas.data.store import provenance, write_atomically
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.registry import Count, Whole
 from fedatlas.rng import numpy_stream
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's 80 symbols
@@ -54,10 +55,10 @@ def load_shakespeare(
     request: Request,
     *,
     path: str = "",
-    stride: int = LENGTH,
-    roles: int = 0,
-    per_role: int = 0,
-    test_per_role: int = 0,
+    stride: Whole = LENGTH,
+    roles: Count = 0,
+    per_role: Count = 0,
+    test_per_role: Count = 0,
 ) -> Loaded:
     """Sequences of 80 characters and the next one, by (play, speaker).
 
@@ -72,8 +73,6 @@ def load_shakespeare(
     per_role: training sequences of each role, from its beginning; 0 = those in the first 80% of its characters.
     test_per_role: test sequences of each role, from its end; 0 = those in the characters that are left.
     """
-    at_least(1, stride=stride)
-    at_least(0, roles=roles, per_role=per_role, test_per_role=test_per_role)
     leaf = Path(path) if path else None
     if leaf is None and (there := request.store.find(["shakespeare/train", "shakespeare/test"])):
         leaf = there.root / "shakespeare"

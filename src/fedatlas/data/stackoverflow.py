@@ -20,9 +20,10 @@ import torch
 
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import member, parse_example
-from fedatlas.data.loaded import Loaded, Request, Split, at_least
+from fedatlas.data.loaded import Loaded, Request, Split
 from fedatlas.data.store import provenance, write_atomically
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.registry import Whole
 from fedatlas.rng import numpy_stream
 
 WORDS, LENGTH, END, IGNORE = 10_000, 20, -1, -100
@@ -59,8 +60,8 @@ def load_stackoverflow(
     *,
     form: Form = "titles",
     target: Target = "per_step",
-    users: int = 400,
-    per_user: int = 1000,
+    users: Whole = 400,
+    per_user: Whole = 1000,
 ) -> Loaded:
     """Sentences of up to 20 words: question titles by tag, or sentences by user.
 
@@ -73,7 +74,6 @@ def load_stackoverflow(
     users: with form "users": how many training users are drawn.
     per_user: with form "users": sentences of each user at most, in training and again in the test rows.
     """
-    at_least(1, users=users, per_user=per_user)
     return load_titles(request) if form == "titles" else load_users(request, users, per_user)
 
 

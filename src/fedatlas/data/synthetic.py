@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedatlas.data.loaded import Loaded, Request, Split, at_least
+from fedatlas.data.loaded import Loaded, Request, Split
+from fedatlas.registry import Rate, Whole
 from fedatlas.rng import numpy_stream
 
 COLUMNS, CLASSES = 60, 10
@@ -13,7 +14,7 @@ TEST_SHARE = 0.1  # of each user's rows, as in the reference code
 
 
 def load_synthetic(
-    request: Request, *, alpha: float = 1.0, beta: float = 1.0, users: int = 30, iid: bool = False
+    request: Request, *, alpha: Rate = 1.0, beta: Rate = 1.0, users: Whole = 30, iid: bool = False
 ) -> Loaded:
     """User k: u_k ~ N(0, alpha), W_k ~ N(u_k, 1), b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1).
 
@@ -26,8 +27,6 @@ def load_synthetic(
     users: how many users there are.
     iid: whether all users have one model and inputs around 0 (one W and b, v = 0), whatever alpha and beta.
     """
-    at_least(0, alpha=alpha, beta=beta)
-    at_least(1, users=users)
     sizes = numpy_stream(request.seed, "split", "synthetic", "sizes").lognormal(4, 2, users).astype(np.int64) + 50
     shared = numpy_stream(request.seed, "split", "synthetic", "shared")
     common = (shared.normal(0, 1, (CLASSES, COLUMNS)), shared.normal(0, 1, CLASSES))

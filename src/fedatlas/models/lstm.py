@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from fedatlas.errors import ConfigError
 from fedatlas.models.network import HeadedModel, Projection, Shape
+from fedatlas.registry import Count, Whole
+
+Token = Annotated[int, Field(ge=-1)]
 
 
 class RecurrentBody(nn.Module):
@@ -54,10 +58,10 @@ def shakespeare_lstm(
     shape: Shape,
     outputs: int,
     *,
-    vocabulary: int = 0,
-    embedding: int = 8,
-    hidden: int = 100,
-    pad: int = -1,
+    vocabulary: Count = 0,
+    embedding: Whole = 8,
+    hidden: Whole = 100,
+    pad: Token = -1,
     projection: Projection = 0,
 ) -> nn.Module:
     """M9 Shakespeare LSTM: embed 8, two LSTM layers of 100, one answer from the last step (next character, S3).
@@ -77,10 +81,10 @@ def stackoverflow_lstm(
     outputs: int,
     *,
     targets: Literal["per_step", "last_step"] = "per_step",
-    vocabulary: int = 0,
-    embedding: int = 96,
-    hidden: int = 670,
-    pad: int = 0,
+    vocabulary: Count = 0,
+    embedding: Whole = 96,
+    hidden: Whole = 670,
+    pad: Token = 0,
     projection: Projection = 0,
 ) -> nn.Module:
     """M10 StackOverflow LSTM: embed 96, LSTM of 670, fc96, outputs at every step (next word, S3, as in TFF).
