@@ -142,6 +142,18 @@ def numbers(column: pd.Series) -> np.ndarray | None:
     return out
 
 
+def narrow(values: np.ndarray, what: str) -> np.ndarray:
+    """Numbers as float32, NaN kept; a DataError that names the first one that is infinite, or is there."""
+    with np.errstate(over="ignore"):
+        out: np.ndarray = values.astype(np.float32)
+    if (bad := np.isinf(out)).any():
+        raise DataError(
+            f"{what} is infinite in {int(bad.sum())} rows as a 32-bit number: the first holds {values[bad][0]:g}; "
+            "correct it, leave it empty, or take a larger unit."
+        )
+    return out
+
+
 def encode_table(table: pd.DataFrame, roles: Roles, source: str, drop_unusable: bool = False) -> Encoded:
     """A table -> raw columns, target, owners and weights.
 
@@ -205,7 +217,7 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
     name = str(column.name)
     values = None if as_category else numbers(column)
     if values is not None:
-        return Column(name), values.astype(np.float32)
+        return Column(name), narrow(values, f"{source}: column '{name}'")
     cells = texts(column)
     gone = missing(cells)
     categories, codes = np.unique(cells[~gone], return_inverse=True)
@@ -243,7 +255,7 @@ def encode_target(column: pd.Series, choice: TaskChoice, what: str) -> tuple[tor
     if choice == "numbers" and values is None:
         raise DataError(f"{what} holds texts: it cannot be a number; data.task = 'classes' takes them as classes.")
     if values is not None and (choice == "numbers" or (choice == "auto" and is_quantity(values))):
-        return torch.from_numpy(values.astype(np.float32)), "numbers", ()
+        return torch.from_numpy(narrow(values, what)), "numbers", ()
     if values is not None:
         classes, codes = np.unique(values, return_inverse=True)
         names = tuple(str(int(c)) if c == int(c) else str(c) for c in classes)
@@ -284,7 +296,7 @@ def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
             f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0"
             + (f"; it has '{odd[0]}'." if odd else "; texts such as '151,3' are none." if values is None else ".")
         )
-    return torch.from_numpy(values.astype(np.float32))
+    return torch.from_numpy(narrow(values, f"{source}: the weight column '{column.name}'"))
 
 
 def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence[Column]) -> torch.Tensor:
@@ -300,7 +312,7 @@ def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence
             values = numbers(frame[column.name])
             if values is None:
                 raise DataError(f"column '{column.name}' must hold numbers.")
-            out[:, j] = values
+            out[:, j] = narrow(values, f"column '{column.name}'")
             continue
         cells = texts(frame[column.name])
         code = {name: i for i, name in enumerate(column.categories)}

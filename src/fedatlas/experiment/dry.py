@@ -166,8 +166,8 @@ def show(found: dict[str, Any]) -> None:
         "nothing": "Nothing is sent.",
     }
     if found["bytes_setup"] or found["seconds_setup"]:
-        spent = f"{bytes_text(found['bytes_setup'])} and takes about {seconds_text(found['seconds_setup'])}"
-        console.print(f"What comes before round 1 sends {spent}.")
+        spent = f" and takes about {seconds_text(found['seconds_setup'])}" if found["seconds_setup"] else ""
+        console.print(f"What comes before round 1 sends {bytes_text(found['bytes_setup'])}{spent}.")
     console.print(said[found["sends"]])
     if found["algorithm_facts"]:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
