@@ -150,7 +150,11 @@ def test_rows_without_an_owner_or_a_weight(tmp_path):
         ("a,b\n", {"label": "b"}, "a header but no rows"),
         ("a,b\n1,2\n1,2\n", {"label": "b"}, "only one class"),
         ("a\n1\n2\n", {"label": "a"}, "no column is left"),
-        ("a,b\ninf,1\n2,0\n", {"label": "b"}, "column 'a' is infinite in 1 rows as a 32-bit number: the first holds inf"),
+        (
+            "a,b\ninf,1\n2,0\n",
+            {"label": "b"},
+            "column 'a' is infinite in 1 rows as a 32-bit number: the first holds inf",
+        ),
         ("a,b\n1,1\n2e39,0\n", {"label": "b"}, "column 'a' is infinite .* the first holds 2e\\+39"),
         ("a,b\n1,0.5\n2,1e300\n", {"label": "b"}, "the target 'b' is infinite .* 1e\\+300"),
         ("a,b,w\n1,0,1\n2,1,1e99\n", {"label": "b", "weight": "w"}, "the weight column 'w' is infinite .* 1e\\+99"),

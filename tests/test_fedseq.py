@@ -11,10 +11,11 @@ import torch
 
 from fedatlas.algorithm import SERVER
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedseq import RULES, confidences, fedseq, fedseq_inter, groups
+from fedatlas.algorithms.fedseq import RULES, fedseq, fedseq_inter
 from fedatlas.algorithms.grouping import (
     normalised,
 )
+from fedatlas.algorithms.superclients import confidences, groups
 from fedatlas.engine.job import ClientData
 from fedatlas.engine.step import contiguous
 from fedatlas.errors import ConfigError

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comparison import problem_of, settings
-from fedatlas.algorithms.fedseq import Grouping, fedseq, fewest, groups, picker
+from fedatlas.algorithms.fedseq import fedseq
 from fedatlas.algorithms.grouping import (
     TAU,
     Limits,
@@ -28,6 +28,7 @@ from fedatlas.algorithms.grouping import (
     wasserstein_support,
     wasserstein_values,
 )
+from fedatlas.algorithms.superclients import Grouping, fewest, groups, picker
 from fedatlas.errors import ConfigError
 from federation import Deep, federation, rows
 from oracles.grouping import superclients

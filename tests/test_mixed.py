@@ -26,8 +26,9 @@ from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.experiment import config
 from fedatlas.experiment.api import Experiment, run
+from fedatlas.experiment.refusals import check_classes, check_public
 from fedatlas.experiment.run import run_one
-from fedatlas.experiment.setup import check_classes, check_public, set_up
+from fedatlas.experiment.setup import set_up
 from fedatlas.models.config import dealt
 from federation import (
     SIZES,

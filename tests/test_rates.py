@@ -11,8 +11,8 @@ import torch
 from fedatlas.engine import optim
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import config
-from fedatlas.experiment.advice import stable_below
 from fedatlas.experiment.config import LocalConfig
+from fedatlas.experiment.refusals import stable_below
 from fedatlas.experiment.setup import set_up
 from fedatlas.tree import Tree
 

@@ -22,7 +22,8 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedseq import fedseq, groups
+from fedatlas.algorithms.fedseq import fedseq
+from fedatlas.algorithms.superclients import groups
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.host import Executor, Host

@@ -85,7 +85,7 @@ def held_categories(x: Tensor, names: Mapping[int, Sequence[str]]) -> dict[str, 
     held = {}
     for j, known in names.items():
         codes = x[:, j][~torch.isnan(x[:, j])].long()
-        held[str(j)] = [known[code] for code in codes.unique().tolist()]
+        held[str(j)] = [known[code] for code in torch.unique(codes).tolist()]
     return held
 
 

@@ -1,57 +1,19 @@
-"""What a configuration is refused for, or noticed of, once the algorithm, the data and the network are known."""
+"""What is worth a notice, once the algorithm, the data and the network are known; what is refused stands in `refusals.py`."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedbn import has_own_norms
-from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.data.dataset import Dataset
 from fedatlas.data.loaded import strange_classes
 from fedatlas.engine.model import NO_FEATURES, Network
 from fedatlas.errors import ConfigError
-from fedatlas.experiment.config import ExperimentConfig, LocalConfig, Table
+from fedatlas.experiment.config import ExperimentConfig, Table
 from fedatlas.models import has_batch_norm
 from fedatlas.registry import defaults, find, shown
-
-
-def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
-    """ConfigError where the explicit local step cannot converge whatever the data: lr times a penalty's weight is too large."""
-    local, limit = config.local, stable_below(algorithm.lr_below, config.local)
-    if local.optimizer == "sgd" and not algorithm.lr_by_size and local.lr >= limit:
-        momentum = f" and local.momentum = {local.momentum:g}" if local.momentum else ""
-        nesterov = " (Nesterov's)" if local.nesterov else ""
-        raise ConfigError(
-            f"local.lr = {local.lr:g}: '{algorithm.name}' diverges from {limit:g} on with its parameters{momentum}{nesterov}; "
-            "lower local.lr or the penalty's weight."
-        )
-
-
-def check_smallest(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int]) -> None:
-    """As `check_rate`, of the client with the fewest rows (but some), where a penalty weighs the more the fewer there are."""
-    held = {k: n for k, n in enumerate(sizes) if n}
-    if config.local.optimizer != "sgd" or not algorithm.lr_by_size or not held:
-        return
-    k, mean = min(held, key=held.__getitem__), sum(sizes) / len(sizes)
-    limit = stable_below(algorithm.lr_below, config.local) * held[k] / mean
-    if config.local.lr >= limit:
-        raise ConfigError(
-            f"local.lr = {config.local.lr:g}: client {k}, with {held[k]} rows where the mean is {mean:.4g}, diverges from {limit:.4g} on "
-            f"under '{algorithm.name}'; lower local.lr or the penalty's weight, or raise partition.min_size."
-        )
-
-
-def stable_below(lr_below: float, local: LocalConfig) -> float:
-    """From which rate on a penalty (c/2) |w - w_t|^2 diverges under SGD, where it is ``lr_below`` = 2/c without momentum.
-
-    With momentum b the step on the penalty alone is a linear map of (w, u); both its eigenvalues are inside the unit circle as long
-    as lr c < 2 (1 + b), in Nesterov's form as long as lr c < 2 (1 + b) / (1 + 2b). The data's convexity only adds to c.
-    """
-    b = local.momentum
-    return lr_below * (1 + b) / (1 + 2 * b if local.nesterov else 1)
 
 
 def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
@@ -104,36 +66,6 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
 def altered(table: Table, key: str) -> bool:
     """Whether a key has another value than its default; config.toml names all keys, so that naming one says nothing."""
     return bool(getattr(table, key) != type(table).model_fields[key].default)
-
-
-def check_nodes(algorithm: Algorithm, partition: Partition) -> None:
-    """ConfigError where a node of a graph has no rows: it never takes part, and would cut the graph while it counts as connected."""
-    empty = [k for k, n in enumerate(partition.sizes) if not n]
-    if algorithm.needs == "neighbours" and empty:
-        who = f"client {empty[0]} has" if len(empty) == 1 else f"{len(empty)} clients have"
-        raise ConfigError(
-            f"{who} no rows, but every node of '{algorithm.name}' works and hands on: take fewer clients or a milder split."
-        )
-
-
-def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, partition: Partition) -> None:
-    """ConfigError for what these data and these clients cannot give."""
-    check_nodes(algorithm, partition)
-    check_smallest(config, algorithm, partition.sizes)
-    have = sum(n > 0 for n in partition.sizes)
-    if config.cohort.size is not None and config.cohort.size > have:
-        raise ConfigError(
-            f"cohort.size = {config.cohort.size}: there are {have} clients with rows; ask for {have} at most."
-        )
-    if config.stop is not None and config.stop.accuracy is not None and dataset.task == "numbers":
-        raise ConfigError(
-            f"stop.accuracy = {config.stop.accuracy:g}: the target of '{dataset.name}' is a number, which has no accuracy; "
-            "use stop.patience."
-        )
-    if config.evaluation.drift and dataset.task != "classes":
-        raise ConfigError(
-            f"evaluation.drift = true compares mixes of classes, and '{dataset.name}' has none: leave it out."
-        )
 
 
 def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Network) -> list[str]:

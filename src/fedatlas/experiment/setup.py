@@ -19,16 +19,12 @@ from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
-from fedatlas.engine.compiler import find_compiler
-from fedatlas.engine.device import find_device
 from fedatlas.engine.host import Cost, Host
 from fedatlas.engine.job import Architecture, Bench, LocalOptions
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.advice import (
-    check_asked,
-    check_rate,
     data_notices,
     network_notices,
     profile_notices,
@@ -39,9 +35,19 @@ from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.defaults import completed
 from fedatlas.experiment.networks import DTYPES, Built, build, checked_loss, make_networks, reads_units
+from fedatlas.experiment.refusals import (
+    check_asked,
+    check_augment,
+    check_batch_norm,
+    check_classes,
+    check_engine,
+    check_model,
+    check_public,
+    check_rate,
+)
 from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_public
 from fedatlas.layers import Layer
-from fedatlas.models import Loss, has_batch_norm
+from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
 from fedatlas.registry import arguments, find, keywords, shown
 from fedatlas.rng import derive
@@ -236,22 +242,6 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     )
 
 
-def check_engine(config: ExperimentConfig) -> None:
-    """ConfigError where this machine, or this version, cannot do what ``[engine]`` asks for."""
-    find_device("cpu" if config.engine.device == "auto" else config.engine.device)
-    if config.engine.plan == "native" and find_compiler() is None:
-        raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
-
-
-def check_augment(config: ExperimentConfig) -> None:
-    """ConfigError where cropped pictures would be padded with another colour by each client."""
-    if config.data.augment == "crop_flip" and config.data.scale == "client":
-        raise ConfigError(
-            "data.augment = 'crop_flip' pads with black, which data.scale = 'client' turns into another number for each client: "
-            "use data.scale = 'federated' or 'auto'."
-        )
-
-
 def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dataset, int]:
     """The data set, with so many public rows behind its test rows."""
     check_augment(config)
@@ -268,28 +258,6 @@ def prepare(config: ExperimentConfig, dataset: Dataset, partition: Partition) ->
     """The data set as models read it, and what was done to it."""
     scale, missing = config.data.scale, config.data.missing
     return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset))
-
-
-def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
-    """ConfigError where an algorithm works on class labels and there are none."""
-    if algorithm.needs_classes and dataset.task != "classes":
-        raise ConfigError(f"algorithm '{algorithm.name}' works with classes, '{dataset.name}' has none.")
-
-
-def check_public(algorithm: Algorithm, public: PublicConfig, y: Tensor, dataset: Dataset) -> None:
-    """ConfigError where an algorithm asks for public rows and a class has none among them, or a label is no class."""
-    if algorithm.public is None or not algorithm.public_labels or dataset.task != "classes":
-        return
-    if int(y.max()) >= dataset.classes:
-        raise ConfigError(
-            f"public.from = '{public.source}' has classes that '{dataset.name}' has not: take other rows."
-        )
-    missing = sorted(set(range(dataset.classes)) - set(y.tolist()))
-    if missing and not public.fewer:
-        name = dataset.class_names[missing[0]]
-        raise ConfigError(
-            f"[public]: no row of class '{name}', but '{algorithm.name}' asks about every class: use per_class."
-        )
 
 
 def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
@@ -311,22 +279,6 @@ def chain_of(algorithm: Algorithm, network: Network, sample: Tensor) -> tuple[La
     return find_chain(network.module, sample)
 
 
-def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None) -> None:
-    """ConfigError where the algorithm cannot work with the experiment's models: several of them, or one."""
-    if config.models and not algorithm.mixed:
-        able = ", ".join(f"'{name}'" for name, each in ALGORITHMS.items() if each().mixed)
-        raise ConfigError(
-            f"[[models]]: '{algorithm.name}' works with one architecture for all clients; take one of {able}, or [model]."
-        )
-    if config.models and module is not None:
-        raise ConfigError("[[models]] names the networks: leave module out.")
-    if algorithm.inits > 1 and (config.model.init or module is not None):
-        raise ConfigError(
-            f"algorithm '{algorithm.name}' begins with {algorithm.inits} different models: it cannot take one initial model "
-            "from model.init or a network of your own; name a model in [model]."
-        )
-
-
 def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Algorithm:
     """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
     if bn == "average" or (bn == "local" and has_own_norms(algorithm)):
@@ -344,24 +296,6 @@ def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Al
             "use 'average'."
         )
     return local_norms(algorithm) if bn == "local" else recalibrated(algorithm)
-
-
-def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -> None:
-    """ConfigError where a client's last batch has a single row: batch norm has no variance of one.
-
-    Where such a batch comes of rows that are chosen later (a cohort's budget, balanced rows) `batches` leaves it out.
-    """
-    if not has_batch_norm(module):
-        return
-    if batch_size == 1:
-        raise ConfigError(
-            "local.batch_size = 1: batch norm has no variance of one row; take batches of two rows or more."
-        )
-    for k, n in enumerate(partition.sizes):
-        if n and (n % batch_size if batch_size else n) == 1:
-            raise ConfigError(
-                f"client {k}'s last batch has one row, which batch norm cannot use: change local.batch_size."
-            )
 
 
 def local_options(config: ExperimentConfig) -> LocalOptions:

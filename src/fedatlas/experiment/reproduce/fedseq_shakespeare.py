@@ -67,7 +67,7 @@ def fedseq_shakespeare(quick: bool = False, shorter: int | None = None) -> Study
         "The papers' sample-weighted forms stand beside them.",
         "FedSeq's exemplars are up to ten test rows of each character; characters that the plays lack have none.",
     )
-    title = "FedSeq on Shakespeare: next character, 100 roles"
+    title = f"FedSeq on Shakespeare: next character, {roles} roles of {train:,} sequences"
     source = "Rizzardi's thesis, section 5.4, figure 5.9 (TARGETS.md T4)"
     curves = tuple(picture(name) for name in SETTINGS)
     return Study("fedseq-shakespeare", title, source, parts, (*gates, speed()), notes, curves=curves)

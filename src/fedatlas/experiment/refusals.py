@@ -1,0 +1,155 @@
+"""What cannot be run, said before anything is trained: a ConfigError with one sentence for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.config import PublicConfig
+from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.engine.compiler import find_compiler
+from fedatlas.engine.device import find_device
+from fedatlas.errors import ConfigError
+from fedatlas.experiment.config import ExperimentConfig, LocalConfig
+from fedatlas.models import has_batch_norm
+
+
+def check_engine(config: ExperimentConfig) -> None:
+    """ConfigError where this machine, or this version, cannot do what ``[engine]`` asks for."""
+    find_device("cpu" if config.engine.device == "auto" else config.engine.device)
+    if config.engine.plan == "native" and find_compiler() is None:
+        raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
+
+
+def check_augment(config: ExperimentConfig) -> None:
+    """ConfigError where cropped pictures would be padded with another colour by each client."""
+    if config.data.augment == "crop_flip" and config.data.scale == "client":
+        raise ConfigError(
+            "data.augment = 'crop_flip' pads with black, which data.scale = 'client' turns into another number for each client: "
+            "use data.scale = 'federated' or 'auto'."
+        )
+
+
+def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
+    """ConfigError where an algorithm works on class labels and there are none."""
+    if algorithm.needs_classes and dataset.task != "classes":
+        raise ConfigError(f"algorithm '{algorithm.name}' works with classes, '{dataset.name}' has none.")
+
+
+def check_public(algorithm: Algorithm, public: PublicConfig, y: Tensor, dataset: Dataset) -> None:
+    """ConfigError where an algorithm asks for public rows and a class has none among them, or a label is no class."""
+    if algorithm.public is None or not algorithm.public_labels or dataset.task != "classes":
+        return
+    if int(y.max()) >= dataset.classes:
+        raise ConfigError(
+            f"public.from = '{public.source}' has classes that '{dataset.name}' has not: take other rows."
+        )
+    missing = sorted(set(range(dataset.classes)) - set(y.tolist()))
+    if missing and not public.fewer:
+        name = dataset.class_names[missing[0]]
+        raise ConfigError(
+            f"[public]: no row of class '{name}', but '{algorithm.name}' asks about every class: use per_class."
+        )
+
+
+def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None) -> None:
+    """ConfigError where the algorithm cannot work with the experiment's models: several of them, or one."""
+    if config.models and not algorithm.mixed:
+        able = ", ".join(f"'{name}'" for name, each in ALGORITHMS.items() if each().mixed)
+        raise ConfigError(
+            f"[[models]]: '{algorithm.name}' works with one architecture for all clients; take one of {able}, or [model]."
+        )
+    if config.models and module is not None:
+        raise ConfigError("[[models]] names the networks: leave module out.")
+    if algorithm.inits > 1 and (config.model.init or module is not None):
+        raise ConfigError(
+            f"algorithm '{algorithm.name}' begins with {algorithm.inits} different models: it cannot take one initial model "
+            "from model.init or a network of your own; name a model in [model]."
+        )
+
+
+def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -> None:
+    """ConfigError where a client's last batch has a single row: batch norm has no variance of one.
+
+    Where such a batch comes of rows that are chosen later (a cohort's budget, balanced rows) `batches` leaves it out.
+    """
+    if not has_batch_norm(module):
+        return
+    if batch_size == 1:
+        raise ConfigError(
+            "local.batch_size = 1: batch norm has no variance of one row; take batches of two rows or more."
+        )
+    for k, n in enumerate(partition.sizes):
+        if n and (n % batch_size if batch_size else n) == 1:
+            raise ConfigError(
+                f"client {k}'s last batch has one row, which batch norm cannot use: change local.batch_size."
+            )
+
+
+def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
+    """ConfigError where the explicit local step cannot converge whatever the data: lr times a penalty's weight is too large."""
+    local, limit = config.local, stable_below(algorithm.lr_below, config.local)
+    if local.optimizer == "sgd" and not algorithm.lr_by_size and local.lr >= limit:
+        momentum = f" and local.momentum = {local.momentum:g}" if local.momentum else ""
+        nesterov = " (Nesterov's)" if local.nesterov else ""
+        raise ConfigError(
+            f"local.lr = {local.lr:g}: '{algorithm.name}' diverges from {limit:g} on with its parameters{momentum}{nesterov}; "
+            "lower local.lr or the penalty's weight."
+        )
+
+
+def check_smallest(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int]) -> None:
+    """As `check_rate`, of the client with the fewest rows (but some), where a penalty weighs the more the fewer there are."""
+    held = {k: n for k, n in enumerate(sizes) if n}
+    if config.local.optimizer != "sgd" or not algorithm.lr_by_size or not held:
+        return
+    k, mean = min(held, key=held.__getitem__), sum(sizes) / len(sizes)
+    limit = stable_below(algorithm.lr_below, config.local) * held[k] / mean
+    if config.local.lr >= limit:
+        raise ConfigError(
+            f"local.lr = {config.local.lr:g}: client {k}, with {held[k]} rows where the mean is {mean:.4g}, diverges from {limit:.4g} on "
+            f"under '{algorithm.name}'; lower local.lr or the penalty's weight, or raise partition.min_size."
+        )
+
+
+def stable_below(lr_below: float, local: LocalConfig) -> float:
+    """From which rate on a penalty (c/2) |w - w_t|^2 diverges under SGD, where it is ``lr_below`` = 2/c without momentum.
+
+    With momentum b the step on the penalty alone is a linear map of (w, u); both its eigenvalues are inside the unit circle as long
+    as lr c < 2 (1 + b), in Nesterov's form as long as lr c < 2 (1 + b) / (1 + 2b). The data's convexity only adds to c.
+    """
+    b = local.momentum
+    return lr_below * (1 + b) / (1 + 2 * b if local.nesterov else 1)
+
+
+def check_nodes(algorithm: Algorithm, partition: Partition) -> None:
+    """ConfigError where a node of a graph has no rows: it never takes part, and would cut the graph while it counts as connected."""
+    empty = [k for k, n in enumerate(partition.sizes) if not n]
+    if algorithm.needs == "neighbours" and empty:
+        who = f"client {empty[0]} has" if len(empty) == 1 else f"{len(empty)} clients have"
+        raise ConfigError(
+            f"{who} no rows, but every node of '{algorithm.name}' works and hands on: take fewer clients or a milder split."
+        )
+
+
+def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, partition: Partition) -> None:
+    """ConfigError for what these data and these clients cannot give."""
+    check_nodes(algorithm, partition)
+    check_smallest(config, algorithm, partition.sizes)
+    have = sum(n > 0 for n in partition.sizes)
+    if config.cohort.size is not None and config.cohort.size > have:
+        raise ConfigError(
+            f"cohort.size = {config.cohort.size}: there are {have} clients with rows; ask for {have} at most."
+        )
+    if config.stop is not None and config.stop.accuracy is not None and dataset.task == "numbers":
+        raise ConfigError(
+            f"stop.accuracy = {config.stop.accuracy:g}: the target of '{dataset.name}' is a number, which has no accuracy; "
+            "use stop.patience."
+        )
+    if config.evaluation.drift and dataset.task != "classes":
+        raise ConfigError(
+            f"evaluation.drift = true compares mixes of classes, and '{dataset.name}' has none: leave it out."
+        )
