@@ -170,6 +170,26 @@ def test_a_new_client_goes_to_the_leaf_whose_updates_are_like_its_own() -> None:
     assert host.cost.bytes_down > 8 * fed.params.size() * (K + 2)  # the two newcomers trained the split model first
 
 
+@pytest.mark.parametrize("answers", ["nothing", "its place alone"])
+def test_a_new_client_that_leaves_before_it_has_trained_stays_new(answers: str) -> None:
+    """It is placed when it comes again, and is no member that a later split would wait for."""
+    fed = federation(ALGORITHMS["cfl"](**SPLIT), populations(), **WHOLE)
+    server, _ = play(fed, [tuple(range(4))] * 12, lr=0.3)
+    host = fed.host()
+    answer = host.answer
+
+    def losing(ask: Ask, number: int, lr: float) -> Replies:
+        lost = 5 if number == 13 and (ask.what == "train" or answers == "nothing") else None
+        return answer(ask._replace(to=tuple(k for k in ask.to if k != lost)), number, lr)
+
+    host.answer = losing  # type: ignore[method-assign]
+    after, _ = play(fed, everyone(fed, 1), server=server, first=13, lr=0.3, host=host)
+    assert "4" in after["cluster"]
+    assert "5" not in after["cluster"]
+    again, _ = play(fed, everyone(fed, 1), server=after, first=14, lr=0.3, host=host)
+    assert adjusted_rand(found(fed, again), [k % 2 for k in range(K)]) == 1
+
+
 def test_finding_its_place_leaves_a_new_clients_memory_alone() -> None:
     """Under top-k the question is answered with a sealed update, but what it left out is no part of a later one."""
     fed = federation(ALGORITHMS["cfl"](**SPLIT), populations(), **WHOLE)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
 import second_device
-from fedatlas.algorithm import UNION, Algorithm, Ask, Budget, Replies, RoundGenerator, State
+from fedatlas.algorithm import SERVER, UNION, Algorithm, Ask, Budget, Replies, RoundGenerator, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
 from fedatlas.engine.client_state import ClientStates
@@ -246,9 +247,9 @@ def test_nobody(name: str) -> None:
 
 
 class Losing(Host):
-    """Loses a client in every ask of a round after the first."""
+    """Loses a client in every ask of the set-up and in every one of a round after the first; or all replies of one ask of round 2."""
 
-    asked = 0
+    asked, silent = 0, 0  # how many asks there were; in which of round 2 everybody works and no reply arrives
 
     def drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
         self.asked = 0
@@ -256,17 +257,25 @@ class Losing(Host):
 
     def answer(self, ask: Ask, number: int, lr: float) -> Replies:
         self.asked += 1
-        lost = max(ask.to) if self.asked > 1 and len(ask.to) > 1 else None
+        if self.silent:
+            replies = super().answer(ask, number, lr)
+            there = (number, self.asked) != (2, self.silent) or SERVER in ask.to  # the server hears itself
+            return replies if there else Replies((), None, {}, {})
+        lost = max(ask.to) if (self.asked > 1 or number == 0) and len(ask.to) > 1 else None
         return super().answer(ask._replace(to=tuple(k for k in ask.to if k != lost)), number, lr)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_leaving(name: str) -> None:
-    """Who leaves between two asks of a round spoils nothing: the others end it, and where nobody has a gradient nothing moves."""
-    for loss in (cross_entropy, flat):
+    """Who leaves between two asks of a round spoils nothing: the others end it, and where nobody has a gradient nothing moves.
+
+    Neither do replies that are lost after the work was done: the next round goes on from what the server has.
+    """
+    for loss, silent in product((cross_entropy, flat), (0, 1, 2, 3)):
         fed = federation(algorithm(name, "leaving"), loss=loss)
         host = Losing(fed.bench, SerialExecutor(fed.bench), ClientStates(), {k: r.n for k, r in fed.held.items()}, 1)
-        begun = fed.begin(fed.host())
+        host.silent = silent
+        begun = fed.begin(host)
         before = models_of(fed, begun, host)
         server, _ = play(fed, [(0, 1, 2), (1, 2, 3), (2, 3, 4)], server=begun, host=host)
         assert all(x.isfinite().all() for model in models_of(fed, server, host).values() for x in model.values())

@@ -18,7 +18,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.setup import apply_fixes, make_algorithm
 from federation import SIZES, everyone, federation, gap, play, rows, same, sgd
-from test_vectors import quadratics, x_of
+from test_vectors import UNEQUAL, quadratics, x_of
 
 
 @pytest.mark.parametrize("tau", [1, 2, 7])
@@ -30,10 +30,10 @@ def test_the_norm_with_momentum_is_the_sum_of_the_coefficients(tau: int, rho: fl
 
 
 @pytest.mark.parametrize("tau", [1, 2, 7])
-@pytest.mark.parametrize("eta_mu", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("eta_mu", [1e-3, 0.1, 1.0, 1.5, 1.98])
 def test_the_norm_with_a_proximal_term_is_the_sum_of_the_coefficients(tau: int, eta_mu: float) -> None:
-    """Gradient i is shrunk by every later step: a_i = (1 - eta mu)^(tau - i)."""
-    assert a_norm(tau, 0.0, eta_mu) == pytest.approx(sum((1 - eta_mu) ** i for i in range(tau)), rel=1e-11)
+    """Gradient i is shrunk by every later step, and turned where eta mu is above 1: a_i = (1 - eta mu)^(tau - i)."""
+    assert a_norm(tau, 0.0, eta_mu) == pytest.approx(sum(abs(1 - eta_mu) ** i for i in range(tau)), rel=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,15 @@ def test_longer_work_does_not_shift_the_optimum() -> None:
         fed = quadratics(ALGORITHMS[name](), [1.0, 3.0], [1.0, -1.0], [1, 1], tau=1)
         server, _ = play(fed, everyone(fed, 200), lr=5e-3, budgets={0: Budget(steps=1), 1: Budget(steps=9)})
         assert x_of(server) == pytest.approx(limit, abs=0.03)
+
+
+@pytest.mark.parametrize(("weights", "optimum"), [("uniform", -1 / 8), ("samples", -212 / 97)])
+def test_solves_the_objective_of_its_weights_whatever_the_steps(weights: str, optimum: float) -> None:
+    """Five unequal quadratics that take 1 to 5 steps: sum p_k a_k (x - b_k) = 0 in the limit of small rates (C1)."""
+    steps = {k: Budget(steps=k + 1) for k in range(5)}
+    fed = quadratics(ALGORITHMS["fednova"](weights=weights), **UNEQUAL, tau=5)
+    server, _ = play(fed, everyone(fed, 400), lr=4e-3, budgets=steps)
+    assert x_of(server) == pytest.approx(optimum, abs=0.01)
 
 
 def test_unequal_steps_with_momentum_move_by_the_mean_gradient() -> None:
@@ -104,6 +113,7 @@ def test_a_client_without_rows_changes_nothing() -> None:
     ("keys", "local", "message"),
     [
         ({"mu": 0.1}, {"momentum": 0.9}, r"local\.momentum = 0\.9"),
+        ({"mu": 0.1}, {"clip": 1.0}, r"local\.clip = 1\.0"),
         ({}, {"optimizer": "adam"}, r"local\.optimizer = 'adam'"),
         ({}, {"momentum": 0.9, "nesterov": True}, r"local\.nesterov = true"),
     ],

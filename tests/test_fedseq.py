@@ -22,6 +22,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.setup import set_up
 from fedatlas.rng import numpy_stream
+from fedatlas.rounds import chain_of
 from fedatlas.tree import Tree
 from federation import cohorts, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of
@@ -91,6 +92,32 @@ def test_superclients_are_weighed_by_their_examples_and_hops_are_counted() -> No
     hops = sum(len(group) - 1 for group in formed)
     assert host.cost.bytes_peer == pytest.approx(hops * one)
     assert host.cost.bytes_down == pytest.approx(len(formed) * one)
+
+
+def test_the_objective_that_chains_solve() -> None:
+    """One small step each: sum_S D_S sum_{k in S} a_k (x - b_k) = 0; a member counts with its steps, its superclient with its examples."""
+    fed = quadratics(fedseq(phi="random", max_clients=2), **UNEQUAL, tau=1)
+    server, _ = play(fed, everyone(fed, 500), lr=5e-3)
+    a, b, n = (UNEQUAL[key] for key in "abn")
+    held = {group: sum(n[k] for k in group) for group in groups(server)}
+    assert len(set(held.values())) > 1
+    slope = sum(D * a[k] for group, D in held.items() for k in group)
+    optimum = sum(D * a[k] * b[k] for group, D in held.items() for k in group) / slope
+    assert x_of(server) == pytest.approx(optimum, abs=0.02)
+    plain = sum(n[k] * a[k] * b[k] for k in range(5)) / sum(n[k] * a[k] for k in range(5))
+    assert abs(optimum - plain) > 0.05, "another objective than FedAvg's"
+
+
+def test_who_leaves_on_the_way_does_not_count() -> None:
+    """D_S is of those who took part (C3): chains (0, 1, 2) and (3, 4) without client 1 weigh 5 + 9 and 21 + 7."""
+    fed = federation(fedseq(phi="random"))
+    host = fed.host()
+    server = {**fed.begin(host), "groups": [[0, 1, 2], [3, 4]]}
+    answer = host.answer
+    host.answer = lambda ask, *more: answer(ask._replace(to=tuple(k for k in ask.to if k != 1)), *more)  # type: ignore[method-assign]
+    number = next(t for t in range(1, 20) if chain_of(fed.round(t, (0, 1, 2)), 0, (0, 1, 2), 1).order[-1] != 1)
+    play(fed, everyone(fed, 1), server=server, host=host, first=number)
+    assert sorted(host.cost.weights.values()) == pytest.approx([14 / 42, 28 / 42])
 
 
 def test_several_passes_visit_every_member_again_with_other_batches() -> None:

@@ -46,7 +46,7 @@ class Chain(NamedTuple):
 
     unit: int
     order: tuple[int, ...]  # a client stands here once for every pass
-    examples: int  # of its members
+    examples: int  # of its members that took part
 
 
 Relay = Generator[Ask, Replies, tuple[list[Chain], dict[str, Any]]]
@@ -94,11 +94,12 @@ def relay(
     """Hands the models of ``starts`` (by superclient) along all chains at once, up to the last client of each.
 
     Returns the chains and the fields of the ask that is left, of which the caller decides how it is reduced. Shorter
-    chains begin later, so that all end in the same ask. Who leaves on the way is passed over.
+    chains begin later, so that all end in the same ask. Who leaves on the way is passed over, and its examples do not count.
     """
     chains = [chain_of(round, number, members, passes) for number, members in sorted(round.units) if members]
     longest = max((len(chain.order) for chain in chains), default=0)
     given = {chain.unit: (starts[chain.unit]["model"], starts[chain.unit].get("buffers")) for chain in chains}
+    there = {chain.unit: {chain.order[-1]} for chain in chains}  # who took part, if the last one does
     holder: dict[int, int] = {}  # superclient -> who held its model last
     fields: dict[str, Any] = {"messages": {}}
     for hop in range(longest):
@@ -120,7 +121,9 @@ def relay(
             replies = yield Ask(tuple(seats), "train", reduce="each", via="peer", **fields)
             given |= {seats[k]: (got["model"], got.get("buffers")) for k, got in replies.each.items()}
             holder |= {seats[k]: k for k in replies.each}
-    return chains, fields
+            for k in replies.each:
+                there[seats[k]].add(k)
+    return [chain._replace(examples=sum(round.sizes[k] for k in there[chain.unit])) for chain in chains], fields
 
 
 def chain_of(round: Round, number: int, members: tuple[int, ...], passes: int) -> Chain:

@@ -24,6 +24,6 @@ def run(problem: Problem, *, budget: str = "auto") -> dict[str, Any]:
         for x, y in problem.batches(number, EVERYBODY):
             x, y = x[:left], y[:left]
             if left:
-                w = w - problem.lr * (problem.gradient(w, x, y) + problem.weight_decay * w)
+                w = w - problem.rate(number) * (problem.gradient(w, x, y) + problem.weight_decay * w)
             left -= len(y)
     return {"model": w}

@@ -16,7 +16,7 @@ from oracles.problem import Problem, gradient_of
 CASES: list[dict[str, Any]] = [
     {},
     {"lam": 2.0, "personal_epochs": 3, "weights": "uniform"},
-    {"lam": 0.0, "problem": {"momentum": 0.9}},
+    {"lam": 0.0, "problem": {"momentum": 0.9, "decay": 0.95}},
 ]
 
 
@@ -31,7 +31,7 @@ def run(problem: Problem, *, lam: float = 0.1, personal_epochs: int = 0, weights
                     return problem.loss(u, x, y) + lam / 2 * ((u - w_t) ** 2).sum()
 
                 velocity = problem.momentum * velocity + gradient_of(h, v_k) + problem.weight_decay * v_k
-                v_k = v_k - problem.lr * velocity
+                v_k = v_k - problem.rate(number) * velocity
             v[k] = v_k
         w = average(problem, number, cohort, w, weights)
     return {"model": w, "clients": {k: {"v": v_k} for k, v_k in v.items()}}

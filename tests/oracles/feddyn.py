@@ -20,7 +20,7 @@ CASES: list[dict[str, Any]] = [
     {"alpha": 0.3},
     {"alpha": 0.1, "alpha_by_size": True},
     {"alpha": 0.1, "variant": "fedseq_code"},
-    {"alpha": 0.1, "problem": {"momentum": 0.9, "lr": 0.02}},
+    {"alpha": 0.1, "problem": {"momentum": 0.9, "lr": 0.02, "decay": 0.95}},
 ]
 
 
@@ -35,7 +35,7 @@ def local(
             return problem.loss(v, x, y) - linear @ v + alpha / 2 * ((v - server) ** 2).sum()
 
         velocity = problem.momentum * velocity + gradient_of(penalised, theta) + problem.weight_decay * theta
-        theta = theta - problem.lr * velocity
+        theta = theta - problem.rate(number) * velocity
     return theta
 
 

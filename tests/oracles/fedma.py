@@ -27,7 +27,7 @@ CASES: list[dict[str, Any]] = [
     {"sigma2": 0.05, "sigma0_2": 4.0, "problem": {"momentum": 0.9, "m": 5, "lr": 0.02, "rounds": 6}},
     {"problem": {"deep": True, "rounds": 5}},
     {"gamma": 7.0, "retrain_lr": 0.5, "retrain_epochs": 3, "averaging": "map", "problem": {"deep": True, "rounds": 4}},
-    {"last_epochs": 3, "last_weight_decay": 0.1, "problem": {"rounds": 6}},
+    {"last_epochs": 3, "last_weight_decay": 0.1, "problem": {"rounds": 6, "decay": 0.9}},
     {"problem": {"convolved": True, "rounds": 5}},
     {"gamma": 7.0, "retrain_epochs": 1, "averaging": "map", "problem": {"convolved": True, "rounds": 4}},
     {"problem": {"recurrent": True, "rounds": 5}},
@@ -276,7 +276,7 @@ def run(
                 for layer, n in members.items()
             }
             w[k] = part_of(W, mine.get(k, popular))
-            w[k] = sgd(problem, w[k], [*hidden, last], problem.batches(number, k), problem.lr)
+            w[k] = sgd(problem, w[k], [*hidden, last], problem.batches(number, k), problem.rate(number))
         mine, W = {k: {} for k in cohort}, {}
         for at, layer in enumerate(hidden):
             v = {k: vectors(x, layer) for k, x in w.items()}
@@ -287,7 +287,10 @@ def run(
             W |= matched_layer(w, layer, pi, theta, members[layer])
             later = [*hidden, last][at + 1 :]
             at_last = later == [last]
-            rate, times = problem.lr * (last_lr if at_last else retrain_lr), (at_last and last_epochs) or passes
+            rate, times = (
+                problem.rate(number) * (last_lr if at_last else retrain_lr),
+                (at_last and last_epochs) or passes,
+            )
             for k in cohort:
                 mine[k][layer] = pi[k]
                 inputs = w[k][f"{later[0]}.weight"]

@@ -17,6 +17,7 @@ CASES: list[dict[str, Any]] = [
     {"mu": 0.5},
     {"problem": {"momentum": 0.9, "lr": 0.02}},
     {"mu": 0.5, "problem": {"epochs": 3, "stragglers": True, "decay": 0.9}},
+    {"mu": 15.0, "problem": {"epochs": 3, "stragglers": True}},  # eta mu = 1.5: signs alternate
 ]
 
 

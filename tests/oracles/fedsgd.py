@@ -11,8 +11,8 @@ CASES: list[dict[str, Any]] = [{}, {"weights": "uniform"}]
 
 def run(problem: Problem, *, weights: str = "samples") -> dict[str, Any]:
     w = problem.w0
-    for _, cohort in problem.rounds():
+    for number, cohort in problem.rounds():
         size = {k: problem.n[k] if weights == "samples" else 1 for k in cohort}
         step = sum(size[k] * (problem.gradient(w, *problem.rows(k)) + problem.weight_decay * w) for k in cohort)
-        w = w - problem.lr * step / sum(size.values())
+        w = w - problem.rate(number) * step / sum(size.values())
     return {"model": w}

@@ -13,7 +13,7 @@ CASES: list[dict[str, Any]] = [
     {},
     {"mu": 5.0, "temperature": 0.2},
     {"mu": 0.0},
-    {"weights": "uniform", "problem": {"momentum": 0.9, "lr": 0.02}},
+    {"weights": "uniform", "problem": {"momentum": 0.9, "lr": 0.02, "decay": 0.95}},
 ]
 
 
@@ -51,7 +51,7 @@ def local(
             return supervised + mu * contrastive(problem, v, x, w_t, previous, temperature)
 
         velocity = problem.momentum * velocity + gradient_of(loss, w) + problem.weight_decay * w
-        w = w - problem.lr * velocity
+        w = w - problem.rate(number) * velocity
     return w
 
 

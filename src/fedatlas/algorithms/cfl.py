@@ -71,11 +71,13 @@ def cfl(
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         names = yield from places(algorithm, server, round)
-        server = {**server, "cluster": {**server["cluster"], **{str(k): name for k, name in names.items()}}}
-        sent = {k: algorithm.broadcast(server, k) for k in round.cohort}
-        replies = yield Ask(round.cohort, "train", sent, "each", budgets=round.budgets)
+        known = {**server["cluster"], **{str(k): name for k, name in names.items()}}
+        who = tuple(k for k in round.cohort if str(k) in known)
+        sent = {k: algorithm.broadcast({**server, "cluster": known}, k) for k in who}
+        replies = yield Ask(who, "train", sent, "each", budgets=round.budgets)
         if not replies.clients:
             return server
+        server = {**server, "cluster": {**server["cluster"], **{str(k): known[str(k)] for k in replies.clients}}}
         for name, held in shared.members({int(k): c for k, c in server["cluster"].items()}).items():
             if round.number > after_round and len(held) > TWO and set(held) <= set(replies.clients):
                 server = divided(server, name, held, replies, round, how)
@@ -130,13 +132,14 @@ def divided(server: State, name: str, held: list[int], replies: Replies, round: 
 
 
 def places(algorithm: Algorithm, server: State, round: Round) -> Generator[Ask, Replies, dict[int, str]]:
-    """The clusters of clients that are new: the first one, or where the splits so far lead them."""
+    """The clusters of clients that are new: the first one, or where the splits so far lead them. Who leaves on the way has none yet."""
     names = {k: "0" for k in round.cohort if str(k) not in server["cluster"]}
     for split in server["splits"]:
         asked = tuple(k for k, name in names.items() if name == split["from"])
         if not asked:
             continue
         replies = yield Ask(asked, "place", dict.fromkeys(asked, split["old"]), "each", budgets=round.budgets)
+        names = {k: name for k, name in names.items() if k not in asked or k in replies.clients}
         for k in replies.clients:
             update = replies.each[k]["model"] - split["old"]["model"]
             if update.dot(split["go"]) > update.dot(split["stay"]):

@@ -168,7 +168,7 @@ def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGen
             visits = dict.fromkeys(who, at)
             replies = yield Ask(who, what, told, "each", budgets=round.budgets, visits=visits)
             if not replies.clients:
-                return broken_off(server, who if at else ())
+                return broken_off(server, who)
             local = {k: Tree(replies.each[k]["model"]) for k in replies.clients}
             W, mine = merge(layer, local, numpy_stream(round.seed, "matching", round.number, at))
             model, who, what = Tree({**model, **W}), replies.clients, "retrain"
@@ -193,7 +193,7 @@ def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGen
 
 
 def broken_off(server: State, begun: tuple[int, ...]) -> State:
-    """The model stays (ALGORITHMS.md C11); clients that had begun hold half of another one, and are sent all of it next time."""
+    """The model stays (ALGORITHMS.md C11); clients that may have begun hold half of another one, and are sent all of it next time."""
     return {**server, "there": [k for k in server["there"] if k not in begun]}
 
 

@@ -9,9 +9,11 @@ rho  ``local.momentum``                 mu       ``mu``, weight of (mu/2) ||w - 
 
     d_k = (w_t - w_k) / |a_k|;   w <- w - tau_eff sum p_k d_k
 
-Source: Wang, Liu, Liang, Joshi, Poor, NeurIPS 2020. ALGORITHMS.md B13. tau_eff is the paper's also with ``mu``, where the
-authors' code takes the plain number of steps. Momentum together with mu, Nesterov's momentum and Adam are refused: their
-|a_k| is not given. Weight decay is part of the gradient and leaves |a_k| as it is.
+Source: Wang, Liu, Liang, Joshi, Poor, NeurIPS 2020. ALGORITHMS.md B13, whose sum of the a_k is the paper's |a_k| up to
+eta mu = 1; above it their signs alternate, and their absolute values are added up here, as in the paper. tau_eff is the
+paper's also with ``mu``, where the authors' code takes the plain number of steps. Momentum or clipping together with mu,
+Nesterov's momentum and Adam are refused: their |a_k| is not given. Weight decay is part of the gradient and leaves |a_k|
+as it is.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ from fedatlas.weighting import Weighting, weighting
 
 
 def a_norm(tau: int, rho: float, eta_mu: float) -> float:
-    """|a| of tau steps of SGD, SGD with momentum rho, or SGD with a proximal term (eta_mu = eta mu > 0)."""
+    """|a| of tau steps of SGD, SGD with momentum rho, or SGD with a proximal term (0 < eta_mu = eta mu < 2)."""
     if eta_mu:
-        return (1 - (1 - eta_mu) ** tau) / eta_mu
+        kept = abs(
+            1 - eta_mu
+        )  # of a gradient by each later step; its sign turns with every step where eta mu is above 1
+        return (1 - kept**tau) / (1 - kept)
     return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
 
 
@@ -50,14 +55,14 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
     def server_update(server: State, mean: Update, round: Round) -> State:
         return {**server, "model": server["model"] - mean["a"] * mean["d"]}
 
-    no_momentum = {"local.momentum": 0.0} if mu else {}
+    plain = {"local.momentum": 0.0, "local.clip": 0.0} if mu else {}  # a clipped step shortens the pull as well
     return Algorithm(
         "fednova",
         tasks={"train": Task(direction=direction if mu else None, finish=finish)},
         broadcast=lambda server, client_id: {"model": server["model"], **({"mu": mu} if mu else {})},
         weigh=weighting(weights),
         server_update=server_update,
-        fixes={"local.optimizer": "sgd", "local.nesterov": False, **no_momentum},
+        fixes={"local.optimizer": "sgd", "local.nesterov": False, **plain},
         lr_below=2 / mu if mu else math.inf,
         family="averaging",
         leaves="the normalised change of the model and its divisor",

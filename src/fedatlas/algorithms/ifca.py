@@ -21,6 +21,7 @@ average: what moves a cluster: the mean of its members' models, or one exact gra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -83,13 +84,14 @@ def ifca(
 
     def prepare(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         """Every set of models is trained for a while; the one that fits best is kept."""
-        best, lowest, n = server, float("inf"), sum(round.sizes.values())
+        best, lowest = server, math.inf
         for further in [None, *server["starts"]]:
             tried = server if further is None else {**server, **shared.first_state(further)}
             for turn in range(start_rounds):
                 tried = yield from rounds(algorithm, tried, round, turn)
             scored = yield Ask(round.cohort, "score", told(algorithm, tried, round), "each")
-            loss = sum(round.sizes[k] * scored.each[k]["loss"] for k in scored.clients) / n
+            n = sum(round.sizes[k] for k in scored.clients)
+            loss = sum(round.sizes[k] * scored.each[k]["loss"] for k in scored.clients) / n if n else math.inf
             if loss < lowest:
                 best, lowest = with_largest({**tried, "cluster": in_state(picked(scored))}), loss
         return {**best, "starts": []}

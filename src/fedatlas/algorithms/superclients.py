@@ -122,7 +122,10 @@ CONFIDENCE = Task(
 
 
 def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-    """Before round 1: every client trains w_0, its model becomes a vector, the vectors become groups."""
+    """Before round 1: every client trains w_0, its model becomes a vector, the vectors become groups.
+
+    Of a client that does not answer nothing is known: it counts as the mean of those that do.
+    """
     vectors: dict[int, Vector] = {}
     told = {"linear": server["linear"]} if how.psi == "clf" else {}
     for at in range(0, 0 if how.phi == "random" else len(round.cohort), AT_ONCE):
@@ -139,6 +142,8 @@ def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> 
         scores = principal_scores(np.stack(list(vectors.values())))
         vectors = dict(zip(vectors, scores, strict=True))
     sizes = {k: round.sizes[k] for k in round.cohort}
+    lost = [k for k in sizes if k not in vectors] if vectors else []
+    vectors |= dict.fromkeys(lost, np.mean(list(vectors.values()), axis=0)) if lost else {}
     limits = Limits(how.min_examples or fewest(how.group_size, sizes), how.max_clients)
     formed = form(picker(how, vectors, sizes, server["classes"], round.seed), sizes, limits)
     return {**server, "groups": formed, "notices": short(formed, sizes, limits)}
@@ -151,7 +156,7 @@ def fewest(group_size: int, sizes: Mapping[int, int]) -> int:
 
 
 def picker(how: Grouping, vectors: Mapping[int, Vector], sizes: Mapping[int, int], classes: int, seed: int) -> Pick:
-    """phi by name. Vectors that do not differ tell nothing: then, too, groups are random."""
+    """phi by name. Vectors that do not differ tell nothing, no more than none do: then, too, groups are random."""
     points = list(vectors.values())
     if how.phi == "random" or all(np.array_equal(points[0], p) for p in points):
         return random_pick(list(sizes), seed)
