@@ -146,6 +146,7 @@ def test_rows_without_an_owner_or_a_weight(tmp_path):
         ("a,b\n1,2\n", {"label": "c"}, "data.label = 'c': 't.csv' has no such column; it has a, b"),
         ("a,b\n1,2,3\n", {"label": "b"}, "line 2 has 3 cells, the header 2"),
         ("a,b\n1\n", {"label": "b"}, "line 2 has 1 cells, the header 2"),
+        ('a,b\n1,2\n"3,4\n5,6\n', {"label": "b"}, "line 3 to 4, of one quoted cell, has 1 cells, the header 2"),
         ("a,a\n1,2\n", {"label": "a"}, "two columns called 'a'"),
         ("a,b\n", {"label": "b"}, "a header but no rows"),
         ("a,b\n1,2\n1,2\n", {"label": "b"}, "only one class"),
@@ -173,7 +174,20 @@ def test_a_table_that_cannot_be_used_says_why(tmp_path, text, keys, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_column_finer_than_its_numbers_is_a_notice(tmp_path):
+    """Around 1e12 numbers of 32 bits are 65,536 apart: of a standard deviation of 1 nothing is left."""
+    rows = "".join(f"{1e12 + i % 7},{i % 2},{1e12 * (i % 5)}\n" for i in range(60))
+    (tmp_path / "t.csv").write_text(f"fine,y,coarse\n{rows}")
+    (said,) = load(tmp_path / "t.csv", label="y").facts["doubts"]
+    assert said.startswith("Column 'fine' varies by 1.99 around 1e+12, finer than 32-bit numbers tell apart")
+
+
 def test_a_path_that_is_not_there_or_not_known(tmp_path):
+    with pytest.raises(ConfigError, match=r'data\.path = "": name a'):
+        load("")
+    np.savez(tmp_path / "empty.npz", x_train=np.zeros((0, 6)), y_train=np.zeros(0, int))
+    with pytest.raises(DataError, match="has no training rows"):
+        load(tmp_path / "empty.npz")
     with pytest.raises(DataError, match="there is no file or folder"):
         load(tmp_path / "no.csv", label="y")
     with pytest.raises(DataError, match=r"'no.csv' in '.+', from where a relative path is taken"):

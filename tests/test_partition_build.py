@@ -108,6 +108,12 @@ def test_only_the_fedseq_variant_may_leave_a_client_empty():
         make_partition("dirichlet_fedseq", {"alpha": 0.1}, data, 30, 1, min_size=2)
 
 
+def test_a_plugin_that_returns_no_partition_is_refused(monkeypatch):
+    monkeypatch.setitem(registry.PLUGINS["partitions"], "halves", lambda labels, clients, seed: [np.arange(3)])
+    with pytest.raises(ConfigError, match=r"'halves': its builder returned list, not a fedatlas\.Partition"):
+        make_partition("halves", {}, rows(60), 1, 1)
+
+
 def test_a_plugin_that_deals_a_row_twice_is_refused(monkeypatch):
     def greedy(labels, clients, seed, *, rows: int = 3):
         return Partition(tuple(np.arange(rows) for _ in range(clients)))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_breast_cancer
 from typer.testing import CliRunner
 
+from fedatlas import load
 from fedatlas.cli import app
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.api import Experiment, run
@@ -202,6 +206,64 @@ def test_runs_on_different_rows_are_not_compared_silently(
     assert all(words in Page(reports["several"]).text() for words in both), "the gains of two runs on different rows"
     alike = Page(write_report([runs["seeds"] / "seed-1", runs["seeds"] / "seed-2"], tmp_path / "alike.html")).text()
     assert not any(words in alike for words in both)
+
+
+def test_the_mean_gain_is_the_difference_of_the_means_beside_it(
+    runs: dict[str, Path], reports: dict[str, Path]
+) -> None:
+    means = {part: found["mean"] for part, found in summary(runs["classes"])["gain"]["summary"].items()}
+    text = Page(reports["classes"]).text()
+    shown = f"{means['federated'] - means['local_only']:+.3f}".replace("-", "\u2212")
+    assert re.search(rf"mean[0-9.]+{re.escape(shown)} ", text), shown
+
+
+def test_clients_with_too_few_rows_of_their_own_are_named_and_in_no_mean(tmp_path: Path) -> None:
+    x, y = load_breast_cancer(return_X_y=True)
+    owner, test = np.r_[np.zeros(117), np.ones(2), 2, 3 * np.ones(280)].astype(int), slice(400, 569)
+    np.savez(
+        tmp_path / "owned.npz", x_train=x[:400], y_train=y[:400], x_test=x[test], y_test=y[test], client_train=owner
+    )
+    tables = {"data": {"name": "file", "path": str(tmp_path / "owned.npz")}, "evaluation": {"clients": 0.2}}
+    done = run(Experiment.of(rounds=1, partition={"name": "natural"}, **tables), out=tmp_path / "run", baselines=True)
+    rows = done.summary["per_client"]
+    assert [row["own_rows"] for row in rows] == [True, False, False, True]
+    last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-1]
+    assert done.summary["gain"]["summary"]["federated"]["mean"] == pytest.approx(last["client_accuracy"]["mean"])
+    text = Page(tmp_path / "run" / "report.html").text()
+    assert "each client's own rows, kept out of training (2 clients with too few for that on the common ones" in text
+    assert text.count("on the common rows") == 2
+    assert "mean, by test rows" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics.jsonl", ""),
+        ("metrics.jsonl", "no row"),
+        ("metrics.jsonl", "[1]"),
+        ("summary.json", "{}"),
+        ("summary.json", "[]"),
+        ("partition.json", "[]"),
+        ("partition.json", None),
+        ("preprocess.json", "{"),
+    ],
+)
+def test_a_damaged_folder_is_one_sentence(
+    runs: dict[str, Path], tmp_path: Path, name: str, content: str | None
+) -> None:
+    shutil.copytree(runs["half"], tmp_path / "run")
+    (tmp_path / "run" / name).unlink() if content is None else (tmp_path / "run" / name).write_text(content)
+    with pytest.raises(ConfigError, match=rf"{name}' is damaged \(.*\): put the original back") as error:
+        write_report([tmp_path / "run"], None)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "content"), [("model.safetensors", "x"), ("preprocess.json", "{}")])
+def test_a_damaged_model_is_one_sentence(runs: dict[str, Path], tmp_path: Path, name: str, content: str) -> None:
+    shutil.copytree(runs["half"], tmp_path / "run")
+    (tmp_path / "run" / name).write_text(content)
+    with pytest.raises(ConfigError, match=rf"{name}' is damaged"):
+        load(tmp_path / "run")
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------------------------

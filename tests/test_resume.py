@@ -47,6 +47,25 @@ def test_other_data_are_noticed(tmp_path: Path, what: str) -> None:
     assert resume(path, ["rounds=3"], baselines=False).summary["rounds"] == 3
 
 
+@pytest.mark.parametrize("name", ["initial.safetensors", "partition.json", "preprocess.json"])
+@pytest.mark.parametrize("content", [None, b"{}"])
+def test_what_follows_from_the_configuration_is_written_anew(tmp_path: Path, name: str, content: bytes | None) -> None:
+    path = run(Experiment.of(rounds=1), out=tmp_path / "run", baselines=False).path
+    before = (path / name).read_bytes()
+    (path / name).unlink()
+    if content is not None:
+        (path / name).write_bytes(content)
+    resume(path, ["rounds=2"], baselines=False)
+    assert (path / name).read_bytes() == before
+
+
+def test_options_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+    path = run(Experiment.of(rounds=1), out=tmp_path / "run", baselines=False).path
+    (path / "options.json").write_text("x")
+    with pytest.raises(ConfigError, match=r"options.json' is damaged"):
+        resume(path, ["rounds=2"])
+
+
 def test_rows_that_were_edited_are_noticed(tmp_path: Path) -> None:
     """The same length, one digit another: the figures would no longer be those of the run."""
     path = run(Experiment.of(rounds=2), out=tmp_path / "run", baselines=False).path

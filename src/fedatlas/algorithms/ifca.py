@@ -90,8 +90,7 @@ def ifca(
             for turn in range(start_rounds):
                 tried = yield from rounds(algorithm, tried, round, turn)
             scored = yield Ask(round.cohort, "score", told(algorithm, tried, round), "each")
-            n = sum(round.sizes[k] for k in scored.clients)
-            loss = sum(round.sizes[k] * scored.each[k]["loss"] for k in scored.clients) / n if n else math.inf
+            loss = mean_loss(scored, round)
             if loss < lowest:
                 best, lowest = with_largest({**tried, "cluster": in_state(picked(scored))}), loss
         return {**best, "starts": []}
@@ -116,6 +115,12 @@ def ifca(
         family="clustering: multitask",
         leaves="the local model and the number of the cluster that fits it best; at the start also its loss",
     )
+
+
+def mean_loss(scored: Replies, round: Round) -> float:
+    """Over the rows of those who answered; infinite where nobody did."""
+    n = sum(round.sizes[k] for k in scored.clients)
+    return sum(round.sizes[k] * float(scored.each[k]["loss"]) for k in scored.clients) / n if n else math.inf
 
 
 def broadcast(server: State, client_id: int) -> Message:

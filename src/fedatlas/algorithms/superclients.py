@@ -143,7 +143,8 @@ def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> 
         vectors = dict(zip(vectors, scores, strict=True))
     sizes = {k: round.sizes[k] for k in round.cohort}
     lost = [k for k in sizes if k not in vectors] if vectors else []
-    vectors |= dict.fromkeys(lost, np.mean(list(vectors.values()), axis=0)) if lost else {}
+    if lost:
+        vectors.update(dict.fromkeys(lost, np.stack(list(vectors.values())).mean(axis=0)))
     limits = Limits(how.min_examples or fewest(how.group_size, sizes), how.max_clients)
     formed = form(picker(how, vectors, sizes, server["classes"], round.seed), sizes, limits)
     return {**server, "groups": formed, "notices": short(formed, sizes, limits)}

@@ -50,6 +50,8 @@ def load_file(
     categories: columns of a table whose numbers are codes, not quantities.
     size: height and width in pixels to which the pictures of a folder are brought.
     """
+    if not path:
+        raise ConfigError('data.path = "": name a .npz, a table or a folder of pictures.')
     where = Path(path).expanduser()
     given = {"label": label, "client": client, "weight": weight, "drop": drop, "categories": categories}
     if where.is_dir():
@@ -154,6 +156,8 @@ def _targets(ys: list[np.ndarray], choice: TaskChoice, name: str) -> tuple[list[
         return [torch.from_numpy(y.astype(np.int64)) for y in ys], "tokens", names
     if any(y.ndim != 1 for y in ys):
         raise DataError(f"'{name}': y_train must have one dimension; its shape is {ys[0].shape}.")
+    if not len(ys[0]):
+        raise DataError(f"'{name}' has no training rows.")
     number = joined.dtype.kind in "fiub"
     if choice == "numbers" or (choice == "auto" and joined.dtype.kind == "f" and is_quantity(joined)):
         if not number:

@@ -92,12 +92,14 @@ def _read_text(path: Path) -> pd.DataFrame:
     first, _, _ = text.partition("\n")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
     header = next(lines, [])
-    rows = []
+    rows, at = [], lines.line_num
     for row in lines:
         if len(row) == len(header):
             rows.append(row)
         elif row:  # an empty line is no row
-            raise ValueError(f"line {lines.line_num} has {len(row)} cells, the header {len(header)}")
+            until = f" to {lines.line_num}, of one quoted cell," if lines.line_num > at + 1 else ""
+            raise ValueError(f"line {at + 1}{until} has {len(row)} cells, the header {len(header)}")
+        at = lines.line_num
     return pd.DataFrame(rows, columns=header)
 
 

@@ -39,7 +39,7 @@ def load_pictures(folder: Path, size: int) -> Loaded:
     """
     sides = (folder / "train").is_dir() and (folder / "test").is_dir()
     roots = [folder / side for side in SIDES] if sides else [folder]
-    classes = sorted(p.name for p in roots[0].iterdir() if p.is_dir())
+    classes = sorted(p.name for p in roots[0].iterdir() if is_class(p))
     if len(classes) < 2:
         raise DataError(
             f"'{roots[0]}' must hold a folder of pictures for each class, at least two; it has {len(classes)}."
@@ -76,6 +76,11 @@ def load_pictures(folder: Path, size: int) -> Loaded:
     )
 
 
+def is_class(path: Path) -> bool:
+    """Whether it is a folder of a class: hidden ones, such as .git, are none."""
+    return path.is_dir() and not path.name.startswith(".")
+
+
 def _listed(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     """(picture, class number), class by class."""
     return [
@@ -88,7 +93,7 @@ def _listed(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
 
 def _check_test(test: Path, train: Path, classes: Sequence[str], listed: Sequence[Any]) -> None:
     """DataError for test pictures that no model can learn, and for a test folder without any."""
-    strange = sorted({p.name for p in test.iterdir() if p.is_dir()} - set(classes))
+    strange = sorted({p.name for p in test.iterdir() if is_class(p)} - set(classes))
     if strange:
         raise DataError(
             f"'{test / strange[0]}' is no class of '{train}' ({', '.join(classes)}): no model can learn it; "

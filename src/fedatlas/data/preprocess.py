@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -122,6 +122,18 @@ class Preprocess:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "kind",
+        "rules",
+        "scale",
+        "missing",
+        "input_scale",
+        "input_shift",
+        "shape",
+        "task",
+    )
+    """Of them `from_json` can do without none."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Preprocess:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAMED = 8  # columns or classes that are named; of more it is said how many
+ROUNDED = 0.01  # of a column's standard deviation: what 32-bit numbers may take from a value
 FEW = 50  # rows below which that every value differs says nothing
 
 
@@ -57,6 +58,13 @@ def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
     values = numbers(cells)
     if values is None or len(values) < FEW:
         return ""
+    known = values[np.isfinite(values)]
+    lost = np.abs(known - known.astype(np.float32)).max(initial=0.0)
+    if lost > ROUNDED * known.std():
+        return (
+            f"Column '{column.name}' varies by {known.std():.3g} around {known.mean():.9g}, finer than 32-bit numbers tell apart: subtract "
+            "a fixed number from it first."
+        )
     whole = bool(np.isfinite(values).all() and (values == np.rint(values)).all())
     if whole and len(np.unique(values)) == len(values):
         return f"Column '{column.name}' has another whole number in every row, like a key: data.drop leaves it out."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -158,8 +157,9 @@ def remember(path: Path, baselines: bool | None) -> bool | None:
     if baselines is not None:
         RunFolder(path).write_json(OPTIONS, asked(baselines))
         return baselines
-    file = path / OPTIONS
-    before: bool | None = json.loads(file.read_text(encoding="utf-8"))["baselines"] if file.exists() else None
+    before: bool | None = (
+        RunFolder(path).read_json(OPTIONS, "baselines")["baselines"] if (path / OPTIONS).exists() else None
+    )
     return before
 
 

@@ -102,10 +102,14 @@ def _values(by_client: Mapping[str, Mapping[int, Mapping[str, Any]]], client: in
 
 
 def _summary(rows: list[dict[str, Any]], task: str) -> dict[str, float | None]:
-    """{mean, p10, min}; for errors the 90th percentile and the largest, under the same names: the worst end."""
+    """{mean, p10, min}; for errors the 90th percentile and the largest, under the same names: the worst end.
+
+    Where clients are judged on rows of their own, those that have too few, and are judged on the common ones, count nowhere.
+    """
     sign = -1.0 if task == "numbers" else 1.0
+    own = any(row["own_rows"] for row in rows)
     values = [None if row["value"] is None else sign * row["value"] for row in rows]
-    found = client_summary(values, [row["test_rows"] for row in rows])
+    found = client_summary(values, [row["test_rows"] if row["own_rows"] or not own else 0 for row in rows])
     return {key: None if value is None else sign * value for key, value in found.items()}
 
 

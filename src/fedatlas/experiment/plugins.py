@@ -36,7 +36,7 @@ def load_plugins(paths: Iterable[Path]) -> None:
         sys.modules[spec.name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a file that ends the program would end the run without a word
             raise ConfigError(f"--plugin {path} could not be run: {type(error).__name__}: {error}.") from error
         found = {kind: getattr(module, kind.upper(), {}) for kind in PLUGINS}
         if not any(found.values()):

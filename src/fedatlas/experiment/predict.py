@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,12 +20,12 @@ from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.model import Network, with_tied
 from fedatlas.engine.seal import MEMORY
 from fedatlas.errors import ConfigError, DataError, unknown_name
+from fedatlas.experiment.beginning import own_module
 from fedatlas.experiment.checkpoint import Checkpoints
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.networks import DTYPES, Built
 from fedatlas.experiment.personal import used_by
 from fedatlas.experiment.record import RunFolder, file_of
-from fedatlas.experiment.run import own_module
 from fedatlas.experiment.setup import make_algorithm, with_batch_norm
 from fedatlas.metrics.quality import predictions
 from fedatlas.models import make_loss, make_model
@@ -134,8 +133,10 @@ class FinishedRun(NamedTuple):
 
     def architecture(self, client: int) -> str:
         """The name of a client's architecture; "" where all have the same."""
-        record = json.loads((self.path / "partition.json").read_text(encoding="utf-8"))
-        return str(record["models"][str(client)]) if self.config.models else ""
+        if not self.config.models:
+            return ""
+        record = RunFolder(self.path).read_json("partition.json", "models")
+        return str(record["models"][str(client)])
 
     def network(self, architecture: str = "") -> nn.Module:
         """The run's network, untrained."""
@@ -166,7 +167,7 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
         )
     summary = folder.summary()
     own_module(folder.path, module, resume=True)
-    done = Preprocess.from_json(json.loads((folder.path / "preprocess.json").read_text(encoding="utf-8")))
+    done = Preprocess.from_json(folder.read_json("preprocess.json", *Preprocess.KEYS))
     found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
     file = folder.path / file_of("model")
     return found._replace(model=filled(found.network(), load_file(file))) if file.exists() else found
@@ -174,9 +175,13 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
 
 def load_file(file: Path) -> dict[str, Tensor]:
     """A state dict from a .safetensors file."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file as read
 
-    found: dict[str, Tensor] = read(file)
+    try:
+        found: dict[str, Tensor] = read(file)
+    except SafetensorError as error:
+        raise RunFolder(file.parent).damaged(file.name, str(error)) from None
     return found
 
 

@@ -173,12 +173,40 @@ class RunFolder:
         """The rows of metrics.jsonl; a last line cut short by a crash is left out."""
         path = self.path / METRICS
         out = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
             try:
-                out.append(json.loads(line))
+                row = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(row, dict):
+                break
+            out.append(row)
         return out
+
+    def holds(self, name: str, content: bytes) -> bool:
+        """Whether a file of the run is there and has this content."""
+        path = self.path / name
+        return path.exists() and path.read_bytes() == content
+
+    def read_json(self, name: str, *keys: str) -> dict[str, Any]:
+        """A file of the run that holds at least these keys; ConfigError where it is absent or damaged."""
+        try:
+            out = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise self.damaged(name, "it is not there") from None
+        except ValueError as error:
+            raise self.damaged(name, str(error)) from None
+        lacking = [key for key in keys if not isinstance(out, dict) or key not in out]
+        if lacking or not isinstance(out, dict):
+            raise self.damaged(name, f"it lacks '{lacking[0]}'" if lacking else "it is no object")
+        return out
+
+    def damaged(self, name: str, why: str) -> ConfigError:
+        """The error for a file of the run that cannot be read."""
+        return ConfigError(
+            f"'{self.path / name}' is damaged ({why}): put the original back; 'fedatlas run --resume {self.path}' writes anew what "
+            "follows from the configuration and the checkpoint."
+        )
 
     def save_model(self, name: str, state: Mapping[str, Tensor]) -> None:
         """A state dict under torch's names and layout."""
@@ -207,14 +235,6 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """summary.json; ConfigError while the run is not finished."""
-        try:
-            out: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(
-                f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}'."
-            ) from None
-        except ValueError as error:
-            raise ConfigError(
-                f"'{self.path / SUMMARY}' is damaged ({error}): 'fedatlas run --resume {self.path}' writes it anew."
-            ) from None
-        return out
+        if not (self.path / SUMMARY).exists():
+            raise ConfigError(f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}'.")
+        return self.read_json(SUMMARY, "algorithm", "final", "cost")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -17,8 +16,9 @@ from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor, restore, steps_of
 from fedatlas.engine.host import Cost, Host
-from fedatlas.errors import CheckpointError, ConfigError, DivergedError
+from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.experiment import machine, plugins
+from fedatlas.experiment.beginning import own_module, restore_derived, write_beginning
 from fedatlas.experiment.checkpoint import Checkpoints, Restored
 from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
 from fedatlas.experiment.config import ExperimentConfig, bytes_of
@@ -38,7 +38,6 @@ Row = dict[str, Any]
 LOST = (
     "The clients' own models of that round are gone (checkpoint.every = 1 keeps them): there are no figures of theirs."
 )
-MODULE = "module.json"  # there for runs with a network of one's own
 
 
 class Progress(Protocol):
@@ -300,6 +299,10 @@ def run_rounds(setup: Setup, folder: RunFolder, progress: Progress, start: Start
             for refused in restored.refused:
                 progress.said(f"{refused} The checkpoint of round {restored.round} is used.")
             simulation.resume(restored)
+            for name in restore_derived(setup, folder):
+                progress.said(
+                    f"{name} was lost or altered; it follows from configuration and data, and is written anew."
+                )
             if folder.config().rounds != config.rounds:
                 folder.rewrite(config)
         else:
@@ -340,18 +343,6 @@ def took_part(drawn: Drawn | None, work: Mapping[int, Work]) -> list[Any]:
     return [k for k in sorted(work) if k >= 0]  # the union of all rows and the server are no clients
 
 
-def own_module(path: Path, module: nn.Module | None, resume: bool) -> None:
-    """ConfigError where a run with a network of one's own is continued or read without it, or the other way round."""
-    recorded = path / MODULE
-    if resume and recorded.exists() and module is None:
-        name = json.loads(recorded.read_text(encoding="utf-8"))["class"]
-        raise ConfigError(
-            f"'{path}' was run with a network of its own ({name}): pass it again as module=... in Python."
-        )
-    if resume and module is not None and not recorded.exists():
-        raise ConfigError(f"'{path}' was run with the model of its configuration: leave module out.")
-
-
 def stopped(config: ExperimentConfig, rows: list[Row]) -> str:
     """Why ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds; else nothing."""
     if config.stop is None or not rows:
@@ -364,19 +355,6 @@ def stopped(config: ExperimentConfig, rows: list[Row]) -> str:
     if config.stop.patience is not None and seen[-1][0] - best_round >= config.stop.patience:
         return f"no better {key} since round {best_round}"
     return ""
-
-
-def write_beginning(setup: Setup, folder: RunFolder) -> None:
-    """What is known before round 1: the initial model, who holds what, how inputs were made."""
-    for name in setup.several or [""]:
-        network, params, buffers, *_ = setup.built(name)
-        folder.save_model(file_of("initial", name), network.state_dict(params, buffers))
-    if setup.own_module:
-        folder.write_json(MODULE, {"class": type(setup.network.module).__name__})
-    if plugins.LOADED:
-        folder.write_json(plugins.RECORD, plugins.LOADED)
-    folder.write_json("partition.json", setup.partition_record())
-    folder.write_json("preprocess.json", setup.preprocess.to_json())
 
 
 def write_end(

@@ -80,6 +80,10 @@ def split(
         if name in REDRAWN:
             keys["min_rows"] = max(min_size, keys["min_rows"])
         part = builder(_source(name, builder, labels, owners, why), clients, seed, **keys)
+        if not isinstance(part, Partition):
+            raise ConfigError(
+                f"partition '{name}': its builder returned {type(part).__name__}, not a fedatlas.Partition."
+            )
     _check_disjoint(name, part, len(labels))
     if name != "dirichlet_fedseq" or min_size > 1:  # D9 promises no minimum
         check_sizes(part.sizes, min_size)

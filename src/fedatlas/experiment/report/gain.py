@@ -247,7 +247,10 @@ def _table(subject: Subject, gains: Gains) -> Table:
         ]
         between = row.get("gain", {"low": None, "high": None})
         last = [Cell(signed(gained(subject, row)), between_note(between["low"], between["high"]))] if both else []
-        body.append([Cell(subject.name(row["client"])), Cell(count(row["train_rows"]), optional=True), *cells, *last])
+        name = Cell(
+            subject.name(row["client"]), "on the common rows" if subject.own_rows and not row["own_rows"] else ""
+        )
+        body.append([name, Cell(count(row["train_rows"]), optional=True), *cells, *last])
     head = [Cell("client"), Cell("rows", optional=True), *(Cell(PARTS[p], LONG[p]) for p in gains.parts)]
     head += [Cell("gain", "less error" if subject.numbers else "")] if both else []
     less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
@@ -271,7 +274,7 @@ def _foot(subject: Subject, gains: Gains, both: bool) -> list[list[Cell]]:
     if not gains.summary:
         return []
     names = {
-        "mean": "mean",
+        "mean": "mean" if len({row["test_rows"] for row in gains.rows}) == 1 else "mean, by test rows",
         "p10": "90th percentile" if subject.numbers else "10th percentile",
         "min": "largest" if subject.numbers else "worst client",
     }
@@ -292,9 +295,8 @@ def between_note(low: float | None, high: float | None) -> str:
 
 
 def mean_gain(subject: Subject, gains: Gains) -> float | None:
-    """The clients' mean gain."""
-    known = [found for row in gains.rows if (found := gained(subject, row)) is not None]
-    return sum(known) / len(known) if known else None
+    """What the means of its row differ by."""
+    return gained(subject, {part: {"value": gains.summary[part]["mean"]} for part in gains.parts})
 
 
 def _value(subject: Subject, row: Mapping[str, Any], part: str, place: str) -> Cell:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder
-from fedatlas.experiment.report.words import where
+from fedatlas.experiment.record import CONFIG, METRICS, SUMMARY, RunFolder
+from fedatlas.experiment.report.words import count, where
 from fedatlas.experiment.summary import over
 
 Plain = Mapping[str, Any]
@@ -51,7 +50,11 @@ class Subject(NamedTuple):
     def judged_on(self) -> str:
         """The rows that clients are judged on."""
         if self.own_rows:
-            return "each client's own rows, kept out of training"
+            few = sum(not row["own_rows"] for row in self.summary["per_client"])
+            less = (
+                f" ({count(few, 'client')} with too few for that on the common ones, outside the means)" if few else ""
+            )
+            return f"each client's own rows, kept out of training{less}"
         return f"the same {where(self.config)} for every client"
 
     def name(self, k: int) -> str:
@@ -132,5 +135,8 @@ def whole(subjects: Sequence[Subject]) -> list[Subject]:
 def _subject(path: Path, label: str, key: str) -> Subject:
     folder = RunFolder.open(path)
     text = (path / CONFIG).read_text(encoding="utf-8")
-    partition, preprocess = (json.loads((path / f"{n}.json").read_text("utf-8")) for n in ("partition", "preprocess"))
-    return Subject(key, label, folder.config(), text, folder.rows(), folder.summary(), partition, preprocess)
+    partition = folder.read_json("partition.json", "clients", "held_out", "feature_skew", "info")
+    preprocess = folder.read_json("preprocess.json", "kind", "rules", "scale")
+    if not (rows := folder.rows()):
+        raise folder.damaged(METRICS, "it has no rows")
+    return Subject(key, label, folder.config(), text, rows, folder.summary(), partition, preprocess)

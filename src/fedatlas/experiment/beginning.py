@@ -1,0 +1,57 @@
+"""What a run writes before round 1, and what of it a run that is continued puts back."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from torch import nn
+
+from fedatlas.errors import ConfigError
+from fedatlas.experiment import plugins
+from fedatlas.experiment.record import RunFolder, file_of
+from fedatlas.experiment.setup import Setup
+
+MODULE = "module.json"  # there for runs with a network of one's own
+
+
+def write_beginning(setup: Setup, folder: RunFolder) -> None:
+    """What is known before round 1: the initial model, who holds what, how inputs were made, and code that is not ours."""
+    write_derived(setup, folder)
+    if setup.own_module:
+        folder.write_json(MODULE, {"class": type(setup.network.module).__name__})
+    if plugins.LOADED:
+        folder.write_json(plugins.RECORD, plugins.LOADED)
+
+
+def write_derived(setup: Setup, folder: RunFolder) -> None:
+    """What follows from configuration and data: the initial model, who holds what, how inputs were made."""
+    for name in setup.several or [""]:
+        network, params, buffers, *_ = setup.built(name)
+        folder.save_model(file_of("initial", name), network.state_dict(params, buffers))
+    folder.write_json("partition.json", setup.partition_record())
+    folder.write_json("preprocess.json", setup.preprocess.to_json())
+
+
+def restore_derived(setup: Setup, folder: RunFolder) -> list[str]:
+    """Writes anew what `write_derived` wrote and is there no more as it was; the names of these files."""
+    with tempfile.TemporaryDirectory() as scratch:
+        fresh = RunFolder(Path(scratch))
+        write_derived(setup, fresh)
+        odd = [file.name for file in sorted(fresh.path.iterdir()) if not folder.holds(file.name, file.read_bytes())]
+    if odd:
+        write_derived(setup, folder)
+    return odd
+
+
+def own_module(path: Path, module: nn.Module | None, resume: bool) -> None:
+    """ConfigError where a run with a network of one's own is continued or read without it, or the other way round."""
+    recorded = path / MODULE
+    if resume and recorded.exists() and module is None:
+        name = json.loads(recorded.read_text(encoding="utf-8"))["class"]
+        raise ConfigError(
+            f"'{path}' was run with a network of its own ({name}): pass it again as module=... in Python."
+        )
+    if resume and module is not None and not recorded.exists():
+        raise ConfigError(f"'{path}' was run with the model of its configuration: leave module out.")
