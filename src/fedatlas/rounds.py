@@ -46,7 +46,7 @@ class Chain(NamedTuple):
 
     unit: int
     order: tuple[int, ...]  # a client stands here once for every pass
-    examples: int  # of its members that took part
+    examples: int = 0  # of its members that took part, once it is known who did
 
 
 Relay = Generator[Ask, Replies, tuple[list[Chain], dict[str, Any]]]
@@ -130,7 +130,7 @@ def chain_of(round: Round, number: int, members: tuple[int, ...], passes: int) -
     """A superclient's members, in a fresh order for every pass."""
     streams = (numpy_stream(round.seed, "chain", round.number, number, turn) for turn in range(passes))
     order = tuple(int(k) for stream in streams for k in stream.permutation(members))
-    return Chain(number, order, sum(round.sizes[k] for k in members))
+    return Chain(number, order)
 
 
 def gossip(

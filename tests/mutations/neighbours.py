@@ -13,7 +13,7 @@ from fedatlas.rounds import Chain
 from mutations import Mutation, oracle, patched, with_fields
 
 WEB: dict[str, Any] = {"graph": "given", "edges": [[0, 1], [0, 2], [0, 3], [0, 4], [1, 2]]}
-CHAIN = rounds.chain_of
+CHAIN, OVER = rounds.chain_of, rounds.of_chains
 
 
 def by_each_ones_own_neighbours(found: Any) -> Any:
@@ -36,8 +36,8 @@ def in_the_order_of_numbers(round: Round, number: int, members: tuple[int, ...],
     return CHAIN(round, number, members, passes)._replace(order=tuple(sorted(members)) * passes)
 
 
-def counting_clients(round: Round, number: int, members: tuple[int, ...], passes: int) -> Chain:
-    return CHAIN(round, number, members, passes)._replace(examples=len(members))
+def counting_clients(round: Round, chains: list[Chain]) -> Round:
+    return OVER(round, [chain._replace(examples=len(set(chain.order))) for chain in chains])
 
 
 MUTATIONS = [
@@ -80,6 +80,6 @@ MUTATIONS = [
         "superclients weighed by clients instead of examples",
         ALGORITHMS["fedseq"],
         (oracle("fedseq", phi="random"),),
-        patched(rounds, "chain_of", counting_clients),
+        patched(rounds, "of_chains", counting_clients),
     ),
 ]
