@@ -176,8 +176,8 @@ def test_a_table_that_cannot_be_used_says_why(tmp_path, text, keys, message):
 
 def test_a_column_finer_than_its_numbers_is_a_notice(tmp_path):
     """Around 1e12 numbers of 32 bits are 65,536 apart: of a standard deviation of 1 nothing is left."""
-    rows = "".join(f"{1e12 + i % 7},{i % 2},{1e12 * (i % 5)}\n" for i in range(60))
-    (tmp_path / "t.csv").write_text(f"fine,y,coarse\n{rows}")
+    rows = "".join(f"{1e12 + i % 7},{i % 2},{1e12 * (i % 5)},0.1\n" for i in range(60))
+    (tmp_path / "t.csv").write_text(f"fine,y,coarse,same\n{rows}")
     (said,) = load(tmp_path / "t.csv", label="y").facts["doubts"]
     assert said.startswith("Column 'fine' varies by 1.99 around 1e+12, finer than 32-bit numbers tell apart")
 

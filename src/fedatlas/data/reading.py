@@ -60,7 +60,7 @@ def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
         return ""
     known = values[np.isfinite(values)]
     lost = np.abs(known - known.astype(np.float32)).max(initial=0.0)
-    if lost > ROUNDED * known.std():
+    if len(np.unique(known)) > 1 and lost > ROUNDED * known.std():
         return (
             f"Column '{column.name}' varies by {known.std():.3g} around {known.mean():.9g}, finer than 32-bit numbers tell apart: subtract "
             "a fixed number from it first."
