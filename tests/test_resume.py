@@ -59,10 +59,11 @@ def test_what_follows_from_the_configuration_is_written_anew(tmp_path: Path, nam
     assert (path / name).read_bytes() == before
 
 
-def test_options_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["options.json", "plugins.json", "module.json"])
+def test_what_was_asked_for_and_cannot_be_read_is_one_sentence(tmp_path: Path, name: str) -> None:
     path = run(Experiment.of(rounds=1), out=tmp_path / "run", baselines=False).path
-    (path / "options.json").write_text("x")
-    with pytest.raises(ConfigError, match=r"options.json' is damaged"):
+    (path / name).write_text("x")
+    with pytest.raises(ConfigError, match=rf"{name}' is damaged"):
         resume(path, ["rounds=2"])
 
 

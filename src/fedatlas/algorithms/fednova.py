@@ -29,9 +29,7 @@ from fedatlas.weighting import Weighting, weighting
 def a_norm(tau: int, rho: float, eta_mu: float) -> float:
     """|a| of tau steps of SGD, SGD with momentum rho, or SGD with a proximal term (0 < eta_mu = eta mu < 2)."""
     if eta_mu:
-        kept = abs(
-            1 - eta_mu
-        )  # of a gradient by each later step; its sign turns with every step where eta mu is above 1
+        kept = abs(1 - eta_mu)  # of a gradient by each later step; above eta mu = 1 its sign turns
         return (1 - kept**tau) / (1 - kept)
     return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
 

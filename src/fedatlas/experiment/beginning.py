@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def own_module(path: Path, module: nn.Module | None, resume: bool) -> None:
     """ConfigError where a run with a network of one's own is continued or read without it, or the other way round."""
     recorded = path / MODULE
     if resume and recorded.exists() and module is None:
-        name = json.loads(recorded.read_text(encoding="utf-8"))["class"]
+        name = RunFolder(path).read_json(MODULE, "class")["class"]
         raise ConfigError(
             f"'{path}' was run with a network of its own ({name}): pass it again as module=... in Python."
         )

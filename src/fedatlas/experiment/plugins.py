@@ -13,8 +13,9 @@ from pathlib import Path
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.partition import PARTITIONS
-from fedatlas.data.store import read_json, sha256
+from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
+from fedatlas.experiment.record import RunFolder
 from fedatlas.models.registry import MODELS
 from fedatlas.registry import PLUGINS
 from fedatlas.transforms import TRANSFORMS
@@ -54,7 +55,7 @@ def load_plugins(paths: Iterable[Path]) -> None:
 
 def check_unchanged(folder: Path) -> None:
     """ConfigError where a run that is continued was begun with a plug-in that is not given now, or with other text."""
-    begun = read_json(folder / RECORD)
+    begun = RunFolder(folder).read_json(RECORD) if (folder / RECORD).exists() else {}
     changed = [name for name, digest in begun.items() if digest not in LOADED.values()]
     if changed:
         raise ConfigError(
