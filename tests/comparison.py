@@ -14,7 +14,7 @@ import torch
 
 from fedatlas.algorithm import SERVER, Algorithm, Budget, State
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.data.batches import Draw, Rows, batches, parted_rows, public_rows
+from fedatlas.data.batches import Draw, Rows, balanced_rows, batches, parted_rows, public_rows
 from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
 from fedatlas.rng import numpy_stream
@@ -34,7 +34,7 @@ from federation import (
     rows,
     sgd,
 )
-from oracles.problem import EVERYBODY, Problem
+from oracles.problem import Problem
 
 FOLDER = Path(__file__).parent / "oracles"
 DEFAULTS: Mapping[str, Any] = {
@@ -65,12 +65,14 @@ def settings(made: Algorithm, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def problem_of(fed: Federation, plan: list[tuple[int, ...]], keys: Mapping[str, Any]) -> Problem:
     """What an oracle is told of a federation; the order of rows is fedatlas's own (data/batches.py has its own tests)."""
-    sizes = {k: rows.n for k, rows in fed.held.items()}
 
-    def order(number: int, client: int, epoch: int) -> list[torch.Tensor]:
-        index = torch.arange(sum(sizes.values()) if client == EVERYBODY else sizes[client])
+    def order(n: int, number: int, client: int, epoch: int) -> list[torch.Tensor]:
+        index = torch.arange(n)
         draw = Draw(SEED, number, max(client, 0), keys["batch_size"], first_epoch=epoch)
         return [batch.x for batch in batches(Rows(index, index), Budget(epochs=1), draw)]
+
+    def rarest(number: int, client: int) -> torch.Tensor:
+        return balanced_rows(fed.held[client].y, SEED, number, client)
 
     clients = {k: (rows.x, rows.y) for k, rows in fed.held.items()}
     numbers = {key: keys[key] for key in ("epochs", "lr", "weight_decay", "momentum", "decay")}
@@ -78,7 +80,9 @@ def problem_of(fed: Federation, plan: list[tuple[int, ...]], keys: Mapping[str, 
     stream = partial(numpy_stream, SEED)
     there = [(number, k) for number, cohort in enumerate(plan, start=1) for k in cohort]
     work = {(number, k): 1 + (number + k) % keys["epochs"] for number, k in there if keys.get("stragglers")}
-    problem = Problem(dict(fed.params), clients, plan, order, **numbers, further=further, stream=stream, work=work)
+    problem = Problem(
+        dict(fed.params), clients, plan, order, **numbers, further=further, stream=stream, work=work, rarest=rarest
+    )
     problem = with_public(problem, fed)
     if fed.bench.algorithm.groups is None:
         return problem

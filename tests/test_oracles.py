@@ -17,6 +17,7 @@ from federation import cohorts, federation, gap
 
 ORACLES = oracles()
 ABSENT: Mapping[str, str] = {}  # algorithm -> why it has no oracle
+NO_STRAGGLERS = {"centralised", "fedsgd"}  # one party; one step
 CASES = [(name, case) for name, module in ORACLES.items() for case in module.CASES]
 
 
@@ -32,6 +33,12 @@ def test_agrees_with_its_oracle(
     found = disagreement(name, case)
     record_property("difference", found)
     assert found < 1e-10
+
+
+@pytest.mark.parametrize("name", sorted(ORACLES.keys() - NO_STRAGGLERS))
+def test_agrees_with_its_oracle_under_stragglers_and_a_decaying_rate(name: str) -> None:
+    """What comes before round 1 has the rate of round 1, and everybody's whole work."""
+    assert disagreement(name, {"problem": {"epochs": 3, "stragglers": True, "decay": 0.9, "rounds": 6}}) < 1e-10
 
 
 def test_every_algorithm_has_an_oracle() -> None:

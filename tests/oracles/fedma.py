@@ -28,6 +28,8 @@ CASES: list[dict[str, Any]] = [
     {"problem": {"deep": True, "rounds": 5}},
     {"gamma": 7.0, "retrain_lr": 0.5, "retrain_epochs": 3, "averaging": "map", "problem": {"deep": True, "rounds": 4}},
     {"last_epochs": 3, "last_weight_decay": 0.1, "problem": {"rounds": 6, "decay": 0.9}},
+    {"problem": {"epochs": 3, "stragglers": True, "rounds": 6}},
+    {"retrain_epochs": 2, "problem": {"deep": True, "epochs": 3, "stragglers": True, "rounds": 4}},
     {"problem": {"convolved": True, "rounds": 5}},
     {"gamma": 7.0, "retrain_epochs": 1, "averaging": "map", "problem": {"convolved": True, "rounds": 4}},
     {"problem": {"recurrent": True, "rounds": 5}},
@@ -267,7 +269,6 @@ def run(
     size = {layer: len(W[f"{layer}.bias"]) for layer in hidden}
     members = {layer: [0] * size[layer] for layer in hidden}
     mine: dict[int, dict[str, list[int]]] = {}  # those of the last round
-    passes = retrain_epochs or problem.epochs
     for number, cohort in problem.rounds():
         w: dict[int, Named] = {}
         for k in cohort:
@@ -287,10 +288,7 @@ def run(
             W |= matched_layer(w, layer, pi, theta, members[layer])
             later = [*hidden, last][at + 1 :]
             at_last = later == [last]
-            rate, times = (
-                problem.rate(number) * (last_lr if at_last else retrain_lr),
-                (at_last and last_epochs) or passes,
-            )
+            rate = problem.rate(number) * (last_lr if at_last else retrain_lr)
             for k in cohort:
                 mine[k][layer] = pi[k]
                 inputs = w[k][f"{later[0]}.weight"]
@@ -298,7 +296,9 @@ def run(
                 wide = torch.zeros(len(inputs), len(theta) * block, *inputs.shape[2:], dtype=torch.float64)
                 wide[:, columns(pi[k], block)] = inputs
                 after = {**w[k], **W, f"{later[0]}.weight": wide}
-                rest = problem.batches(number, k, times, (at + 1) * max(problem.epochs, times))
+                own = problem.epochs_of(number, k)
+                times = (at_last and last_epochs) or retrain_epochs or own
+                rest = problem.batches(number, k, times, (at + 1) * max(own, times))
                 w[k] = sgd(problem, after, later, rest, rate, last_weight_decay if at_last else None)
         n_kc = {k: torch.bincount(problem.clients[k][1], minlength=3).double() for k in cohort}
         total = sum(n_kc.values())

@@ -15,6 +15,7 @@ CASES: list[dict[str, Any]] = [
     {"problem": {"several": True}},
     {"digest": "l2", "rows": 7, "digest_epochs": 2, "problem": {"several": True, "momentum": 0.9}},
     {"digest": "kl", "temperature": 2.0, "revisit_epochs": 1, "start_epochs": 0, "private_epochs": 2},
+    {"revisit_epochs": 3, "start_epochs": 1, "private_epochs": 1, "problem": {"decay": 0.9}},
 ]
 
 Criterion = Callable[[Problem, Tensor, Tensor, Tensor], Tensor]
@@ -59,7 +60,7 @@ def alone(problem: Problem, number: int, k: int, w: Tensor, epochs: int, stop: b
         for x, y in problem.batches(number, k, 1, epoch):
             total += float(problem.loss(w, x, y)) * len(x)
             velocity = problem.momentum * velocity + problem.gradient(w, x, y) + problem.weight_decay * w
-            w = w - problem.lr * velocity
+            w = w - problem.rate(number) * velocity
         without = 0 if total / problem.n[k] < best else without + 1
         best = min(best, total / problem.n[k])
         if stop and without == 3:
@@ -89,5 +90,6 @@ def run(
         for k in cohort:
             mine = problem.of(k)
             f[k] = adam(mine, f[k], (x, consensus), fit, (number, k), digest_epochs)
-            f[k] = alone(mine, number, k, f[k], revisit_epochs, stop=False)
+            epochs = min(revisit_epochs, problem.work.get((number, k), revisit_epochs))
+            f[k] = alone(mine, number, k, f[k], epochs, stop=False)
     return {"consensus": consensus.reshape(-1), "clients": {k: {"model": w} for k, w in f.items()}}

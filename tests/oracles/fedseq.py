@@ -30,6 +30,7 @@ CASES: list[dict[str, Any]] = [
     {"phi": "random", "passes": 2, "rule": MOON},
     {"phi": "random", "rule": MOON, "anchor": "server"},
     {"phi": "random", "group_size": 3, "problem": {"epochs": 3, "stragglers": True, "decay": 0.9}},
+    {"phi": "random", "passes": 2, "problem": {"epochs": 3, "stragglers": True}},
 ]
 
 Memory = dict[int, Tensor]  # client -> FedDyn's gradient of its last visit, or MOON's previous model
@@ -77,7 +78,8 @@ def along(
     for turn in range(how.get("passes", 1)):
         for k in problem.chain(number, superclient, members, turn):
             anchor = w_t if how.get("anchor") == "server" else theta
-            theta = visit(problem, number, k, theta, anchor, turn * problem.epochs, how.get("rule") or {}, own)
+            first = turn * problem.epochs_of(number, k)
+            theta = visit(problem, number, k, theta, anchor, first, how.get("rule") or {}, own)
     return theta
 
 

@@ -24,6 +24,8 @@ CASES: list[dict[str, Any]] = [
     {"score": "entropy"},
     {"score": "gini", "size_scaling": False},
     {"score": "chi2", "exclude_above": 1.1},
+    {"balance_local": True},
+    {"balance_local": True, "score": "chi2", "size_scaling": False},
 ]
 
 
@@ -57,15 +59,27 @@ def weighted(problem: Problem, number: int, raw: dict[int, float], w: torch.Tens
     return sum(share[k] / sum(share.values()) * client_update(problem, number, k, w) for k in share)
 
 
+def even(problem: Problem, number: int, cohort: tuple[int, ...]) -> Problem:
+    """The problem in which each client of the cohort has as many rows of each class it holds as of its rarest."""
+    kept = {k: tuple(x[problem.rarest(number, k)] for x in problem.clients[k]) for k in cohort}
+    return problem._replace(clients=kept)
+
+
 def run(
-    problem: Problem, *, score: str = "homogeneity", size_scaling: bool = True, exclude_above: float = np.inf
+    federation: Problem,
+    *,
+    score: str = "homogeneity",
+    size_scaling: bool = True,
+    exclude_above: float = np.inf,
+    balance_local: bool = False,
 ) -> dict[str, Any]:
-    w = problem.w0
-    for number, cohort in problem.rounds():
+    w = federation.w0
+    for number, cohort in federation.rounds():
+        problem = even(federation, number, cohort) if balance_local else federation
         if score != "homogeneity":
-            even = evenness(problem, cohort, score)
-            kept = [k for k in cohort if 1 / even[k] <= exclude_above] or list(cohort)
-            w = weighted(problem, number, {k: even[k] for k in kept}, w, size_scaling)
+            spread = evenness(problem, cohort, score)
+            kept = [k for k in cohort if 1 / spread[k] <= exclude_above] or list(cohort)
+            w = weighted(problem, number, {k: spread[k] for k in kept}, w, size_scaling)
             continue
         s = concentration(problem, cohort)
         kept = [k for k in cohort if s[k] <= exclude_above] or list(cohort)

@@ -25,7 +25,7 @@ class Problem(NamedTuple):
     start: Named  # initial parameters: hidden.weight (6, 4), hidden.bias (6,), head.weight (3, 6), head.bias (3,)
     clients: dict[int, Rows]  # client -> x (n_k, 4), y (n_k,)
     cohorts: list[tuple[int, ...]]  # those who take part in rounds 1, 2, ...
-    order: Callable[[int, int, int], list[Tensor]]  # (round, client, epoch from 0) -> the rows of each batch
+    order: Callable[[int, int, int, int], list[Tensor]]  # (rows, round, client, epoch from 0) -> the rows of each batch
     epochs: int
     lr: float
     weight_decay: float
@@ -38,6 +38,7 @@ class Problem(NamedTuple):
     public: Rows | None = None  # what everybody may see
     shuffled: Callable[[int, int, int, int, int], list[Tensor]] | None = None  # (rows, batch size, round, party, epoch)
     drawn: Callable[[int, int], Tensor] | None = None  # (round, how many) -> this round's public rows
+    rarest: Callable[[int, int], Tensor] | None = None  # (round, client) -> as many rows of each class as of its rarest
     aside: Callable[[int, float], Tensor] | None = None  # (round, share) -> public rows that the server judges by
     kinds: Mapping[str, Named] = {}  # initial parameters by architecture, where clients' models differ in their width
     owner: Mapping[int, str] = {}  # client -> its architecture
@@ -58,9 +59,13 @@ class Problem(NamedTuple):
         """Rows of each client."""
         return {k: len(y) for k, (_, y) in self.clients.items()}
 
+    def epochs_of(self, number: int, client: int) -> int:
+        """Epochs of a client's local work in round ``number``."""
+        return self.work.get((number, client), self.epochs)
+
     def rate(self, number: int) -> float:
-        """The learning rate of round ``number``."""
-        return self.lr * self.decay ** (number - 1)
+        """The learning rate of round ``number``; before round 1 it is that of round 1."""
+        return self.lr * self.decay ** max(number - 1, 0)
 
     def rounds(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """(number from 1, cohort) of every round."""
@@ -74,9 +79,9 @@ class Problem(NamedTuple):
     def batches(self, number: int, client: int, epochs: int | None = None, first: int = 0) -> Iterator[Rows]:
         """The batches of a client's local work in round ``number``, all its epochs; work in pieces goes on from epoch ``first``."""
         x, y = self.rows(client)
-        epochs = self.work.get((number, client), self.epochs) if epochs is None else epochs
+        epochs = self.epochs_of(number, client) if epochs is None else epochs
         for epoch in range(first, first + epochs):
-            for batch in self.order(number, client, epoch):
+            for batch in self.order(len(x), number, client, epoch):
                 yield x[batch], y[batch]
 
     def named(self, w: Tensor) -> Named:
