@@ -76,6 +76,9 @@ def test_a_test_file_shares_the_coding(csv, tmp_path):
     more.write_text("job;income\nclerk;2\n")
     with pytest.raises(DataError, match="the test file has no column 'age'"):
         load(csv, label="income", test=str(more))
+    more.write_text("job;income;age;site;w\nwelder;1;20;north;1\nclerk;;21;south;1\n")
+    with pytest.raises(DataError, match="'income' is missing in row 2 below the test file's header"):
+        load(csv, label="income", test=str(more))
 
 
 def test_what_a_target_becomes(tmp_path):
@@ -105,7 +108,7 @@ def test_a_question_mark_is_a_hole_among_numbers_and_a_word_among_words(tmp_path
 def test_rows_without_a_target(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("n,y\n1,a\n2,\n3,b\n4,a\n5,b\n")
-    with pytest.raises(DataError, match=r"the target 'y' is missing in 1 rows; data.missing = 'drop'"):
+    with pytest.raises(DataError, match=r"the target 'y' is missing in row 2 below the header: data.missing = 'drop'"):
         load(path, label="y")
     dataset = load(path, label="y", missing="drop", test=0.5)
     assert len(dataset.y_train) + len(dataset.y_test) == 4
@@ -126,7 +129,9 @@ def test_rows_without_an_owner_or_a_weight(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("n,y,who,w\n1,a,1,1\n2,b,,2\n3,b,2,\n4,a,2,4\n5,b,1,5\n6,b,2,6\n")
     keys = {"label": "y", "client": "who", "weight": "w", "test": 0.25}
-    with pytest.raises(DataError, match=r"the client column 'who' is missing in 1 rows; data.missing = 'drop'"):
+    with pytest.raises(
+        DataError, match=r"the client column 'who' is missing in row 2 below the header: data.missing = 'drop'"
+    ):
         load(path, **keys)
     dataset = load(path, missing="drop", **keys)
     assert dataset.facts["rows_unusable"] == 2
@@ -154,15 +159,34 @@ def test_rows_without_an_owner_or_a_weight(tmp_path):
         (
             "a,b\ninf,1\n2,0\n",
             {"label": "b"},
-            "column 'a' is infinite in 1 rows as a 32-bit number: the first holds inf",
+            "column 'a' is infinite as a 32-bit number in row 1 below the header, which holds inf",
         ),
-        ("a,b\n1,1\n2e39,0\n", {"label": "b"}, "column 'a' is infinite .* the first holds 2e\\+39"),
+        (
+            "a,b\n1,1\n2e39,0\n",
+            {"label": "b"},
+            "column 'a' is infinite .* in row 2 below the header, which holds 2e\\+39",
+        ),
         ("a,b\n1,0.5\n2,1e300\n", {"label": "b"}, "the target 'b' is infinite .* 1e\\+300"),
         ("a,b,w\n1,0,1\n2,1,1e99\n", {"label": "b", "weight": "w"}, "the weight column 'w' is infinite .* 1e\\+99"),
         ("a,b\n1,x\n2,y\n", {"label": "b", "task": "numbers"}, "it cannot be a number"),
-        ("a,b,c\n1,x,\n2,y,q\n", {"label": "b", "client": "c"}, "client column 'c' is missing in 1 rows"),
-        ("a,b,c\n1,x,-1\n2,y,2\n", {"label": "b", "weight": "c"}, "numbers from 0 up"),
-        ("a,b,c\n1,x,\n2,y,2\n", {"label": "b", "weight": "c"}, "weight column 'c' is missing in 1 rows"),
+        (
+            "a,b,c\n1,x,\n2,y,q\n",
+            {"label": "b", "client": "c"},
+            "client column 'c' is missing in row 1 below the header",
+        ),
+        ("a,b,c\n1,x,-1\n2,y,2\n", {"label": "b", "weight": "c"}, "numbers from 0 up, .* '-1' stands in row 1 below"),
+        ("a,b,c\n1,x,1\n2,y,'2,5'\n3,y,2.x\n", {"label": "b", "weight": "c"}, "line 3 has 4 cells"),
+        (
+            "a,b,c\n1,x,1\n2,y,2 x\n3,y,3 x\n",
+            {"label": "b", "weight": "c"},
+            "'2 x' stands in 2 rows, the first of them row 2",
+        ),
+        ("a,b,c\n1,x,0\n2,y,0\n", {"label": "b", "weight": "c"}, "not all of them 0\\.$"),
+        (
+            "a,b,c\n1,x,\n2,y,2\n",
+            {"label": "b", "weight": "c"},
+            "weight column 'c' is missing in row 1 below the header",
+        ),
         ("a,b\n1,x\n2,y\n", {"label": "b", "client": "b"}, "data.client = 'b' is the label"),
         ("a,b\n" + "\n".join(f"name{i},{i % 2}" for i in range(300)), {"label": "b"}, "300 different texts.*data.drop"),
     ],

@@ -238,7 +238,7 @@ def test_new_rows_go_through_the_same_steps_after_a_round_trip_through_json():
     assert hole[:, [i for i, name in enumerate(done.columns) if name.startswith("colour=")]].sum() == 0
     with pytest.raises(DataError, match="no column 'income'"):
         again.apply({"age": [1], "colour": ["red"]})
-    with pytest.raises(DataError, match="'age' must hold numbers"):
+    with pytest.raises(DataError, match="'age' must hold numbers: 'old' stands in row 1"):
         again.apply({"age": ["old"], "colour": ["red"], "income": [1]})
     assert torch.isinf(again.apply({"age": ["1e40"], "colour": ["red"], "income": [1]})[0, 0])
 

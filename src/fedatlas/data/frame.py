@@ -144,13 +144,25 @@ def numbers(column: pd.Series) -> np.ndarray | None:
     return out
 
 
-def narrow(values: np.ndarray, what: str) -> np.ndarray:
-    """Numbers as float32, NaN kept; a DataError that names the first one that is infinite, or is there."""
+def row_name(label: Any) -> str:
+    """A row as a person finds it, from its label in the table: counted below the header; those of a test file are negative."""
+    number = int(label)
+    return f"row {number + 1} below the header" if number >= 0 else f"row {-number} below the test file's header"
+
+
+def where(column: pd.Series, bad: np.ndarray) -> str:
+    """The rows for which ``bad`` holds, of which there is one at least."""
+    count, first = int(bad.sum()), row_name(column.index[int(bad.argmax())])
+    return first if count == 1 else f"{count} rows, the first of them {first}"
+
+
+def narrow(values: np.ndarray, column: pd.Series, what: str) -> np.ndarray:
+    """A column's numbers as float32, NaN kept; a DataError that names the first one that is infinite, or becomes so."""
     with np.errstate(over="ignore"):
         out: np.ndarray = values.astype(np.float32)
     if (bad := np.isinf(out)).any():
         raise DataError(
-            f"{what} is infinite in {int(bad.sum())} rows as a 32-bit number: the first holds {values[bad][0]:g}; "
+            f"{what} is infinite as a 32-bit number in {where(column, bad)}, which holds {values[bad][0]:g}: "
             "correct it, leave it empty, or take a larger unit."
         )
     return out
@@ -189,7 +201,7 @@ def _unusable(table: pd.DataFrame, roles: Roles, source: str, drop: bool) -> np.
         gone = missing(texts(table[name])) if values is None else np.isnan(values)
         if gone.any() and not drop:
             raise DataError(
-                f"{source}: the {what} '{name}' is missing in {int(gone.sum())} rows; data.missing = 'drop' leaves them out."
+                f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: data.missing = 'drop' leaves such rows out."
             )
         out |= gone
     if out.all():
@@ -219,7 +231,7 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
     name = str(column.name)
     values = None if as_category else numbers(column)
     if values is not None:
-        return Column(name), narrow(values, f"{source}: column '{name}'")
+        return Column(name), narrow(values, column, f"{source}: column '{name}'")
     cells = texts(column)
     gone = missing(cells)
     categories, codes = np.unique(cells[~gone], return_inverse=True)
@@ -229,7 +241,8 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
         if commas:
             advice = f"numbers such as '{commas[0]}' want a decimal point"
         elif len(marks) <= (1 - MOSTLY) * len(categories):
-            advice = f"all but '{marks[0]}' are numbers: leave such cells empty"
+            place = where(column, cells == marks[0])
+            advice = f"most are numbers, but '{marks[0]}' is none, in {place}: leave such cells empty"
         raise DataError(
             f"{source}: column '{name}' has {len(categories)} different texts, too many for categories; {advice}."
         )
@@ -257,7 +270,7 @@ def encode_target(column: pd.Series, choice: TaskChoice, what: str) -> tuple[tor
     if choice == "numbers" and values is None:
         raise DataError(f"{what} holds texts: it cannot be a number; data.task = 'classes' takes them as classes.")
     if values is not None and (choice == "numbers" or (choice == "auto" and is_quantity(values))):
-        return torch.from_numpy(narrow(values, what)), "numbers", ()
+        return torch.from_numpy(narrow(values, column, what)), "numbers", ()
     if values is not None:
         classes, codes = np.unique(values, return_inverse=True)
         names = tuple(str(int(c)) if c == int(c) else str(c) for c in classes)
@@ -289,16 +302,13 @@ def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
     """Survey weights: finite numbers, none negative, not all zero."""
     values = numbers(column)
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
-        odd = [
-            cell
-            for cell, value in zip(texts(column), values if values is not None else [], strict=False)
-            if not value >= 0
-        ]
+        cells = texts(column)
+        odd = np.isin(cells, no_numbers(cells)) if values is None else ~(values >= 0) | np.isinf(values)
+        found = f": '{cells[odd][0]}' stands in {where(column, odd)}." if odd.any() else "."
         raise DataError(
-            f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0"
-            + (f"; it has '{odd[0]}'." if odd else "; texts such as '151,3' are none." if values is None else ".")
+            f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0{found}"
         )
-    return torch.from_numpy(narrow(values, f"{source}: the weight column '{column.name}'"))
+    return torch.from_numpy(narrow(values, column, f"{source}: the weight column '{column.name}'"))
 
 
 def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence[Column]) -> torch.Tensor:
@@ -313,7 +323,10 @@ def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence
         if not column.categories:
             values = numbers(frame[column.name])
             if values is None:
-                raise DataError(f"column '{column.name}' must hold numbers.")
+                cells = texts(frame[column.name])
+                odd = np.isin(cells, no_numbers(cells)) & ~missing(cells) & (cells != "?")
+                found = f": '{cells[odd][0]}' stands in {where(frame[column.name], odd)}." if odd.any() else "."
+                raise DataError(f"column '{column.name}' must hold numbers{found}")
             with np.errstate(over="ignore"):  # too large is infinite here, which who predicts counts as a hole
                 out[:, j] = values
             continue

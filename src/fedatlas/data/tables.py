@@ -85,9 +85,8 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
         absent = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]
         if absent:
             raise DataError(f"{source}: the test file has no column '{absent[0]}'.")
-        table = pd.concat(
-            [frames[0], frames[1][[c for c in frames[0].columns if c in frames[1].columns]]], ignore_index=True
-        )
+        other = frames[1][[c for c in frames[0].columns if c in frames[1].columns]]
+        table = pd.concat([frames[0], other.set_axis(-1 - np.arange(len(other)))])  # labels as `row_name` reads them
     encoded = encode_table(table, roles, source, drop_unusable)
     side = encoded.kept < len(frames[0])
     n, rows = len(frames[0]), encoded.rows._replace(row=torch.from_numpy(encoded.kept))
