@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 import torch
 
 from fedatlas.engine.calls import CALLS, COMMUTE, COPIES, METHODS, TAKE_NUMBER
-from fedatlas.engine.graph import Flat, Op, is_op, is_view, value, writes
+from fedatlas.engine.graph import Flat, Op, dense, is_op, is_view, same_layout, value, writes
 from fedatlas.engine.placement import Placement, pools
 
 aten = torch.ops.aten
+
+
+ADAM = "Adam in one pass over all parameters"
 
 
 class Emitted(NamedTuple):
@@ -33,7 +36,8 @@ def emit(flat: Flat) -> Emitted:
     text = "\n".join(emitter.step)
     products, sums = (len(re.findall(rf"\.{name}\(", text)) for name in ("b?addb?mm_", "addmv_"))
     count = sum(1 for path in flat.results if path.startswith("params/"))
-    note = f"{len(emitter.step)} operators; {products + sums} of {count} parameters take their gradient straight from a product"
+    how = f"{products + sums} of {count} parameters take their gradient straight from a product"
+    note = f"{len(emitter.step)} operators; {how if flat.adam is None else ADAM}"
     return Emitted(source, emitter.reads, flat.fixed, note)
 
 
@@ -44,7 +48,7 @@ class Emitter:
         self.flat, self.places = flat, Placement(flat)
         self.reads: dict[str, tuple[torch.Size, tuple[int, ...]]] = {}
         self.name: dict[Op, str] = {}
-        self.taken = {"T", "torch", "bind", "step"}
+        self.taken = {"T", "torch", "bind", "step", "adam", "adam_pass", "Optimizer", "params", "first", "second"}
         self.functions: dict[str, str] = {}
         self.made: dict[str, str] = {}  # expression -> name of what bind made by it
         self.memory: dict[Op, str] = {}  # allocated memory in use, by root
@@ -57,6 +61,7 @@ class Emitter:
         for place, node in enumerate(self.places.nodes):
             self.write(node)
             self.release(place, node)
+        self.step += self.optimiser()
         loss = self.flat.graph.output_node().args[0][0]  # type: ignore[index]
         end = self.name[loss] if self.places.kind[loss] == "passing" else f"{self.name[loss]}.clone()"
         given = ", ".join(self.name[node] for node, path in self.places.paths.items() if path.startswith("batch/"))
@@ -64,6 +69,39 @@ class Emitter:
         outer = "".join(f"    {line}\n" for line in [*functions, *self.bind])
         inner = "".join(f"        {line}\n" for line in [*self.step, f"return {end}"])
         return f"def bind(T):\n{outer}\n    def step({given}):\n{inner}\n    return step\n"
+
+    def optimiser(self) -> list[str]:
+        """The lines of the optimiser's own pass over all parameters, where the graph ends in gradients."""
+        if self.flat.adam is None:
+            return []
+        grads = self.flat.gradients
+        copies = [line for name, node in grads.items() for line in self.as_parameter(name, node)]
+        for what in ("params", "memory/first", "memory/second"):
+            held = ", ".join(self.read(f"{what}/{name}") for name in grads)
+            self.bind.append(f"{what.rpartition('/')[2]} = [{held}]")
+        self.read("inputs/lr")
+        rate, steps = self.number(self.flat.arguments["inputs/lr"]), self.read("memory/steps")
+        given = ", ".join(self.name[node] for node in grads.values())
+        self.bind.append(f"adam = {self.flat.adam!r}")
+        return [*copies, f"adam_pass(adam, params, [{given}], first, second, {steps}, {rate})"]
+
+    def as_parameter(self, name: str, grad: Op) -> list[str]:
+        """The line that copies a gradient into memory laid out as its parameter, where it does not lie so."""
+        like = self.flat.arguments[f"params/{name}"]
+        if same_layout(grad, like) and dense(value(grad)):
+            return []
+        x, source = value(like), self.name[grad]
+        place = self.call_it(grad, f"grad_{name}")
+        self.bind.append(f"{place} = torch.empty_strided({tuple(x.shape)}, {x.stride()}, dtype={x.dtype})")
+        return [f"{place}.copy_({source})"]
+
+    def read(self, path: str) -> str:
+        """The name of an argument that no operator of the graph may read."""
+        node = self.flat.arguments[path]
+        if path not in self.reads:
+            self.reads[path] = value(node).shape, value(node).stride()
+            self.bind.append(f"{self.name[node]} = T[{path!r}]")
+        return self.name[node]
 
     def write(self, node: Op) -> None:
         """The lines of one node."""

@@ -66,9 +66,13 @@ class Place(NamedTuple):
 
 
 def fuse(flat: Flat) -> Flat:
-    """Replaces every result by operators that write it into its argument; the graph then returns the loss alone."""
+    """Replaces every result by operators that write it into its argument; the graph then returns the loss alone.
+
+    Gradients, for a pass of the optimiser's own, stay results.
+    """
     _, new = flat.returned
-    changed = {path: node for path, node in new.items() if node is not flat.arguments[path]}
+    handed = [path for path in new if path not in flat.arguments]
+    changed = {path: node for path, node in new.items() if path not in handed and node is not flat.arguments[path]}
     steady, done = constants(flat), set[Op]()
     for node in list(flat.graph.nodes):
         if node.target is aten.mul.Tensor and node.args[1] in steady and value(node.args[1]).dim() == 0:
@@ -91,10 +95,11 @@ def fuse(flat: Flat) -> Flat:
             raise NotTraceable("a new value is the old value of another")
         else:
             insert(output, aten.copy_.default, argument, node, like=argument)
-    output.args = ((output.args[0][0],),)
+    loss, *left = output.args[0]
+    output.args = ((loss, *(node for path, node in zip(flat.results, left, strict=True) if path in handed)),)
     flat.graph.eliminate_dead_code(effect)
     share(flat.graph)
-    return flat._replace(results=list(changed))
+    return flat._replace(results=[*handed, *changed])
 
 
 def defer(node: Op, results: set[Op]) -> None:
@@ -134,7 +139,7 @@ def becomes(node: Op, results: set[Op]) -> bool:
 
 def constants(flat: Flat) -> set[Op]:
     """Nodes whose value stays the same during one client's local work."""
-    written = {flat.arguments[path] for path in flat.results}
+    written = {flat.arguments[path] for path in flat.results if path in flat.arguments}
     for node in flat.graph.nodes:
         written |= {node.args[i] for i in SILENT_WRITERS.get(node.target, ())}
     steady = {n for path, n in flat.arguments.items() if not path.startswith(_VARIES) and n not in written}

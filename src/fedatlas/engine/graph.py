@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from fedatlas.engine.optim import Optimizer
+
 aten = torch.ops.aten
 
 # A torch.fx Node. Its operands are typed as everything an operand could ever be, so that no access to them checks.
@@ -20,13 +22,17 @@ SILENT_WRITERS = {aten.native_batch_norm.default: (3, 4)}
 
 
 class Flat(NamedTuple):
-    """A traced step. The graph returns the loss and then the new values of the arguments that ``results`` names."""
+    """A traced step. The graph returns the loss and then the new values of the arguments that ``results`` names.
+
+    Where ``adam`` is given, that optimiser's own pass follows: the graph returns the gradients, as ``grads/...``.
+    """
 
     graph: Graph
     arguments: dict[str, Op]  # path -> placeholder
     results: list[str]  # paths
     constants: dict[str, Tensor]  # tensors that the loss's own code holds, by the target of their get_attr node
     fixed: dict[str, Any]  # leaves that are neither tensors nor numbers: the program holds for these values only
+    adam: Optimizer | None = None
 
     @property
     def returned(self) -> tuple[Op, dict[str, Op]]:
@@ -34,6 +40,13 @@ class Flat(NamedTuple):
         output: Op = self.graph.output_node()
         loss, *new = output.args[0]
         return loss, dict(zip(self.results, new, strict=True))
+
+    @property
+    def gradients(self) -> dict[str, Op]:
+        """The gradients by parameter, once all other results are written in place: they come first in ``results``."""
+        output: Op = self.graph.output_node()
+        _, *left = output.args[0]
+        return {path.removeprefix("grads/"): node for path, node in zip(self.results, left, strict=False)}
 
     def give_back(self, loss: Op, new: Mapping[str, Op]) -> Flat:
         """The same graph with other results."""

@@ -99,6 +99,7 @@ class _Native(Emitter):
         if loss not in self.locals:
             raise NotNative(f"the loss is made by {loss.target}")
         self.lines.append(f"return {self.locals[loss]};")
+        ending = self.optimiser()
         batch = self.batch()
         names = ", ".join(batch)
         held = ", ".join(self.pointers)
@@ -111,7 +112,8 @@ class _Native(Emitter):
         inner = [f"{name} = {name}.contiguous()" for name in batch]
         outer += [f"native.argtypes, native.restype = [ctypes.c_void_p] * {len(batch) + 2}, ctypes.c_double"]
         places = ", ".join(f"{name}.data_ptr()" for name in batch)
-        inner += [f"return native(pointers, numbers, {places})"]
+        called = f"native(pointers, numbers, {places})"
+        inner += [f"loss = {called}", *ending, "return loss"] if ending else [f"return {called}"]
         text = [f"    {line}" for line in outer] + [
             "",
             f"    def step({names}):",

@@ -5,7 +5,11 @@ Order within a step (docs/experiment.md): gradient + decay * w -> direction -> c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
 
 from fedatlas.tree import Tree
 
@@ -50,6 +54,39 @@ def step(optimizer: Optimizer, params: Tree, grads: Tree, memory: Memory, lr: fl
     u = optimizer.momentum * memory.first + grads
     moved = grads + optimizer.momentum * u if optimizer.nesterov else u
     return params - lr * moved, Memory(u, memory.second, memory.steps + 1)
+
+
+def in_one_pass(optimizer: Optimizer, params: Mapping[str, Tensor]) -> bool:
+    """Whether `adam_pass` takes these parameters: on the processor; a GPU's pass wants its step counts there."""
+    return optimizer.name == "adam" and {x.device.type for x in params.values()} == {"cpu"}
+
+
+def adam_pass(
+    optimizer: Optimizer,
+    params: list[Tensor],
+    grads: list[Tensor],
+    first: list[Tensor],
+    second: list[Tensor],
+    steps: Tensor,
+    lr: float,
+) -> None:
+    """Adam's `step` in place, by torch's one pass over all of them; each gradient lies in memory as its parameter does."""
+    steps.add_(1)
+    torch._fused_adam_(
+        params,
+        grads,
+        first,
+        second,
+        [],
+        [steps] * len(params),
+        lr=lr,
+        beta1=optimizer.betas[0],
+        beta2=optimizer.betas[1],
+        weight_decay=0.0,
+        eps=optimizer.eps,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 def clip(grads: Tree, limit: float) -> Tree:

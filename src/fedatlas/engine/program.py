@@ -22,7 +22,7 @@ from fedatlas.engine.fuse import fuse
 from fedatlas.engine.graph import Flat
 from fedatlas.engine.model import parts_of
 from fedatlas.engine.native import NotNative, emit_native
-from fedatlas.engine.optim import Memory
+from fedatlas.engine.optim import Memory, Optimizer, adam_pass
 from fedatlas.engine.rewrite import rewrite
 from fedatlas.engine.step import (
     Form,
@@ -103,7 +103,7 @@ class StepProgram:
 
 def loaded(source: str, code: str = "") -> Callable[[Mapping[str, Any]], Step]:
     """The function ``bind`` of a program's text, which emit.py and native.py alone write."""
-    space: dict[str, Any] = {"torch": torch}
+    space: dict[str, Any] = {"torch": torch, "adam_pass": adam_pass, "Optimizer": Optimizer}
     if code:
         space |= {"ctypes": ctypes, "native": compiled(code, "step")}
     exec(compile(source, "<step program>", "exec"), space)

@@ -1,0 +1,66 @@
+"""A table of one's own that cannot be used: one sentence says why, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedatlas.data.config import DataConfig
+from fedatlas.data.sources import load_dataset
+from fedatlas.errors import ConfigError, DataError
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "message"),
+    [
+        ("a,b\n1,2\n", {}, "data.label must name the target: one of a, b"),
+        ("a,b\n1,2\n", {"label": "c"}, "data.label = 'c': 't.csv' has no such column; it has a, b"),
+        ("a,b\n1,2,3\n", {"label": "b"}, "line 2 has 3 cells, the header 2"),
+        ("a,b\n1\n", {"label": "b"}, "line 2 has 1 cells, the header 2"),
+        ('a,b\n1,2\n"3,4\n5,6\n', {"label": "b"}, "line 3 to 4, of one quoted cell, has 1 cells, the header 2"),
+        ("a,a\n1,2\n", {"label": "a"}, "two columns called 'a'"),
+        ("a,b\n", {"label": "b"}, "a header but no rows"),
+        ("a,b\n1,2\n1,2\n", {"label": "b"}, "only one class"),
+        ("a\n1\n2\n", {"label": "a"}, "no column is left"),
+        (
+            "a,b\ninf,1\n2,0\n",
+            {"label": "b"},
+            "column 'a' is infinite as a 32-bit number in row 1 below the header, which holds inf",
+        ),
+        (
+            "a,b\n1,1\n2e39,0\n",
+            {"label": "b"},
+            "column 'a' is infinite .* in row 2 below the header, which holds 2e\\+39",
+        ),
+        ("a,b\n1,0.5\n2,1e300\n", {"label": "b"}, "the target 'b' is infinite .* 1e\\+300"),
+        ("a,b,w\n1,0,1\n2,1,1e99\n", {"label": "b", "weight": "w"}, "the weight column 'w' is infinite .* 1e\\+99"),
+        ("a,b\n1,x\n2,y\n", {"label": "b", "task": "numbers"}, "it cannot be a number"),
+        (
+            "a,b,c\n1,x,\n2,y,q\n",
+            {"label": "b", "client": "c"},
+            "client column 'c' is missing in row 1 below the header",
+        ),
+        ("a,b,c\n1,x,-1\n2,y,2\n", {"label": "b", "weight": "c"}, "numbers from 0 up, .* '-1' stands in row 1 below"),
+        ("a,b,c\n1,x,1\n2,y,'2,5'\n3,y,2.x\n", {"label": "b", "weight": "c"}, "line 3 has 4 cells"),
+        (
+            "a,b,c\n1,x,1\n2,y,2 x\n3,y,3 x\n",
+            {"label": "b", "weight": "c"},
+            "'2 x' stands in 2 rows, the first of them row 2",
+        ),
+        ("a,b,c\n1,x,0\n2,y,0\n", {"label": "b", "weight": "c"}, "not all of them 0\\.$"),
+        (
+            "a,b,c\n1,x,\n2,y,2\n",
+            {"label": "b", "weight": "c"},
+            "weight column 'c' is missing in row 1 below the header",
+        ),
+        ("a,b\n1,x\n2,y\n", {"label": "b", "client": "b"}, "data.client = 'b' is the label"),
+        ("a,b\n" + "\n".join(f"name{i},{i % 2}" for i in range(300)), {"label": "b"}, "300 different texts.*data.drop"),
+    ],
+)
+def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, text: str, keys: dict[str, Any], message: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises((DataError, ConfigError), match=message) as error:
+        load_dataset(DataConfig(name="file", path=str(tmp_path / "t.csv"), **keys), 1)
+    assert "\n" not in str(error.value)
