@@ -92,7 +92,10 @@ class Emitter:
             return []
         x, source = value(like), self.name[grad]
         place = self.call_it(grad, f"grad_{name}")
-        self.bind.append(f"{place} = torch.empty_strided({tuple(x.shape)}, {x.stride()}, dtype={x.dtype})")
+        device = str(like.meta["device"])
+        self.bind.append(
+            f"{place} = torch.empty_strided({tuple(x.shape)}, {x.stride()}, dtype={x.dtype}, device={device!r})"
+        )
         return [f"{place}.copy_({source})"]
 
     def read(self, path: str) -> str:

@@ -5,7 +5,6 @@ Order within a step (docs/experiment.md): gradient + decay * w -> direction -> c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import torch
@@ -56,11 +55,6 @@ def step(optimizer: Optimizer, params: Tree, grads: Tree, memory: Memory, lr: fl
     return params - lr * moved, Memory(u, memory.second, memory.steps + 1)
 
 
-def in_one_pass(optimizer: Optimizer, params: Mapping[str, Tensor]) -> bool:
-    """Whether `adam_pass` takes these parameters: on the processor; a GPU's pass wants its step counts there."""
-    return optimizer.name == "adam" and {x.device.type for x in params.values()} == {"cpu"}
-
-
 def adam_pass(
     optimizer: Optimizer,
     params: list[Tensor],
@@ -70,15 +64,22 @@ def adam_pass(
     steps: Tensor,
     lr: float,
 ) -> None:
-    """Adam's `step` in place, by torch's one pass over all of them; each gradient lies in memory as its parameter does."""
+    """Adam's `step` in place, by torch's one pass over all of them; each gradient lies in memory as its parameter does.
+
+    ``steps``: float64, on the CPU (a GPU wants it beside the parameters, in float32); counted up here.
+    """
     steps.add_(1)
+    if not params:
+        return
+    device = params[0].device
+    count = steps if device.type == "cpu" else steps.to(device, torch.float32)
     torch._fused_adam_(
         params,
         grads,
         first,
         second,
         [],
-        [steps] * len(params),
+        [count] * len(params),
         lr=lr,
         beta1=optimizer.betas[0],
         beta2=optimizer.betas[1],

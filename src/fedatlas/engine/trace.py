@@ -76,7 +76,7 @@ def trace(spec: StepSpec, example: Example) -> Flat:
     except Exception as error:
         raise NotTraceable(f"tracing stopped at: {first_line(error)}") from error
     refuse(spec, module, tensors)
-    adam = spec.optimizer if optim.in_one_pass(spec.optimizer, example.params) else None
+    adam = spec.optimizer if spec.optimizer.name == "adam" else None
     return flat_of(module, list(tensors), names, fixed)._replace(adam=adam)
 
 
@@ -90,7 +90,7 @@ def flat_of(module: GraphModule, arguments: Iterable[str], results: Sequence[str
 def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
     """(loss, new values by path) of one step, written with the optimisers the loop itself uses.
 
-    Where a pass of its own follows (`optim.in_one_pass`), the gradients take the new values' place.
+    Where a pass of its own follows (`optim.adam_pass`), the gradients take the new values' place.
     """
     with torch.enable_grad(), convolutions_in(spec.precision):
         weights = with_grad(at.params)
@@ -104,11 +104,10 @@ def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
         if spec.direction is not None:
             grads = spec.direction(grads, at.params, at.inputs)
         grads = optim.clip(grads, spec.clip)
-        if optim.in_one_pass(spec.optimizer, at.params):
+        if spec.optimizer.name == "adam":
             return loss.detach(), {f"grads/{name}": g for name, g in at.params.map(lambda w, g: g, grads).items()}
         params, memory = optim.step(spec.optimizer, at.params, grads, at.memory, at.inputs["lr"])
-        if spec.optimizer.name != "adam":  # nobody else counts
-            memory = memory._replace(steps=at.memory.steps)
+        memory = memory._replace(steps=at.memory.steps)  # nobody counts but Adam
     new = dict(leaves({"params": params, "memory": memory._asdict()}))
     return loss.detach(), {path: x for path, x in new.items() if isinstance(x, Tensor)}
 

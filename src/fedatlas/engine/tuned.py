@@ -90,15 +90,7 @@ def _update(spec: StepSpec, params: Tree, memory: Memory, inputs: Inputs) -> Cal
         moves = list(params.map(lying_as, corrected(grads)).values())
         optim.adam_pass(optimizer, held, moves, first, list(memory.second.values()), memory.steps, lr)  # type: ignore[arg-type]  # a tensor, see fresh_memory
 
-    def adam_elsewhere(grads: Tree) -> None:
-        moved, after = optim.step(optimizer, params, corrected(grads), memory, lr)
-        for old, new in ((params, moved), (memory.first, after.first), (memory.second, after.second)):
-            torch._foreach_copy_(list(old.values()), list(new.values()))
-        memory.steps.copy_(after.steps)  # type: ignore[attr-defined]  # a tensor, see fresh_memory
-
-    if optimizer.name != "adam":
-        return sgd
-    return adam if optim.in_one_pass(optimizer, params) else adam_elsewhere
+    return adam if optimizer.name == "adam" else sgd
 
 
 def lying_as(like: Tensor, x: Tensor) -> Tensor:
