@@ -105,22 +105,6 @@ def test_a_short_last_batch_has_its_own_program_and_the_same_memory(optimizer: s
     law(spec_of(made(Smooth), optimizer=OPTIMIZERS[optimizer]), batches_of((12,), [5, 5, 3] * 3))
 
 
-@pytest.mark.parametrize("network", ["pooled", "batch norm", "in place"])
-def test_adam_is_one_pass_over_parameters_of_any_layout(network: str) -> None:
-    """Also where a gradient does not lie in memory as its parameter does: here each is handed over in another order."""
-    build, shape = NETWORKS[network]
-
-    def turned(g: Tree, w: Tree, i: Any) -> Tree:
-        return g.map(lambda x: x.flatten().sort().values.view(x.T.shape).T if x.dim() == 2 else 0.5 * x)
-
-    for direction in (None, turned):
-        program = law(
-            spec_of(made(build), direction=direction, optimizer=OPTIMIZERS["adam"]), batches_of(shape, [4] * 4)
-        )
-        assert program.note.endswith("Adam in one pass over all parameters")
-    assert ".copy_(" in program.source.split("adam_pass")[0]
-
-
 def test_dropout_masks_are_inputs() -> None:
     module = made(lambda: MODELS["emnist_cnn"]((1, 8, 8), 4))
     masks = dropout_shapes(module, torch.zeros(2, 1, 8, 8, dtype=torch.float64))

@@ -298,6 +298,17 @@ def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="network of its own"):
         fedatlas.load(path)
     assert len(fedatlas.load(path, module).rows) == 3
+    again = run(Experiment.read(path / "config.toml", module=module), out=tmp_path / "again", baselines=False)
+    assert again.summary["model"] == "own:Sequential"
+    assert (again.path / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
+    assert "module=...) repeats it" in (path / "config.toml").read_text()
+    assert "begins with the weights it was given with" in " ".join(again.summary["notices"])
+    with pytest.raises(ConfigError, match=r"'own:Sequential': this network was given in Python"):
+        run(Experiment.read(path / "config.toml"), out=tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"model.hidden builds no network where one is given"):
+        Experiment.of(module=module, model={"hidden": [3]})
+    with pytest.raises(ConfigError, match=r"give an object of it, Flatten\(...\)"):
+        run(Experiment.of(module=nn.Flatten))  # type: ignore[arg-type]  # what is tested
 
 
 @pytest.mark.parametrize(

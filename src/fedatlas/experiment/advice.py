@@ -13,7 +13,10 @@ from fedatlas.engine.model import NO_FEATURES, Network
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig, Table
 from fedatlas.models import has_batch_norm
+from fedatlas.models.registry import OWN
 from fedatlas.registry import defaults, find, shown
+
+GIVEN = "The network is {}, given in Python: whatever the seed, it begins with the weights it was given with."
 
 
 def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
@@ -72,7 +75,8 @@ def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Net
     """What is to be said of this network; ConfigError where the algorithm cannot work with it."""
     if algorithm.needs_features and not network.has_features:
         raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
-    return [*norm_notices(config, algorithm, network.module), *precision_notices(config, network.module)]
+    given = [GIVEN.format(config.model.name)] if config.model.name.startswith(OWN) else []
+    return [*given, *norm_notices(config, algorithm, network.module), *precision_notices(config, network.module)]
 
 
 def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module) -> list[str]:

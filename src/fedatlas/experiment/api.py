@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 
 class Experiment(NamedTuple):
-    """A configuration, and optionally a network of one's own in place of ``[model]``.
+    """A configuration, and optionally a network of one's own, an object whose weights are what every run begins with.
 
+    It stands in place of ``[model]``, whose ``loss`` and ``bn`` alone hold for it, too.
     ``Experiment.of(rounds=5, algorithm={"name": "fedprox", "mu": 0.1})`` or ``Experiment.read("FILE.toml", "local.lr=0.01")``.
     """
 
@@ -45,6 +46,12 @@ class Experiment(NamedTuple):
             raise ConfigError(
                 "Experiment.of takes tables as keyword arguments: Experiment.of(rounds=2), or of(**tables)."
             )
+        table = tables.get("model")
+        for key in table if module is not None and isinstance(table, Mapping) else ():
+            if key not in ("loss", "bn"):
+                raise ConfigError(
+                    f"model.{key} builds no network where one is given as module=...: leave one of them out."
+                )
         return cls(parse(tables), module)
 
     @classmethod
@@ -312,4 +319,8 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
 def _whole(experiment: Experiment | ExperimentConfig | None) -> Experiment:
     if isinstance(experiment, Mapping):
         raise ConfigError("run takes an Experiment: Experiment.of(rounds=2), or Experiment.of(**tables).")
-    return experiment if isinstance(experiment, Experiment) else Experiment(experiment or parse({}))
+    whole = experiment if isinstance(experiment, Experiment) else Experiment(experiment or parse({}))
+    if whole.module is None:
+        return whole
+    model = whole.config.model.given(whole.module)
+    return whole._replace(config=whole.config.model_copy(update={"model": model}))

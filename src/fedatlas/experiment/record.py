@@ -20,6 +20,7 @@ from torch import Tensor
 from fedatlas.errors import CheckpointError, ConfigError
 from fedatlas.experiment.config import ExperimentConfig, read
 from fedatlas.experiment.files import disk_error, write_bytes, write_json, write_text
+from fedatlas.models.registry import OWN
 
 Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
@@ -132,7 +133,10 @@ class RunFolder:
 
     def rewrite(self, config: ExperimentConfig) -> None:
         """Writes the resolved configuration."""
-        head = "# The resolved configuration of this run; 'fedatlas run config.toml' repeats it.\n"
+        how = "'fedatlas run config.toml' repeats it"
+        if config.model.name.startswith(OWN):
+            how = "Experiment.read('config.toml', module=...) repeats it, with the network that it was given"
+        head = f"# The resolved configuration of this run; {how}.\n"
         write_text(self.path / CONFIG, f"{head}# hash = {config.hash()}\n\n" + tomli_w.dumps(config.plain()))
 
     def config(self) -> ExperimentConfig:

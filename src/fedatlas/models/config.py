@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from torch import nn
 
 from fedatlas import registry
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.models.losses import LOSSES, LossConfig
 from fedatlas.models.network import Norm
-from fedatlas.models.registry import find_model
+from fedatlas.models.registry import OWN, find_model
 from fedatlas.rng import numpy_stream
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -39,6 +40,13 @@ class ModelConfig(BaseModel):
         if name not in {*LOSSES, "auto"}:
             raise ConfigError(f"model.loss = '{name}': {unknown_name('loss', name, [*LOSSES, 'auto'])}")
         return value
+
+    def given(self, module: Any) -> ModelConfig:
+        """The table of a network that was given as an object, which has none of a builder's keys."""
+        if not isinstance(module, nn.Module):
+            made = f"an object of it, {module.__name__}(...)" if isinstance(module, type) else "a torch.nn.Module"
+            raise ConfigError(f"module = {module!r}: give {made}.")
+        return ModelConfig(name=f"{OWN}{type(module).__name__}", loss=self.loss, bn=self.bn)
 
     def builder_arguments(self) -> dict[str, Any]:
         """The keyword arguments for the builder, checked against its typed signature."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedatlas import registry
+from fedatlas.errors import ConfigError
 from fedatlas.models.cnn import cnn1, cnn2, emnist_cnn, lenet5
 from fedatlas.models.dense import har3, har4, logistic, mlp, mlp1, mlp2
 from fedatlas.models.inspection import parameter_count
@@ -51,8 +52,16 @@ PAPER_SIZES: dict[str, tuple[Shape, int]] = {  # shape of a row and outputs, whe
 }
 
 
+OWN = "own:"  # and its class: the name of a network that was given as an object
+
+
 def find_model(name: str) -> Builder:
     """The builder of that name: ours, a plug-in's, or one of the entry-point group ``fedatlas.models``."""
+    if name.startswith(OWN):
+        raise ConfigError(
+            f"model.name = '{name}': this network was given in Python, and a file cannot build it: Experiment.read(..., module=...) "
+            "takes it again; --plugin brings a builder of your own that files can name."
+        )
     return registry.find("models", MODELS, name)
 
 

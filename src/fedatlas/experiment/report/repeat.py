@@ -62,10 +62,12 @@ def repeat_blocks(entry: Entry) -> list[Block]:
     flags = ["--baselines" if baselines else "--no-baselines"]
     flags += [f"--plugin {shlex.quote(file)}" for file in summary.get("plugins", ())]
     command = f"fedatlas run experiment.toml {' '.join(flags)}"
-    if summary.get("module"):  # a network of one's own, which no file can name
-        command = f'run(Experiment.read("experiment.toml", module={summary["module"]}()), baselines={baselines})'
+    how = "Save the configuration below as experiment.toml and run the command. Same plan and versions: same bits."
+    if own := summary.get("module"):  # a network of one's own, which no file can name
+        command = f'run(Experiment.read("experiment.toml", module=module), baselines={baselines})'
+        how += f" Here module is a network of class {own} with the weights of the run's initial.safetensors (load_state_dict)."
     return [
-        Text("Save the configuration below as experiment.toml and run the command. Same plan and versions: same bits."),
+        Text(how),
         Code(f"{entry.key}-command", "Command", command),
         Code(f"{entry.key}-config", "Configuration, every key", entry.config_text, "experiment.toml"),
         Facts([(term, value) for term, value in _facts(entry.subjects[0]) if value and value != OWNED]),
