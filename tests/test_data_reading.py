@@ -112,6 +112,18 @@ def test_rows_without_weight_have_no_gain(tmp_path: Path) -> None:
     assert ["gain" in row for row in done.summary["gain"]["clients"]] == [False, True]
 
 
+def test_owners_with_test_rows_alone_are_named(tmp_path: Path) -> None:
+    path = households(tmp_path / "h.csv")
+    other = households(tmp_path / "t.csv", region=lambda i: ("Island", "West", "East")[i % 3])
+    setup = set_up(experiment(path, test=str(other)).config, 1)
+    assert setup.partition.info["names"] == ["East", "North", "South"]
+    assert (
+        "Owners Island, West have no training row and are no clients: all rows there are test rows, or left out."
+        in setup.notices
+    )
+    assert not any("no training row" in notice for notice in set_up(experiment(path).config, 1).notices)
+
+
 def test_the_training_rows_are_no_test_rows(tmp_path: Path) -> None:
     path = households(tmp_path / "h.csv")
     with pytest.raises(DataError, match="there is no file"):

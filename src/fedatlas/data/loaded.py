@@ -168,10 +168,12 @@ def to_dataset(name: str, loaded: Loaded) -> Dataset:
     """The data set of a run; natural owners are numbered over those that hold training rows."""
     train, test = loaded.train, loaded.test
     assert test is not None, "split_test comes first"
-    client, names = train.client, loaded.client_names
+    client, names, facts = train.client, loaded.client_names, dict(loaded.facts)
     if client is not None:
         held, codes = torch.unique(client, return_inverse=True)
         client, names = codes, tuple(loaded.client_names[i] for i in held.tolist())
+        if absent := [name for name in loaded.client_names if name not in set(names)]:
+            facts["owners_absent"] = absent
     dataset = Dataset(
         name=name,
         x_train=train.x,
@@ -190,7 +192,7 @@ def to_dataset(name: str, loaded: Loaded) -> Dataset:
         rows_test=_unless_all(test.row),
         scale=loaded.scale,
         shift=loaded.shift,
-        facts={**loaded.facts, "train_rows": len(train.y), "test_rows": len(test.y)},
+        facts={**facts, "train_rows": len(train.y), "test_rows": len(test.y)},
     )
     check(dataset)
     return dataset

@@ -9,6 +9,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedbn import has_own_norms
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.loaded import strange_classes
+from fedatlas.data.reading import listed
 from fedatlas.engine.model import NO_FEATURES, Network
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig, Table
@@ -16,6 +17,7 @@ from fedatlas.models import has_batch_norm
 from fedatlas.models.registry import OWN
 from fedatlas.registry import defaults, find, shown
 
+OWNERS = "Owners", "have no training row and are no clients"
 GIVEN = "The network is {}, given in Python: whatever the seed, it begins with the weights it was given with."
 
 
@@ -92,6 +94,9 @@ def data_notices(config: ExperimentConfig, dataset: Dataset) -> list[str]:
     judged = "evaluation.on = 'validation': figures are those of clients' validation rows; the test rows are used once, at the end."
     said = [judged] if config.evaluation.on == "validation" else []
     said += [*left_out(dataset), *dataset.facts.get("doubts", ())]
+    if config.partition.name == "natural" and (absent := dataset.facts.get("owners_absent")):
+        who, what = ("Owner", "has no training row and is no client") if len(absent) == 1 else OWNERS
+        said.append(f"{who} {listed(absent)} {what}: all rows there are test rows, or left out.")
     if dataset.task != "classes":
         return said
     strange, n = strange_classes(dataset.class_names, dataset.y_train, dataset.y_test)
