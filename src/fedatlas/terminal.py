@@ -235,7 +235,8 @@ def end_table(summary: Mapping[str, Any]) -> Table:
         if final.get(key) is not None:
             spread = summary.get("over_seeds", {}).get("final", {}).get(key, {})
             sd = f" (sd {spread['sd']:.4f}, n {spread['n']})" if spread.get("sd") is not None else ""
-            table.add_row(key.replace("_", " "), f"[bold]{final[key]:.4f}[/]{sd}")
+            whose = "" if "interval" in final or "over_seeds" in summary else ", mean over clients' models"
+            table.add_row(f"{key.replace('_', ' ')}{whose}", f"[bold]{final[key]:.4f}[/]{sd}")
     for key in ("accuracy", "rmse"):
         if summary.get("test", {}).get(key) is not None:
             table.add_row(f"{key} on test rows", f"{summary['test'][key]:.4f}")

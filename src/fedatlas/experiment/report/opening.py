@@ -90,10 +90,17 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
     """The first screen."""
     if len(entries) > 1:
         said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
-        return [*said, *_diverged(entries), *_stopped(entries), *_incomparable(entries), _runs(entries)]
+        return [
+            *said,
+            *_diverged(entries),
+            *_stopped(entries),
+            *_incomparable(entries),
+            *_means(entries),
+            _runs(entries),
+        ]
     entry = entries[0]
     out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
-    out += [*_diverged(entries), *_stopped(entries)]
+    out += [*_diverged(entries), *_stopped(entries), *_means(entries)]
     return [*out, _seeds(entry) if len(entry.subjects) > 1 else _figures(entry.subjects[0]), *_weighted(entry)]
 
 
@@ -149,6 +156,26 @@ def judged_on(subject: Subject) -> str:
     """Which rows a run was judged on; of a run that was made before this was recorded, by the names of things."""
     config = subject.config
     return str(subject.summary.get("judged_on", (subject.summary["data"], config.data.test, config.evaluation.on)))
+
+
+def _means(entries: Sequence[Entry]) -> list[Block]:
+    """What the first figures are where there is no model of all: a method made for its clients looks poor by them."""
+    out: list[Block] = []
+    for entry in (e for e in entries if e.subjects[0].personal):
+        one = entry.subjects[0]
+        whose = "This run's" if len(entries) == 1 else f"{entry.label}:"
+        advice = (
+            "what it comes to on rows like a client's own stands in the table of what each party gains."
+            if one.own_rows
+            else "evaluation.clients = 0.2 judges each client on rows like its own, too."
+        )
+        out.append(
+            Text(
+                f"{whose} first figures and curves are means over the clients ({models_used(one)}), each judged on all of the "
+                f"{where(entry.config)}, also on classes it may never meet; {advice}"
+            )
+        )
+    return out
 
 
 def _weighted(entry: Entry) -> list[Block]:

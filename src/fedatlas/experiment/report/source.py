@@ -42,6 +42,11 @@ class Subject(NamedTuple):
         return "rmse" if self.numbers else "accuracy"
 
     @property
+    def personal(self) -> bool:
+        """Whether clients use models of their own, or of their cluster, so that figures are means over clients."""
+        return "interval" not in self.summary["final"]
+
+    @property
     def own_rows(self) -> bool:
         """Whether clients are judged on rows of their own."""
         return any(row["own_rows"] for row in self.summary["per_client"])
