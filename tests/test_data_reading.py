@@ -91,9 +91,7 @@ def test_what_looks_odd_is_said(changed: dict[str, Any], data: dict[str, Any], s
 def test_a_column_of_numbers_with_a_mark_is_not_advised_away(tmp_path: Path) -> None:
     """An income with more values than categories may have, and one 'n.d.'."""
     path = households(tmp_path / "h.csv", rows=400, age=lambda i: "n.d." if i == 7 else str(1000 + i))
-    with pytest.raises(
-        DataError, match=r"most are numbers, but 'n.d.' is none, in row 8 below the header: leave such cells empty"
-    ):
+    with pytest.raises(DataError, match=r"most are numbers, but 'n.d.' is none, in line 9: leave such cells empty"):
         set_up(experiment(path).config, 1)
     path = households(tmp_path / "h.csv", rows=400, age=lambda i: f'"{i},5"')
     with pytest.raises(DataError, match="want a decimal point"):

@@ -120,8 +120,12 @@ def test_a_plugin_that_deals_a_row_twice_is_refused(monkeypatch):
 
     monkeypatch.setitem(registry.PLUGINS["partitions"], "greedy", greedy)
     assert make_partition("greedy", {"rows": 60}, rows(60), 1, 1).sizes == [60]
-    with pytest.raises(DataError, match="partition 'greedy' must give every one of the 60 rows to one client at most"):
+    with pytest.raises(DataError, match="partition 'greedy' gives row 0 to two clients"):
         make_partition("greedy", {}, rows(60), 2, 1)
+    with pytest.raises(DataError, match=r"gives 3 of 60 rows to clients .* left_out=57\) would say so"):
+        make_partition("greedy", {}, rows(60), 1, 1)
+    with pytest.raises(DataError, match="gives row 60, but there are 60"):
+        make_partition("greedy", {"rows": 61}, rows(60), 1, 1)
 
 
 # --- feature skew ----------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = ("", "na", "nan", "null")
+LINE = "line of the file"  # name of the index of a table that was read from text; of a test file the lines are negative
 MOST_CATEGORIES = 256  # a text column with more is a name or a date, not a category
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 MOSTLY = 0.8  # share of numbers among a column's texts from which its others look like marks
@@ -92,15 +93,16 @@ def _read_text(path: Path) -> pd.DataFrame:
     first, _, _ = text.partition("\n")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
     header = next(lines, [])
-    rows, at = [], lines.line_num
+    rows, numbered, at = [], [], lines.line_num
     for row in lines:
         if len(row) == len(header):
             rows.append(row)
+            numbered.append(at + 1)
         elif row:  # an empty line is no row
             until = f" to {lines.line_num}, of one quoted cell," if lines.line_num > at + 1 else ""
             raise ValueError(f"line {at + 1}{until} has {len(row)} cells, the header {len(header)}")
         at = lines.line_num
-    return pd.DataFrame(rows, columns=header)
+    return pd.DataFrame(rows, columns=header, index=pd.Index(numbered, name=LINE))
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -144,15 +146,14 @@ def numbers(column: pd.Series) -> np.ndarray | None:
     return out
 
 
-def row_name(label: Any) -> str:
-    """A row as a person finds it, from its label in the table: counted below the header; those of a test file are negative."""
-    number = int(label)
-    return f"row {number + 1} below the header" if number >= 0 else f"row {-number} below the test file's header"
-
-
 def where(column: pd.Series, bad: np.ndarray) -> str:
-    """The rows for which ``bad`` holds, of which there is one at least."""
-    count, first = int(bad.sum()), row_name(column.index[int(bad.argmax())])
+    """The rows for which ``bad`` holds, of which there is one at least: by their lines where they were read from a text file."""
+    at, count = int(bad.argmax()), int(bad.sum())
+    if column.index.name == LINE:
+        line = int(column.index[at])
+        first = f"line {line}" if line > 0 else f"line {-line} of the test file"
+    else:
+        first = f"row {at + 1}"
     return first if count == 1 else f"{count} rows, the first of them {first}"
 
 

@@ -100,6 +100,11 @@ def draw(
     labels = part.y.numpy()
     classes, counts = np.unique(labels, return_counts=True)
     take = proportional(counts, total) if share is None else largest_remainder(counts * share, total)
+    if share is not None:  # a class of one row is learnt from, not only asked for
+        for c in np.flatnonzero(take == 0):
+            if take.max() > 1:
+                take[take.argmax()] -= 1
+                take[c] = 1
     chosen = [stream.permutation(np.flatnonzero(labels == c))[:k] for c, k in zip(classes, take, strict=True)]
     return np.sort(np.concatenate(chosen))
 

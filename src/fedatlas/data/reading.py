@@ -37,8 +37,18 @@ def listed(names: Sequence[str]) -> str:
 
 
 def doubts(table: pd.DataFrame, roles: Roles, schema: Iterable[Column]) -> list[str]:
-    """A sentence for each input that is likely no category, or no input at all."""
-    return [said for column in schema if (said := doubt(table[column.name], column, roles))]
+    """A sentence for each input that is likely no category, or no input at all, and for names that may mean the same."""
+    found = [said for column in schema if (said := doubt(table[column.name], column, roles))]
+    return [*found, *(said for column in schema if (said := alike(f"column '{column.name}'", column.categories)))]
+
+
+def alike(what: str, names: Sequence[str]) -> str:
+    """A sentence where two names differ in upper and lower case alone; "" for nothing."""
+    first: dict[str, str] = {}
+    for name in names:
+        if (other := first.setdefault(name.casefold(), name)) != name:
+            return f"'{other}' and '{name}' are two classes of {what}: write them alike if they mean the same."
+    return ""
 
 
 def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:

@@ -14,9 +14,9 @@ import torch
 from fedatlas.data.catalogue import Original, TableSpec
 from fedatlas.data.download import obtain
 from fedatlas.data.formats import member
-from fedatlas.data.frame import Encoded, Roles, TaskChoice, encode_table, read_table
+from fedatlas.data.frame import LINE, Encoded, Roles, TaskChoice, encode_table, read_table
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.reading import doubts, in_words
+from fedatlas.data.reading import alike, doubts, in_words
 from fedatlas.data.store import Found, provenance, write_table
 from fedatlas.errors import ConfigError, DataError
 
@@ -86,7 +86,10 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
         if absent:
             raise DataError(f"{source}: the test file has no column '{absent[0]}'.")
         other = frames[1][[c for c in frames[0].columns if c in frames[1].columns]]
-        table = pd.concat([frames[0], other.set_axis(-1 - np.arange(len(other)))])  # labels as `row_name` reads them
+        other = (
+            other.set_axis(-other.index) if other.index.name == LINE else other
+        )  # so that `where` tells the two apart
+        table = pd.concat([frames[0], other])
     encoded = encode_table(table, roles, source, drop_unusable)
     side = encoded.kept < len(frames[0])
     n, rows = len(frames[0]), encoded.rows._replace(row=torch.from_numpy(encoded.kept))
@@ -104,7 +107,10 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
         facts={
             "label": roles.label,
             "read": in_words(roles, encoded),
-            "doubts": doubts(table, roles, encoded.schema),
+            "doubts": [
+                *filter(None, [alike(f"the target '{roles.label}'", encoded.class_names)]),
+                *doubts(table, roles, encoded.schema),
+            ],
             **_left_out(table, encoded),
         },
         train_rows=n,

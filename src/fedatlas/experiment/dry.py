@@ -160,8 +160,9 @@ def show(found: dict[str, Any]) -> None:
         console.print(f"Of these, {found['returning']:.3g} return on average.")
     between = found["bytes_peer_per_round"]
     peer = f", about {bytes_text(between)} between clients" if between else ""
+    of_seeds = f" of {found['seeds']} seeds" if found["seeds"] > 1 else ""
     said = {
-        "messages": f"A round sends {up} up and {down} down{peer}, all rounds {total}.",
+        "messages": f"A round sends {up} up and {down} down{peer}, all rounds{of_seeds} {total}.",
         "rows": f"All rows go up once: {total}.",
         "nothing": "Nothing is sent.",
     }
@@ -173,8 +174,9 @@ def show(found: dict[str, Any]) -> None:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
     about, judging = (seconds_text(found[k]) for k in ("seconds_about", "seconds_evaluation"))
     alone = f" and {seconds_text(found['seconds_baselines'])} for the baselines" if found["seconds_baselines"] else ""
-    each = f" of {found['seeds']} seeds, for each" if found["seeds"] > 1 else " in all,"
-    console.print(f"About {about}{each} {judging} of them for evaluation{alone} ({found['plan']['reason']}).")
+    seeds = found["seeds"]
+    each = f"for all {seeds} seeds; of each seed's time" if seeds > 1 else "in all, of which"
+    console.print(f"About {about} {each} {judging} go to evaluation{alone} ({found['plan']['reason']}).")
     for notice in found["notices"]:
         console.print(f"Notice: {notice}", markup=False)
     console.print("Nothing was trained.")

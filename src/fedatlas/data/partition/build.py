@@ -105,8 +105,14 @@ def _source(
 def _check_disjoint(name: str, part: Partition, n: int) -> None:
     """What a partitioner from elsewhere might break: rows exist, and each has at most one holder."""
     held = np.bincount(np.concatenate(part.clients), minlength=n)
-    if len(held) > n or held.max() > 1 or held.sum() + part.left_out != n:
-        raise DataError(f"partition '{name}' must give every one of the {n} rows to one client at most.")
+    if len(held) > n or held.max() > 1:
+        odd = f"row {len(held) - 1}, but there are {n}" if len(held) > n else f"row {held.argmax()} to two clients"
+        raise DataError(f"partition '{name}' gives {odd}.")
+    if (given := int(held.sum())) + part.left_out != n:
+        raise DataError(
+            f"partition '{name}' gives {given} of {n} rows to clients and says that {part.left_out} are nobody's: Partition(clients, "
+            f"left_out={n - given}) would say so."
+        )
 
 
 def _check_inputs(part: Partition, dataset: Dataset) -> None:

@@ -118,7 +118,7 @@ def _heads(names: Sequence[str], step: float) -> tuple[list[str], bool, float]:
 
     Whole numbers are never slanted: some of them are left out instead.
     """
-    heads = [svg.short(name, 14) for name in names]
+    heads = svg.shortened(names, 14)
     widest = max(map(svg.text_width, heads), default=0.0)
     slanted = widest + 4 > step and not all(head.isdigit() for head in heads)
     return heads, slanted, 36 + 0.72 * widest if slanted else 40.0
@@ -181,7 +181,7 @@ def heat(
 ) -> str:
     """A table of shades; ``titles`` of rows and columns. Cells too many to print are drawn a shade at a time."""
     letters = 22 if width > 500 else 12
-    names = [svg.short(name, letters) for name in rows]
+    names = svg.shortened(rows, letters)
     left = svg.left_of(names)
     right = width - 6.0
     band = Band(len(columns), left, right)

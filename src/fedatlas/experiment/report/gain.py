@@ -81,6 +81,39 @@ def gain_over(entries: Sequence[Entry]) -> Table | None:
     return Table("gain-runs", capital(caption), head, rows, csv_text(columns, table))
 
 
+def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
+    """Each client's figures over the seeds of one experiment: their mean, and below it their standard deviation."""
+    found = [s.summary["gain"] for s in entry.subjects if s.summary.get("gain")]
+    first = entry.subjects[0]
+    if len(found) < 2 or len(found) < len(entry.subjects):
+        return None
+    each = [{row["client"]: row for row in one["clients"]} for one in found]
+    parts = [p for p in PARTS if all(p in one["summary"] for one in found)]
+    rows, table = [], []
+    for k in (k for k in sorted(each[0]) if all(k in one for one in each)):
+        values = [[one[k][part]["value"] for one in each] for part in parts]
+        values.append([gained(s, one[k]) for s, one in zip(entry.subjects, each, strict=True)])
+        if any(v is None for group in values for v in group):
+            continue
+        spread = [over_seeds(group) for group in values]
+        cells = [Cell(number(x.mean), f"sd {number(x.sd)}") for x in spread[:-1]]
+        gain = Cell(signed(spread[-1].mean), f"sd {number(spread[-1].sd)}")
+        numbered = "" if first.name(k) == str(k) else f"client {k}"
+        rows.append([Cell(first.name(k), numbered), *cells, gain])
+        table.append((k, first.name(k), *(v for x in spread for v in (x.mean, x.sd))))
+    if not rows:
+        return None
+    head = [Cell("client"), *(Cell(PARTS[p], LONG[p]) for p in parts)]
+    head.append(Cell("gain", "less error" if first.numbers else ""))
+    columns = ("client", "name", *(f"{part}{end}" for part in (*parts, "gain") for end in ("", "_sd")))
+    less = f" (the first {LISTED}; the CSV has all)" if len(rows) > LISTED else ""
+    whose = f"{entry.label}: " if labelled else ""
+    caption = f"{whose}{capital(NAMES[entry.headline])} of every client{less}, "
+    caption += f"mean of {count(len(found), 'seed')}; sd: standard deviation between them"
+    folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
+    return Table(f"{entry.key}-gain-parties", caption, head, rows[:LISTED], csv_text(columns, table), [], folded)
+
+
 def _seeds_note(entries: Sequence[Entry]) -> str:
     return (
         "; averages over the seeds (sd: standard deviation between them)"
@@ -247,9 +280,9 @@ def _table(subject: Subject, gains: Gains) -> Table:
         ]
         between = row.get("gain", {"low": None, "high": None})
         last = [Cell(signed(gained(subject, row)), between_note(between["low"], between["high"]))] if both else []
-        name = Cell(
-            subject.name(row["client"]), "on the common rows" if subject.own_rows and not row["own_rows"] else ""
-        )
+        notes = [] if subject.name(row["client"]) == str(row["client"]) else [f"client {row['client']}"]
+        notes += ["on the common rows"] if subject.own_rows and not row["own_rows"] else []
+        name = Cell(subject.name(row["client"]), ", ".join(notes))
         body.append([name, Cell(count(row["train_rows"]), optional=True), *cells, *last])
     head = [Cell("client"), Cell("rows", optional=True), *(Cell(PARTS[p], LONG[p]) for p in gains.parts)]
     head += [Cell("gain", "less error" if subject.numbers else "")] if both else []

@@ -29,6 +29,7 @@ from fedatlas.metrics.quality import LOWER_IS_BETTER
 
 SHOWN = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 COMPARED = ("accuracy", "macro_f1", "rmse", "r2", "loss")
+FEW = 8  # differences that are shown without a fold
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer")
 
 
@@ -73,7 +74,9 @@ def sentence(entry: Entry) -> Markup:
 
 def data_name(summary: Mapping[str, Any]) -> str:
     """What people call the data: a file of one's own by its name."""
-    return str(summary["data_facts"].get("called", summary["data"]))
+    facts = summary["data_facts"]
+    called = str(facts.get("called", summary["data"]))
+    return f"{called} (target {facts['label']})" if facts.get("label") else called
 
 
 def sizes_text(summary: Mapping[str, Any]) -> str:
@@ -90,14 +93,8 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
     """The first screen."""
     if len(entries) > 1:
         said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
-        return [
-            *said,
-            *_diverged(entries),
-            *_stopped(entries),
-            *_incomparable(entries),
-            *_means(entries),
-            _runs(entries),
-        ]
+        warned = [*_diverged(entries), *_stopped(entries), *_incomparable(entries), *_means(entries)]
+        return [*said, *warned, *_differences(entries), _runs(entries)]
     entry = entries[0]
     out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
     out += [*_diverged(entries), *_stopped(entries), *_means(entries)]
@@ -142,6 +139,22 @@ def not_run(entry: Entry) -> list[int]:
     return [seed for seed in entry.config.seeds or () if seed not in there]
 
 
+def _differences(entries: Sequence[Entry]) -> list[Block]:
+    """The keys of the configurations that are not the same in all runs."""
+    configs = [flat(entry.config.plain()) for entry in entries]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    rows = [(key.replace(" ", "."), *(config.get(key, "") for config in configs)) for key in keys]
+    rows = [row for row in rows if len({str(value) for value in row[1:]}) > 1]
+    if not rows:
+        return [Text("The configurations of these runs are the same.")]
+    cells = [[Cell(key), *(Cell(str(value)) for value in values)] for key, *values in rows]
+    labels = [entry.label for entry in entries]
+    folded = f"The {len(rows)} keys in which these runs differ" if len(rows) > FEW else ""
+    text = csv_text(("key", *labels), rows)
+    head = [Cell("key"), *map(Cell, labels)]
+    return [Table("differences", "In what the configurations of these runs differ", head, cells, text, [], folded)]
+
+
 def _incomparable(entries: Sequence[Entry]) -> list[Block]:
     """A warning where the runs were not judged on the same rows."""
     judged = [{judged_on(s) for s in e.subjects} for e in entries]  # of several seeds, each seed's
@@ -184,8 +197,8 @@ def _weighted(entry: Entry) -> list[Block]:
         return []
     return [
         Text(
-            "Figures on these rows count a row by its survey weight: accuracy is a share of weight, not of rows. Intervals take the rows "
-            "as drawn independently of each other; strata, clusters and calibration are not taken into account."
+            "Figures on these rows count a row by its survey weight: where shares or numbers of rows are named, it is their weight. "
+            "Intervals take the rows as drawn independently of each other; strata, clusters and calibration are not taken into account."
         )
     ]
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from fedatlas.experiment.report.blocks import Chapter, Figure, Section, Text
 from fedatlas.experiment.report.costs import cost_blocks
 from fedatlas.experiment.report.curves import curves
-from fedatlas.experiment.report.gain import gain_blocks, gain_over
+from fedatlas.experiment.report.gain import gain_blocks, gain_of_parties, gain_over
 from fedatlas.experiment.report.held import held_blocks
 from fedatlas.experiment.report.mistakes import error_blocks
 from fedatlas.experiment.report.opening import opening, title
@@ -70,10 +70,11 @@ def render(entries: Sequence[Entry]) -> str:
 
 
 def _gain_over(entries: Sequence[Entry]) -> list[Section]:
-    table = gain_over(entries)
+    over = gain_over(entries)
     hint = Markup("No run here has the baselines to compare with: <code>fedatlas run --baselines</code> trains them.")
     absent = Text(hint, tone="notice")
-    return [Section("gain", "What does each party gain?", [table or absent], "Gain")]
+    parties = [table for entry in entries if (table := gain_of_parties(entry, len(entries) > 1))]
+    return [Section("gain", "What does each party gain?", [over or absent, *parties], "Gain")]
 
 
 def _rest(subject: Subject, before: str = "") -> list[Section]:

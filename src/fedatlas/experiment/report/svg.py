@@ -56,6 +56,14 @@ def short(text: str, letters: int) -> str:
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
+def shortened(texts: Sequence[str], letters: int) -> list[str]:
+    """The texts, cut where they are too long: their ends, or, where they would then be alike, their beginnings."""
+    cut = [short(text, letters) for text in texts]
+    if len(set(cut)) == len(set(texts)):
+        return cut
+    return [text if len(text) <= letters else "…" + text[1 - letters :] for text in texts]
+
+
 def drawing(frame: Frame, label: str, *parts: str) -> str:
     """The whole picture as one SVG element."""
     return (
