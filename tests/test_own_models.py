@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 import federation as small
-from fedatlas import Experiment, load, run
+from fedatlas import Experiment, load, registry, run
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import catalogue
+from fedatlas.experiment import catalogue, machine
 from fedatlas.models import (
     ModelConfig,
     dropout_shapes,
@@ -56,6 +56,8 @@ def test_a_package_brings_its_model_by_entry_point(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "brought", raising=False)
     assert find_model("tiny").__doc__ == "A tiny one."
+    assert machine.versions()["brought"] == "1.0"
+    monkeypatch.delitem(registry.INSTALLED, "brought")
     model = make_model(ModelConfig(name="tiny", bias=False), (5,), 2, seed=1)
     assert parameter_count(model) == 10
 

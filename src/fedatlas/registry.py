@@ -50,6 +50,8 @@ SYNONYMS = {
 
 PLUGINS: dict[str, dict[str, Builder]] = {"algorithms": {}, "models": {}, "partitions": {}, "transforms": {}}
 """What ``--plugin`` brought, by kind: the only table that is filled at run time."""
+INSTALLED: dict[str, str] = {}
+"""Packages whose builders were asked for, with their versions: a result depends on them, too."""
 
 
 def find(kind: str, table: Mapping[str, Builder], name: str) -> Builder:
@@ -60,7 +62,10 @@ def find(kind: str, table: Mapping[str, Builder], name: str) -> Builder:
         return PLUGINS[kind][name]
     extra = {point.name: point for point in entry_points(group=f"fedatlas.{kind}")}
     if name in extra:
-        return installed(kind, extra[name])
+        builder = installed(kind, extra[name])
+        if (package := extra[name].dist) is not None:
+            INSTALLED[package.name] = package.version
+        return builder
     raise unknown_name(kind.removesuffix("s"), name, [*table, *PLUGINS.get(kind, {}), *extra])
 
 

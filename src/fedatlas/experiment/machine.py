@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from fedatlas import registry
+
 PACKAGES = ("fedatlas", "torch", "numpy", "scipy", "scikit-learn")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "sve", "bf16")
 
@@ -26,7 +28,7 @@ def versions() -> dict[str, str]:
             out[name] = version(name)
         except PackageNotFoundError:
             continue
-    return out
+    return {**out, **registry.INSTALLED}
 
 
 def processor() -> dict[str, Any]:

@@ -76,11 +76,11 @@ def _table(subject: Subject) -> Table:
     early = sum(first[key] for key in DIRECTIONS)
     if early or first["flops"]:
         said = f"{bytes_text(early)}, {seconds_text(first['seconds'])}"
-        rows.append([Cell("of these before round 1"), Cell(said), Cell(""), Cell("")])
+        rows.append([Cell("before round 1, of the bytes and time above"), Cell(said), Cell(""), Cell("")])
         table.append(("bytes before round 1", early, None, None))
     prepared = subject.preprocess.get("bytes_up", 0) + subject.preprocess.get("bytes_down", 0)
     if early and prepared:
-        rows.append([Cell("of which to prepare the columns"), Cell(bytes_text(prepared)), Cell(""), Cell("")])
+        rows.append([Cell("of these bytes, to prepare the columns"), Cell(bytes_text(prepared)), Cell(""), Cell("")])
         table.append(("bytes to prepare the columns", prepared, None, None))
     memory = printed(cost["peak_memory_bytes"], subject.at("cost.peak_memory_bytes"), bytes_text)
     rows.append([Cell("peak memory of the main process"), Cell(memory), Cell(""), Cell("")])
