@@ -108,8 +108,9 @@ def test_a_question_mark_is_a_hole_among_numbers_and_a_word_among_words(tmp_path
 def test_rows_without_a_target(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("n,y\n1,a\n2,\n3,b\n4,a\n5,b\n")
-    with pytest.raises(DataError, match=r"the target 'y' is missing in line 3: data.missing = 'drop'"):
+    with pytest.raises(DataError, match=r"the target 'y' is missing in line 3: data.missing = 'drop' or 'median'"):
         load(path, label="y")
+    assert load(path, label="y", missing="median", test=0.5).facts["rows_unusable"] == 1
     dataset = load(path, label="y", missing="drop", test=0.5)
     assert len(dataset.y_train) + len(dataset.y_test) == 4
     assert dataset.facts["rows_unusable"] == 1
@@ -129,7 +130,9 @@ def test_rows_without_an_owner_or_a_weight(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("n,y,who,w\n1,a,1,1\n2,b,,2\n3,b,2,\n4,a,2,4\n5,b,1,5\n6,b,2,6\n")
     keys = {"label": "y", "client": "who", "weight": "w", "test": 0.25}
-    with pytest.raises(DataError, match=r"the client column 'who' is missing in line 3: data.missing = 'drop'"):
+    with pytest.raises(
+        DataError, match=r"the client column 'who' is missing in line 3: data.missing = 'drop' or 'median'"
+    ):
         load(path, **keys)
     dataset = load(path, missing="drop", **keys)
     assert dataset.facts["rows_unusable"] == 2

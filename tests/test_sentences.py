@@ -122,9 +122,12 @@ def test_a_class_that_training_does_not_know(tmp_path: Path) -> None:
     assert "('7')" in refusal("data.name=file", f"data.path={tmp_path / 'a.npz'}", "partition.name=iid")
     y = np.array([0, 1] * 10 + [2])
     np.savez(tmp_path / "b.npz", x_train=np.zeros((21, 2), np.float32), y_train=y)
-    found = set_up(
-        config.read(None, ["data.name=file", f"data.path={tmp_path / 'b.npz'}", "data.test=0.5", *given[3:]]), 1
-    )
+    given = ("data.name=file", f"data.path={tmp_path / 'b.npz'}", "data.test=0.5", *given[3:])
+    found = set_up(config.read(None, given), 1)
+    assert found.dataset.y_train.tolist().count(2) == 1  # its only row is learnt from
+    y = np.append(y, 2)
+    np.savez(tmp_path / "b.npz", x_train=np.zeros((22, 2), np.float32), y_train=y)
+    found = set_up(config.read(None, [*given, "data.limit=2"]), 1)
     assert 2 not in found.dataset.y_train.tolist()
     assert any("One test row has a class that no training row has ('2')" in notice for notice in found.notices)
 

@@ -202,7 +202,7 @@ def _unusable(table: pd.DataFrame, roles: Roles, source: str, drop: bool) -> np.
         gone = missing(texts(table[name])) if values is None else np.isnan(values)
         if gone.any() and not drop:
             raise DataError(
-                f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: data.missing = 'drop' leaves such rows out."
+                f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: data.missing = 'drop' or 'median' leaves such rows out."
             )
         out |= gone
     if out.all():

@@ -73,7 +73,7 @@ class Request:
     store: Store
     seed: int
     test_file: str = ""  # data.test = FILE; only tables and files read it
-    drop_unusable: bool = False  # data.missing = "drop": rows without a target, owner or weight go too
+    drop_unusable: bool = False  # rows without a target, owner or weight go (unless data.missing = "error")
 
 
 def numbered(loaded: Loaded) -> Loaded:

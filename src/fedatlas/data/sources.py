@@ -308,7 +308,7 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
             f"data.test = '{config.test}': '{config.name}' takes 'own' or a fraction; a file is for tables and files."
         )
     request = Request(
-        store or Store.default(), seed, str(config.test) if by_file else "", drop_unusable=config.missing == "drop"
+        store or Store.default(), seed, str(config.test) if by_file else "", drop_unusable=config.missing != "error"
     )
     options = config.options()
     loaded = numbered(source.load(request, **options))
