@@ -201,8 +201,9 @@ def _unusable(table: pd.DataFrame, roles: Roles, source: str, drop: bool) -> np.
         values = None if name == roles.client else numbers(table[name])  # an owner's number is a name
         gone = missing(texts(table[name])) if values is None else np.isnan(values)
         if gone.any() and not drop:
+            place = where(table[name], gone)
             raise DataError(
-                f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: data.missing = 'drop' or 'median' leaves such rows out."
+                f"{source}: the {what} '{name}' is missing in {place}: data.missing = 'drop' or 'median' leaves such rows out."
             )
         out |= gone
     if out.all():
