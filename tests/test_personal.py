@@ -299,6 +299,36 @@ def test_a_run_with_batch_norm(name: str, bn: str, tmp_path: Path) -> None:
     assert (spread is not None) == ((name, bn) != ("fedavg", "recalibrate"))
 
 
+def test_an_error_is_told_over_the_clients_too(tmp_path: Path) -> None:
+    """C14 for a target that is a number: each client's own rows, the mean by their number, the large end as the bad one."""
+    lines = ["a,b,y", *(f"{i % 7},{i % 5},{(i % 7) * 2.5 - (i % 5) + (i % 3) / 4}" for i in range(240))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    given = [
+        f"data.path={tmp_path / 't.csv'}",
+        "data.name=file",
+        "data.label=y",
+        "partition.name=quantity_skew",
+        "partition.clients=4",
+    ]
+    given += [
+        "algorithm.name=ditto",
+        "model.name=logistic",
+        "rounds=2",
+        "evaluation.clients=0.3",
+        "partition.min_size=9",
+    ]
+    done = run_one(config.read(None, given), tmp_path / "run").summary
+    found, each = done["final"]["client_rmse"], done["per_client"]
+    n = [row["test_rows"] for row in each]
+    assert len(set(n)) > 1
+    assert found["mean"] == pytest.approx(
+        sum(m * row["value"] for m, row in zip(n, each, strict=True)) / sum(n), rel=1e-4
+    )
+    assert found["min"] == pytest.approx(max(row["value"] for row in each), rel=1e-4)
+    assert found["mean"] < found["p10"] <= found["min"]
+    assert done["final"]["client_accuracy"] is None
+
+
 @pytest.mark.parametrize(
     ("name", "bn", "why"),
     [

@@ -33,7 +33,7 @@ from fedatlas.rng import torch_stream
 from fedatlas.rounds import messages
 from fedatlas.transforms import chain
 from fedatlas.transforms.parts import pack, unpack
-from fedatlas.transforms.qsgd import BUCKET
+from fedatlas.transforms.qsgd import BUCKET, bucket_norms
 from fedatlas.transforms.topk import largest
 from fedatlas.tree import Tree
 from federation import cohorts, everyone, federation, gap, play, same, states
@@ -352,3 +352,13 @@ def test_an_algorithm_whose_server_sees_each_is_given_updates_back() -> None:
     assert host.cost.bytes_up == mean_host.cost.bytes_up
     plain, _ = play(federation(ALGORITHMS["fedavg"]()))
     assert 0 < gap(each["model"], plain["model"]) < 1e-3
+
+
+def test_qsgd_rounds_its_norms_up() -> None:
+    """A norm below its bucket's would hold the largest coordinates at the top level, and the mean would be too small."""
+    v = torch.randn(40 * BUCKET, dtype=torch.float64, generator=torch_stream(1, "norms"))
+    exact = v.reshape(-1, BUCKET).norm(dim=1)
+    found = bucket_norms(v).double()
+    assert bool((found >= exact).all())
+    assert bool((exact.float().double() < exact).any())  # rounded to the nearest, some would be below
+    assert float((found / exact).max()) < 1 + 2e-7

@@ -150,7 +150,7 @@ class Evaluator:
     def row(self, model: Trained) -> dict[str, Any]:
         """The quality fields of a row, for one global model."""
         self.forget()
-        return {**self.plain_row(model), "client_accuracy": self._own_summary(lambda k: model)}
+        return {**self.plain_row(model), **self._of_clients(self._own_summary(lambda k: model))}
 
     def plain_row(self, model: Trained) -> dict[str, Any]:
         """The quality fields of one more model that the algorithm names."""
@@ -176,13 +176,13 @@ class Evaluator:
         each = [self.shared(model_of(k)) for k in trained]
         mean = {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
         own = self._own_summary(model_of)
-        if own is None and not self.numbers:
-            own = client_summary([f["accuracy"] for f in each], [1.0] * len(each))
-        return {**mean, "client_accuracy": own}
+        if own is None:
+            own = self._spread([f[self.headline] for f in each], [1.0] * len(each))
+        return {**mean, **self._of_clients(own)}
 
     def blank(self) -> dict[str, Any]:
         """The quality fields of a round that was not evaluated."""
-        return dict.fromkeys([*self.keys, "client_accuracy"])
+        return {**dict.fromkeys(self.keys), **self._of_clients(None)}
 
     def per_client(self, model_of: ClientModel) -> list[dict[str, Any]]:
         """For each client the headline figure of the model it would use, with a bootstrap interval.
@@ -274,11 +274,21 @@ class Evaluator:
         return ((hit * counted).sum(1) / total.clamp(min=1)).numpy(), total.numpy()
 
     def _own_summary(self, model_of: ClientModel) -> dict[str, float | None] | None:
-        if not self.setup.held_out or self.numbers:
+        if not self.setup.held_out:
             return None
         held = {k: rows for k, rows in self.setup.held_out.items() if len(rows)}
-        scores = [self.figures(model_of(k), own_rows(self.setup, k))["accuracy"] for k in held]
-        return client_summary(scores, [len(rows) for rows in held.values()])
+        scores = [self.figures(model_of(k), own_rows(self.setup, k))[self.headline] for k in held]
+        return self._spread(scores, [len(rows) for rows in held.values()])
+
+    def _spread(self, values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:
+        """The headline figure over clients (C14); of an error, whose bad end is the large one, under the same keys."""
+        sign = -1.0 if self.numbers else 1.0
+        found = client_summary([None if v is None else sign * v for v in values], sizes)
+        return {key: None if v is None else sign * v for key, v in found.items()}
+
+    def _of_clients(self, found: dict[str, float | None] | None) -> dict[str, Any]:
+        """The fields of a row for it: that of accuracy is always there."""
+        return {"client_accuracy": None, f"client_{self.headline}": found}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -41,7 +41,11 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         **({"models": models_facts(setup)} if setup.several else {}),
         "final": {
             "round": last["round"],
-            **{k: last[k] for k in (*figures, "per_class_f1", "client_accuracy", "drift_correlation") if k in last},
+            **{
+                k: last[k]
+                for k in (*figures, "per_class_f1", "client_accuracy", "client_rmse", "drift_correlation")
+                if k in last
+            },
         },
         "best": best(evaluated, figures),
         "mean_last": {key: mean_last([row.get(key) for row in rows]) for key in figures},

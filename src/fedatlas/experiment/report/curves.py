@@ -29,8 +29,9 @@ from fedatlas.metrics.quality import LOWER_IS_BETTER
 CLASSES, NUMBERS = ("accuracy", "macro_f1", "weighted_f1", "loss"), ("rmse", "mae", "r2", "loss")
 AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so far"}
 TRAINING = "training rows of the clients"
-CLIENT = "client_accuracy"
+CLIENT = "client"  # the figure that stands first, of each client
 CLIENTS = {"mean": "mean", "p10": "10th percentile", "min": "worst"}
+ERRORS = {"mean": "mean", "p10": "90th percentile", "min": "largest"}
 MODELS, DRIFT = "models", "drift_correlation"
 DRAWN = 12  # models that still get a line each
 
@@ -51,7 +52,7 @@ def curves(entries: Sequence[Entry]) -> Choice:
     panels = [(key, _overlaid(entries, key)) for key in keys]
     if len(entries) == 1 and len(entries[0].subjects) == 1:
         panels = [(key, _single(first, key)) for key in keys]
-        if any(row[CLIENT] for row in first.rows):
+        if any(row.get(f"{CLIENT}_{first.headline}") for row in first.rows):
             panels.append((CLIENT, _clients(first)))
         if any(row.get(DRIFT) is not None for row in first.rows):
             panels.append((DRIFT, [Curve(NAMES[DRIFT], 0, points(first, DRIFT))]))
@@ -115,7 +116,11 @@ def _single(subject: Subject, key: str) -> list[Curve]:
 
 
 def _clients(subject: Subject) -> list[Curve]:
-    return [Curve(name, i, points(subject, CLIENT, key)) for i, (key, name) in enumerate(CLIENTS.items())]
+    names = ERRORS if subject.numbers else CLIENTS
+    return [
+        Curve(name, i, points(subject, f"{CLIENT}_{subject.headline}", key))
+        for i, (key, name) in enumerate(names.items())
+    ]
 
 
 def _models(subject: Subject) -> list[Curve]:
@@ -193,9 +198,10 @@ def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
     if key in _own(subject):
         return f"After each round, what the algorithm '{subject.config.algorithm.name}' says of its own state."
     if key == CLIENT:
+        bad = (ERRORS if subject.numbers else CLIENTS)["p10"]
         return (
-            f"Accuracy of the model at each client, on {subject.judged_on}: the mean over the clients, "
-            "the client at the 10th percentile, and the worst one. Lines that stay apart mean that some clients are served badly."
+            f"{capital(NAMES[subject.headline])} of the model at each client, on {subject.judged_on}: the mean over the clients, "
+            f"the client at the {bad}, and the worst one. Lines that stay apart mean that some clients are served badly."
         )
     if key == DRIFT:
         return (
