@@ -182,10 +182,10 @@ def heat(
     """A table of shades; ``titles`` of rows and columns. Cells too many to print are drawn a shade at a time."""
     letters = 22 if width > 500 else 12
     names = svg.shortened(rows, letters)
-    left = svg.left_of(names)
-    right = width - 6.0
+    left, right = svg.left_of(names) + 6, width - 6.0  # names have wider letters than numbers
+    heads, slanted, below = _heads(columns, (right - left) / len(columns))
+    left = max(left, below - 36) if slanted else left  # a slanted name reaches to the left of its slot
     band = Band(len(columns), left, right)
-    heads, slanted, below = _heads(columns, band.step)
     high = min(max(band.step, 18.0), 26.0) if len(rows) <= 14 else max(3.0, min(18.0, 360 / len(rows)))
     frame = Frame(width, left, right, 24, 24 + high * len(rows), below)
     down = Band(len(rows), frame.top, frame.bottom)
