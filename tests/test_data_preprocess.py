@@ -133,6 +133,12 @@ def test_client_scaling_uses_each_clients_own_constants_and_their_mean_for_the_t
     torch.testing.assert_close(dataset.x_test[:, 0], (torch.tensor([40.0, 10]) - 37.5) / ((5 + sd) / 2))
     torch.testing.assert_close(dataset.x_train[5, 0], torch.tensor((99 - 37.5) / ((5 + sd) / 2)))
     assert done.client_constants[0][0] == (25.0, 5.0)
+    kept, _ = preprocess(table(), CLIENTS, "client", also={0: np.array([5])})  # held out by client 0: its constants
+    torch.testing.assert_close(kept.x_train[5, 0], torch.tensor((99 - 25.0) / 5))
+    torch.testing.assert_close(kept.x_train[:5], dataset.x_train[:5])
+    rows = {"age": [30], "colour": ["red"], "income": [1]}
+    torch.testing.assert_close(done.of_client(0).apply(rows)[0, 0], torch.tensor(1.0))
+    torch.testing.assert_close(done.apply(rows)[0, 0], torch.tensor(-7.5 / ((5 + sd) / 2)))
 
 
 def test_a_constant_column_becomes_zero():

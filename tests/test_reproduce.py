@@ -15,6 +15,8 @@ from fedatlas.experiment.config import parse
 from fedatlas.experiment.reproduce import study as room
 from fedatlas.experiment.reproduce.drawing import draw, plain
 from fedatlas.experiment.reproduce.gates import Gate, Outcome, Outcomes, Part, Picture, Study, Verdict
+from fedatlas.experiment.reproduce.study import DRAWN, EXPERIMENTS, KEPT, of_common_seeds, verdict_on
+from fedatlas.rng import numpy_stream
 
 
 def small(rounds: int, floor: float) -> Study:
@@ -207,3 +209,23 @@ def test_the_gates_of_the_grouping_study() -> None:
     found = {gate.name: gate.judged(worse) for gate in study.gates}
     assert found["cifar10, alpha 0.5, informed rules"] == Verdict("below random: conf-kl", False)
     assert found["cifar10, alpha 0.5, spread"].passed is False
+
+
+@pytest.mark.parametrize("rounds", [None, 1, 3])
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_a_study_is_judged_as_its_runs_come_in(name: str, rounds: int | None) -> None:
+    """After every run of a study all its gates are asked, whichever parts and seeds are there by then."""
+    study = EXPERIMENTS[name](False, rounds)
+    stream, outcomes, asked = numpy_stream(1, "test"), dict[str, Outcome](), 0
+    for part in study.parts:
+        for seed in part.seeds:
+            values = 0.5 + 0.1 * stream.random(int(part.tables["rounds"]) + 1)
+            figures = [dict.fromkeys({*KEPT, *DRAWN}, float(v)) for v in values]
+            lists = [{"per_class_f1": [float(v)] * 6, "weights": [float(v)] * 8} for v in values]
+            rows = [{**a, **b, "round": r} for r, (a, b) in enumerate(zip(figures, lists, strict=True))]
+            outcomes[part.name] = Outcome({**outcomes.get(part.name, Outcome({})).rows, seed: rows})
+            for gate in study.gates:
+                alike = of_common_seeds(outcomes, gate.parts)
+                asked += bool(alike)
+                assert not alike or verdict_on(gate, alike, "" if rounds is None else f"{rounds}-rounds").obtained
+    assert asked

@@ -60,7 +60,7 @@ class Preprocess:
     target_sd: float
     client_constants: tuple[
         tuple[tuple[float, float], ...], ...
-    ] = ()  # scale = "client": (mean, sd) by client and numeric column
+    ] = ()  # scale = "client": (mean, sd) by client and numeric column; none of a client without rows
     bytes_up: int = 0
     bytes_down: int = 0
     depth: int = 8  # bits of a grey picture's pixels
@@ -119,6 +119,20 @@ class Preprocess:
             return x
         return encode(recode(x, schema, self.rules), self.rules, self.missing == "median")
 
+    def of_client(self, client: int) -> Preprocess:
+        """What turns rows of this client into inputs: by its own constants where ``scale = "client"`` and it has some."""
+        own = self.client_constants[client] if client < len(self.client_constants) else ()
+        if not own:
+            return self
+        mean, sd = map(list, zip(*own, strict=True))
+        if self.kind == "pictures":
+            return replace(
+                self,
+                input_scale=tuple(1 / s for s in sd),
+                input_shift=tuple(-m / s for m, s in zip(mean, sd, strict=True)),
+            )
+        return replace(self, rules=_with_constants(self.rules, _numeric(self.rules), mean, sd))
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
@@ -155,14 +169,16 @@ def preprocess(
     missing: Missing = "error",
     *,
     scale_target: bool = True,
+    also: Mapping[int, np.ndarray] | None = None,
 ) -> tuple[Dataset, Preprocess]:
     """Raw rows -> model inputs by constants that clients settle from summaries; (data set, what was done).
 
     ``scale = "auto"``: tables "federated", all else as its source says. "federated": numbers minus the mean over all
     clients' training rows, divided by their standard deviation, from n, sum x, sum x^2 (pictures: per channel).
-    "client": each client's rows by its own two numbers; the test rows, and training rows that nobody holds, by the mean
-    of the clients' constants. "none": as stored. Categories become a column 0/1 each, from the union over training
-    clients; they and the indicator columns are never scaled. A target that is a number keeps its unit; its mean and
+    "client": each client's rows by its own two numbers, those too that it keeps out of training (``also``: client ->
+    indices), from which nothing is settled; the test rows, and training rows that nobody holds, by the mean of the
+    clients' constants. "none": as stored. Categories become a column 0/1 each, from the union over training clients;
+    they and the indicator columns are never scaled. A target that is a number keeps its unit; its mean and
     deviation over all clients are kept beside it (`Dataset.targets`), 0 and 1 where ``scale = "none"``
     or without ``scale_target``, for a loss that reads the target in its own unit.
 
@@ -176,9 +192,9 @@ def preprocess(
     refuse_holes(dataset, missing)
     target, traffic = _target_sums(dataset, partition, scale) if scale_target else (None, Traffic())
     if dataset.x_train.dim() == 2 and dataset.x_train.is_floating_point():
-        dataset, done = _table(dataset, partition, scale, missing)
+        dataset, done = _table(dataset, partition, scale, missing, also or {})
     else:
-        dataset, done = _pictures(dataset, partition, scale, missing)
+        dataset, done = _pictures(dataset, partition, scale, missing, also or {})
     mean, sd = (float(target.mean()), float(target.sd())) if target else (0.0, 1.0)
     traffic = traffic.plus(Traffic(done.bytes_up, done.bytes_down))
     done = replace(done, target_mean=mean, target_sd=sd, bytes_up=traffic.up, bytes_down=traffic.down)
@@ -219,7 +235,27 @@ def _target_sums(dataset: Dataset, partition: Partition, scale: str) -> tuple[Su
     return summaries.combine_sums([summaries.sums_of(y[:, None]) for y in _rows_of(dataset.y_train, partition)])
 
 
-def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing) -> tuple[Dataset, Preprocess]:
+def _rows_and(partition: Partition, also: Mapping[int, np.ndarray], client: int) -> Tensor:
+    """Indices of a client's rows, those it keeps out of training behind the others."""
+    return torch.from_numpy(np.concatenate([partition.clients[client], also.get(client, np.empty(0, np.int64))]))
+
+
+def _by_client(partition: Partition, sums: Sequence[Sums]) -> tuple[tuple[tuple[float, float], ...], ...]:
+    """(mean, sd) of each column, client by client, from what those who hold rows have said."""
+    said = iter(sums)
+    return tuple(
+        tuple(zip(own.mean().tolist(), own.sd().tolist(), strict=True)) if len(rows) and (own := next(said)) else ()
+        for rows in partition.clients
+    )
+
+
+def _numeric(rules: Sequence[Rule]) -> list[int]:
+    return [j for j, rule in enumerate(rules) if not rule.categories]
+
+
+def _table(
+    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, also: Mapping[int, np.ndarray]
+) -> tuple[Dataset, Preprocess]:
     """Settles the rules of a table's columns and applies them."""
     schema = schema_of(dataset)
     resolved = {"auto": "federated" if dataset.schema else "none"}.get(scale, scale)
@@ -229,7 +265,7 @@ def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missin
     if missing == "median":
         rules, more = _medians(rules, _rows_of(x_train, partition))
         traffic = traffic.plus(more)
-    numeric = [j for j, rule in enumerate(rules) if not rule.categories]
+    numeric = _numeric(rules)
     constants: tuple[tuple[tuple[float, float], ...], ...] = ()
     if resolved in {"federated", "client"} and numeric:
         sums = [summaries.sums_of(fill(x, rules)[:, numeric]) for x in _rows_of(x_train, partition)]
@@ -238,13 +274,14 @@ def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missin
         mean, sd = whole.mean(), whole.sd()
         if resolved == "client":
             mean, sd = (torch.stack([getattr(s, what)() for s in sums]).mean(0) for what in ("mean", "sd"))
-            constants = tuple(tuple(zip(s.mean().tolist(), s.sd().tolist(), strict=True)) for s in sums)
+            constants = _by_client(partition, sums)
         rules = _with_constants(rules, numeric, mean.tolist(), sd.tolist())
     fills = missing == "median"
     train = encode(x_train, rules, fills)
-    holders = [rows for rows in partition.clients if len(rows)]
-    for rows, own in zip(holders, constants, strict=False):  # only scale = "client" has constants
-        at = torch.from_numpy(rows)
+    for k, own in enumerate(constants):  # only scale = "client" has constants
+        if not own:
+            continue
+        at = _rows_and(partition, also, k)
         train[at] = encode(x_train[at], _with_constants(rules, numeric, *map(list, zip(*own, strict=True))), fills)
     columns = tuple(name for rule in rules for name in rule.outputs)
     done = Preprocess(
@@ -355,7 +392,9 @@ def _hole(rule: Rule, gone: Tensor) -> DataError:
     )
 
 
-def _pictures(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing) -> tuple[Dataset, Preprocess]:
+def _pictures(
+    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, also: Mapping[int, np.ndarray]
+) -> tuple[Dataset, Preprocess]:
     """Per-channel constants of pictures (or of any rows of more than two dimensions)."""
     if scale in {"auto", "none"}:
         if scale == "none":
@@ -370,10 +409,12 @@ def _pictures(dataset: Dataset, partition: Partition, scale: Scale, missing: Mis
         return dataset, replace(done, bytes_up=traffic.up, bytes_down=traffic.down)
     mean, sd = (torch.stack([getattr(s, what)() for s in sums]).mean(0) for what in ("mean", "sd"))
     x_train, x_test = (_standardise(x, mean, sd) for x in (dataset.x_train, dataset.x_test))
-    for rows, own in zip((rows for rows in partition.clients if len(rows)), sums, strict=True):
-        at = torch.from_numpy(rows)
-        x_train[at] = _standardise(dataset.x_train[at], own.mean(), own.sd())
-    constants = tuple(tuple(zip(s.mean().tolist(), s.sd().tolist(), strict=True)) for s in sums)
+    constants = _by_client(partition, sums)
+    for k, found in enumerate(constants):
+        if not found:
+            continue
+        at, (own_mean, own_sd) = _rows_and(partition, also, k), torch.tensor(found, dtype=torch.float64).T
+        x_train[at] = _standardise(dataset.x_train[at], own_mean, own_sd)
     applied = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))  # for new pictures
     done = replace(
         _untouched(applied, "pictures", scale, missing),

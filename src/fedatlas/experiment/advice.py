@@ -18,6 +18,10 @@ from fedatlas.models.registry import OWN
 from fedatlas.registry import defaults, find, shown
 
 OWNERS = "Owners", "have no training row and are no clients"
+BY_CLIENT = (
+    "The test rows, which no client owns, are scaled by the mean of the clients' constants (data.scale = 'client'): "
+    "evaluation.clients judges each client on rows scaled by its own."
+)
 GIVEN = "The network is {}, given in Python: whatever the seed, it begins with the weights it was given with."
 
 
@@ -94,6 +98,8 @@ def data_notices(config: ExperimentConfig, dataset: Dataset) -> list[str]:
     judged = "evaluation.on = 'validation': figures are those of clients' validation rows; the test rows are used once, at the end."
     said = [judged] if config.evaluation.on == "validation" else []
     said += [*left_out(dataset), *dataset.facts.get("doubts", ())]
+    if config.data.scale == "client":
+        said.append(BY_CLIENT)
     if config.partition.name == "natural" and (absent := dataset.facts.get("owners_absent")):
         who, what = ("Owner", "has no training row and is no client") if len(absent) == 1 else OWNERS
         said.append(f"{who} {listed(absent)} {what}: all rows there are test rows, or left out.")

@@ -67,7 +67,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     ]
     returning = sum(d.round.m for d in drawn) / len(drawn)
     parties = [party for d in drawn for party in parties_of(d.round)]
-    spent = spent_by(setup, plan, parties or [tuple(k for k in setup.sizes if setup.sizes[k])[:1]])
+    spent = spent_by(setup, plan, parties or [tuple(k for k, n in setup.sizes.items() if n)[:1]])
     share = 1 / len(drawn) if parties else 0.0
     known = returning / len(setup.sizes)  # of them were there in the round before, too
     sent = {

@@ -191,10 +191,10 @@ class Evaluator:
         """
         out: list[dict[str, Any]] = []
         self.judged.clear()
-        kept = 0
+        kept, sizes = 0, self.setup.sizes
         names = self.setup.partition.info.get("names", ())
         common = None  # one model on the same rows for everybody: one figure
-        for k in sorted(self.setup.sizes):
+        for k in sorted(sizes):
             held = len(self.setup.held_out.get(k, ())) > 0
             rows = own_rows(self.setup, k) if held else self.rows
             found = None if held else common
@@ -210,9 +210,9 @@ class Evaluator:
             if not held and not self.setup.personal:
                 common = found
             named = {"name": names[k]} if names else {}
-            entry = {"client": k, **named, "train_rows": self.setup.sizes[k], "test_rows": rows.n, "own_rows": held}
+            entry = {"client": k, **named, "train_rows": sizes[k], "test_rows": rows.n, "own_rows": held}
             # a client's own model without rows of its own is the initial one: no figure of the method
-            idle = self.setup.personal and not self.setup.sizes[k]
+            idle = self.setup.personal and not sizes[k]
             values = (None, None, None) if idle else (found.estimate, found.low, found.high)
             out.append({**entry, **dict(zip(("value", "low", "high"), values, strict=True))})
         if kept > KEPT:

@@ -66,7 +66,8 @@ class FinishedRun(NamedTuple):
 
         ``rows``: a file (.csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures), a table, or an array in stored form.
         Of pictures the first column names the file. By the model that ``client`` would use, or one of several by name; else by
-        that of all. ``holes``: rows with an infinite or missing number are a DataError, or have "empty" predictions and are
+        that of all; the rows are then prepared as that client's (``data.scale = "client"``).
+        ``holes``: rows with an infinite or missing number are a DataError, or have "empty" predictions and are
         counted by a UserWarning. ``keep``: columns of the rows' table that stand in front of the predictions, such as a key.
         """
         if keep and isinstance(rows, str | Path) and not (Path(rows).is_dir() or Path(rows).suffix == ".npz"):
@@ -74,10 +75,11 @@ class FinishedRun(NamedTuple):
         kept = columns_of(rows, keep)
         used = self.client_model(client) if client is not None else self.named(model)
         empty = holes == "empty"
+        done = self.preprocess if client is None else self.preprocess.of_client(client)
         if isinstance(rows, str | Path):
-            x = read_rows(Path(rows), self.preprocess, empty)
+            x = read_rows(Path(rows), done, empty)
         else:
-            x = self.preprocess.apply(rows, keep_holes=empty)
+            x = done.apply(rows, keep_holes=empty)
         parameter = next(used.parameters(), None)
         if x.is_floating_point() and parameter is not None:
             x = x.to(parameter.dtype)

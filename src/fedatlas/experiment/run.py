@@ -397,9 +397,10 @@ def write_end(
 def without_models(simulation: Simulation) -> list[dict[str, Any]]:
     """`per_client` where it is not known what the clients would use."""
     setup, common = simulation.setup, simulation.evaluator.rows.n
-    held = {k: len(setup.held_out.get(k, ())) for k in sorted(setup.sizes)}
+    sizes = setup.sizes
+    held = {k: len(setup.held_out.get(k, ())) for k in sorted(sizes)}
     return [
-        {"client": k, "train_rows": setup.sizes[k], "test_rows": n or common, "own_rows": n > 0}
+        {"client": k, "train_rows": sizes[k], "test_rows": n or common, "own_rows": n > 0}
         | dict.fromkeys(("value", "low", "high"))
         for k, n in held.items()
     ]

@@ -199,7 +199,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     raw = dataset
     partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
-    dataset, prepared = prepare(config, dataset, partition)
+    dataset, prepared = prepare(config, dataset, partition, kept_out(judged, held_out))
     dtype = DTYPES[config.engine.precision]
     dataset, public = without_public(dataset, count, dtype)
     check_asked(config, algorithm, dataset, partition)
@@ -254,10 +254,17 @@ def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dat
     return dataset, count
 
 
-def prepare(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> tuple[Dataset, Preprocess]:
+def kept_out(*parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """client -> its rows that no training sees."""
+    return {k: np.concatenate([part[k] for part in parts if k in part]) for k in {k for part in parts for k in part}}
+
+
+def prepare(
+    config: ExperimentConfig, dataset: Dataset, partition: Partition, kept: Mapping[int, np.ndarray]
+) -> tuple[Dataset, Preprocess]:
     """The data set as models read it, and what was done to it."""
     scale, missing = config.data.scale, config.data.missing
-    return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset))
+    return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset), also=kept)
 
 
 def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:

@@ -68,7 +68,8 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost]
     algorithm, lr = setup.algorithm, setup.config.local.lr
     server: State = first_server(setup, host)
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
-    some = drawn._replace(cohort=cohort, sizes={k: setup.sizes[k] for k in cohort})
+    sizes = setup.sizes
+    some = drawn._replace(cohort=cohort, sizes={k: sizes[k] for k in cohort})
     if algorithm.groups is not None:  # without the set-up that would form them, these clients are one group
         some = some._replace(units=(Unit(0, cohort),), groups=1)
     costs, seconds = [], 0.0

@@ -42,7 +42,9 @@ class Outcome(NamedTuple):
     def at(self, seed: int, key: str, number: int) -> float:
         """A figure after round ``number``; negative counts rows from the end."""
         rows = self.rows[seed]
-        row = rows[number] if number < 0 else next(row for row in rows if row["round"] == number)
+        row = rows[number] if number < 0 else next((row for row in rows if row["round"] == number), None)
+        if row is None:
+            raise IndexError(f"there is no row of round {number}")
         return float(row[key])
 
     def mean(self, figure: Callable[[int], float]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -26,7 +27,7 @@ from fedatlas.experiment.reproduce.fedprox import fedprox_synthetic
 from fedatlas.experiment.reproduce.fedseq import fedseq_cifar10
 from fedatlas.experiment.reproduce.fedseq_grouping import fedseq_grouping
 from fedatlas.experiment.reproduce.fedseq_shakespeare import fedseq_shakespeare
-from fedatlas.experiment.reproduce.gates import Outcome, Part, Study, Verdict
+from fedatlas.experiment.reproduce.gates import Gate, Outcome, Outcomes, Part, Study, Verdict
 from fedatlas.experiment.reproduce.istat import istat_strategies
 from fedatlas.experiment.run import Progress, Silent
 
@@ -200,8 +201,9 @@ def collect(
             outcomes[part.name] = Outcome({one["seed"]: one["rows"] for one in there})
     gates, seeds_of = [], {part.name: part.seeds for part in study.parts}
     for gate in study.gates:
-        ready = all(name in outcomes for name in gate.parts)
-        verdict = gate.judged(outcomes) if ready else Verdict("not run", None)
+        alike = of_common_seeds(outcomes, gate.parts)
+        ready = bool(alike)
+        verdict = verdict_on(gate, alike, smaller) if ready else Verdict("not run", None)
         done = [len(outcomes[name].rows) for name in gate.parts] if ready else []
         whole = ready and done == [len(seeds_of[name]) for name in gate.parts]
         if smaller or not whole:
@@ -232,6 +234,26 @@ def collect(
         "parts": parts,
         "runs": runs,
     }
+
+
+def of_common_seeds(outcomes: Outcomes, names: Sequence[str]) -> dict[str, Outcome]:
+    """These parts with the seeds that all of them were run with; {} where there is none: a study is judged as it goes on."""
+    seeds = set.intersection(*(set(outcomes[name].rows) if name in outcomes else set() for name in names))
+    return (
+        {name: Outcome({k: rows for k, rows in outcomes[name].rows.items() if k in seeds}) for name in names}
+        if seeds
+        else {}
+    )
+
+
+def verdict_on(gate: Gate, outcomes: Outcomes, smaller: str) -> Verdict:
+    """The verdict; of a smaller study, which may not reach the rounds that a gate asks about, that it does not."""
+    try:
+        return gate.judged(outcomes)
+    except (IndexError, statistics.StatisticsError):
+        if not smaller:
+            raise
+        return Verdict("the rounds of this smaller version do not reach it", None)
 
 
 def word(gate: Mapping[str, Any]) -> str:
