@@ -72,9 +72,13 @@ def lacks_memory(error: Exception) -> bool:
     return gave_up or "can't allocate memory" in str(error)
 
 
+SHORT = 2  # letters that are too few for a beginning of a name
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that nobody registered: says the nearest valid one, else all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    begin = [known for known in names if len(name) > SHORT and known.startswith(name)]
+    near = begin or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}."
     return ConfigError(f"unknown {kind} '{name}': {hint}")

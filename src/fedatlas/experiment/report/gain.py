@@ -82,10 +82,11 @@ def gain_over(entries: Sequence[Entry]) -> Table | None:
 
 
 def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
-    """Each client's figures over the seeds of one experiment: their mean, and below it their standard deviation."""
+    """Each owner's figures over the seeds of one experiment: their mean, and below it their standard deviation."""
     found = [s.summary["gain"] for s in entry.subjects if s.summary.get("gain")]
     first = entry.subjects[0]
-    if len(found) < 2 or len(found) < len(entry.subjects):
+    same = entry.config.partition.name == "natural"  # else client k of one seed is not that of another
+    if len(found) < 2 or len(found) < len(entry.subjects) or not same:
         return None
     each = [{row["client"]: row for row in one["clients"]} for one in found]
     parts = [p for p in PARTS if all(p in one["summary"] for one in found)]

@@ -230,7 +230,9 @@ def _keys(entry: Entry) -> list[Key]:
     sent = sum(cost[k] for k in TOTALS)
     out.append(
         Key(
-            "sent in all", bytes_text(sent), f"{bytes_text(cost['bytes_up'])} up, {bytes_text(cost['bytes_down'])} down"
+            f"sent in all{', mean' if several else ''}",
+            bytes_text(sent),
+            f"{bytes_text(cost['bytes_up'])} up, {bytes_text(cost['bytes_down'])} down",
         )
     )
     cpu = s["cpu"]
