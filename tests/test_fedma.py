@@ -20,6 +20,7 @@ import fedatlas
 from fedatlas.algorithm import Replies
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.matching import Prior, assigned, gain_of_new, gain_of_old, matched, new_atoms
+from fedatlas.engine import fast
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
@@ -264,9 +265,12 @@ def test_a_round_that_breaks_off(answering: int) -> None:
     assert "model" in fed.bench.algorithm.broadcast(after, 0)
 
 
+@pytest.mark.parametrize("long", [0, fast.LONG])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_engines_agree_on_grown_networks(network: str) -> None:
-    """Every kind of layer, grown: the oracle's loop, tuned steps, programs, stacks."""
+def test_engines_agree_on_grown_networks(network: str, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind of layer, grown: the oracle's loop, tuned steps, programs, stacks; ``long``: steps worth a new program."""
+    monkeypatch.setattr(fast, "LONG", long)
+    monkeypatch.setattr(fast, "SHAPES", 1)
     fed = layerwise(BUILD, network, gamma=20.0)
     sizes = [rows.n for rows in fed.held.values()]
     plain, _ = play(fed, [(0, 1), (0, 2), (0, 1, 2)])
@@ -277,7 +281,12 @@ def test_engines_agree_on_grown_networks(network: str) -> None:
         quick, _ = play(fed, [(0, 1), (0, 2), (0, 1, 2)], make=stack if step == "stacked" else one)
         assert gap(plain["model"], quick["model"]) < 1e-11
         notes = runner.notes()
-        assert step == "tuned" or any("tuned step: tensors that change their shape" in note for note in notes)
+        later = [note for note in notes if note.startswith(("retrain", "last"))]
+        assert later
+        if step != "tuned":
+            derived = long == 0 and network != "texts"  # an LSTM, which is not traced
+            assert any("operators" in note for note in later) == derived
+            assert any("few steps with tensors of a new shape" in note for note in later) == (long > 0)
 
 
 def asked(*overrides: str) -> Experiment:

@@ -170,7 +170,7 @@ class Task(NamedTuple):
     options: Local = Local()
     stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
     remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
-    reshapes: bool = False  # its tensors differ in shape from job to job: no step program fits, the tuned step is taken
+    reshapes: bool = False  # its tensors differ in shape from round to round: only a long job gets a step program
     step_passes: float = 3.0  # cost of a step's example in forward passes: forward 1, backward 2
     survey_passes: float = 0.0  # the same of the survey
 

@@ -7,7 +7,7 @@ worker counts and devices give the same run (ALGORITHMS.md C7).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from typing import NamedTuple
 
@@ -48,6 +48,10 @@ Masks = Callable[[int, torch.Generator], dict[str, Tensor]]
 """(rows, stream) -> the dropout masks of a batch by buffer name, scaled by 1 / (1 - p)."""
 
 
+Values = Callable[[Tensor], Mapping[str, Tensor]]
+"""rows -> what goes with each of them besides, by name; a function of every row alone."""
+
+
 class Draw(NamedTuple):
     """How the batches of one piece of local work are drawn."""
 
@@ -84,27 +88,44 @@ def examples_of_pass(n: int, draw: Draw) -> int:
     return n - rest if rest < draw.least else n
 
 
-def batches(rows: Rows, budget: Budget, draw: Draw) -> Iterator[Batch]:
-    """The batches of a budget: epochs of shuffled rows, the last short batch of an epoch kept where it has ``least`` rows."""
+def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None) -> Iterator[Batch]:
+    """The batches of a budget: epochs of shuffled rows, the last short batch of an epoch kept where it has ``least`` rows.
+
+    ``values`` go along as ``extra``: computed once where rows stay as they are and all are wanted, else once an epoch.
+    """
     left = examples_of(budget, rows.n, draw.batch_size, draw.least) if rows.n else 0
     epoch = draw.first_epoch
+    once = values(rows.x) if values is not None and draw.augment == "none" and left >= rows.n else None
     while left > 0:
         take = min(left, rows.n)
         key = (draw.round, draw.client, epoch)
         order = torch.randperm(rows.n, device="cpu", generator=torch_stream(draw.seed, "shuffle", *key))[:take]
-        shuffled = rows.take(order) if draw.batch_size else rows.take(order.sort().values)
+        order = order if draw.batch_size else order.sort().values
+        shuffled = rows.take(order)
         if draw.augment == "crop_flip":
             shuffled = shuffled._replace(x=crop_flip(shuffled.x, torch_stream(draw.seed, "augment", *key), draw.fill))
         size = draw.batch_size or take
+        beside = row_values(values, once, shuffled.x, order)
+        others = {name: torch.split(x, size) for name, x in beside.items()}
         weights = repeat(None) if shuffled.weight is None else torch.split(shuffled.weight, size)
         pieces = zip(torch.split(shuffled.x, size), torch.split(shuffled.y, size), weights, strict=False)
         for number, (x, y, weight) in enumerate(pieces):
             if x.shape[0] < draw.least:
                 continue
             masks = draw.masks(x.shape[0], torch_stream(draw.seed, "dropout", *key, number)) if draw.masks else {}
-            yield Batch(x, y, weight, {name: mask.to(x.device) for name, mask in masks.items()})
+            extra = {name: mask.to(x.device) for name, mask in masks.items()}
+            yield Batch(x, y, weight, {**extra, **{name: each[number] for name, each in others.items()}})
         left -= take
         epoch += 1
+
+
+def row_values(
+    values: Values | None, once: Mapping[str, Tensor] | None, x: Tensor, order: Tensor
+) -> Mapping[str, Tensor]:
+    """What goes with an epoch's rows ``x``, which are those of ``order``."""
+    if once is not None:
+        return {name: each.index_select(0, order.to(each.device)) for name, each in once.items()}
+    return {} if values is None else values(x)
 
 
 def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), pad: int = 4) -> Tensor:

@@ -53,7 +53,9 @@ class StackedExecutor:
             return
         bench.network.module.train()
         members = [
-            Member(one.params, one.buffers, given, iter(job_batches(one)))
+            Member(
+                one.params, one.buffers, given, iter(job_batches(one, self.run_job.values(sort, given, one.buffers)))
+            )
             for one, given in zip(ready, inputs, strict=True)
         ]
         trained = train_together(programs, partial(self.run_job.step_of, sort, form_of(inputs[0])), members)
@@ -66,6 +68,8 @@ class StackedExecutor:
 
     def programs_for(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
         """The stacked programs of a sort of job by batch size; None, or none at all, where it cannot be stacked."""
+        if self.bench.algorithm.tasks[job.what].reshapes:
+            return None
         if sort not in self.programs:
             self.programs[sort] = self.derived(sort, job, ready)
         return self.programs[sort]
@@ -73,12 +77,13 @@ class StackedExecutor:
     def derived(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
         batch, bench = self.run_job.examples.get(sort), self.bench.of(job)
         task = bench.algorithm.tasks[job.what]
-        if batch is None or task.reshapes or task.options.patience is not None:
+        if batch is None or task.options.patience is not None:
             return None  # clients that stop early, each when it will, go alone
         spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(ready)
         sizes = self.run_job.derived[sort]
         try:
             with placing(bench.device):
-                return {size: derive_stacked(spec, resized(batch, size), inputs) for size in sizes}
+                apart = sort in self.run_job.rows
+                return {size: derive_stacked(spec, resized(batch, size), inputs, apart) for size in sizes}
         except NotTraceable:
             return None

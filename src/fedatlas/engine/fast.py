@@ -6,20 +6,32 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Batch, Facts, Work
+from fedatlas.data.batches import Values, examples_of
 from fedatlas.engine import optim
 from fedatlas.engine.device import placing
-from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
+from fedatlas.engine.job import (
+    Bench,
+    Job,
+    Prepared,
+    Result,
+    batch_size_of,
+    budget_of,
+    finish,
+    job_batches,
+    prepare,
+)
 from fedatlas.engine.loop import check_finite
 from fedatlas.engine.patience import watching
 from fedatlas.engine.program import StepProgram, step_for
-from fedatlas.engine.step import Form, Inputs, StepSpec, batch_arguments, form_of, fresh_memory, local_copy
+from fedatlas.engine.rowwise import RowValues
+from fedatlas.engine.step import Form, Inputs, StepSpec, batch_arguments, form_of, fresh_memory, local_copy, shapes_of
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.tree import Tree
 
@@ -27,6 +39,9 @@ WORTH = 0.1  # a batch size that takes this share of all steps gets a program of
 
 
 UNREAD = 1000  # losses that are held at most
+LONG = 200  # steps of a job from where on tensors of a new shape are worth a program
+SHAPES = 4  # of a task's tensors: how many have their programs kept
+ROOM = 1 << 26  # numbers that go with a client's rows at most
 
 
 class FastRunner:
@@ -34,22 +49,45 @@ class FastRunner:
 
     def __init__(self, bench: Bench, sizes: Iterable[int], step: str, precision: str) -> None:
         self.step, self.precision = step, precision
-        self.usual = batch_sizes(bench.local.batch_size, sizes)
+        sizes = list(sizes)
+        self.usual, self.most = batch_sizes(bench.local.batch_size, sizes), max(sizes, default=0)
+        self.numbers = count(1)
         self.sorts: dict[tuple[str, Form], str] = {}  # by kind of job, and what its message and its state hold
         self.examples: dict[str, Batch] = {}  # a batch of each sort of job, for shapes
         self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each sort that have a program
         self.steps: dict[tuple[str, int], StepProgram | TunedStep] = {}
+        self.rows: dict[str, RowValues] = {}  # of each sort whose programs take values of rows alone
 
     def sort_of(self, bench: Bench, job: Job) -> str:
         """Jobs of one sort share their programs. An objective may ask whether its state holds something yet, and branch."""
-        kind = job.kind
-        if self.step == "tuned" or bench.algorithm.tasks[job.what].reshapes:
+        kind, told = job.kind, {"message": told_to(job), "client": job.state}
+        if self.step == "tuned" or self.short(bench, job):
             return kind
-        key = kind, form_of({"message": told_to(job), "client": job.state})
+        key = kind, form_of(told)
+        if bench.algorithm.tasks[job.what].reshapes:
+            return self.shaped(kind, key[1] | shapes_of(told))
         if key not in self.sorts:
             number = 1 + sum(each == kind for each, _ in self.sorts)
             self.sorts[key] = kind if number == 1 else f"{kind} ({number})"
         return self.sorts[key]
+
+    def short(self, bench: Bench, job: Job) -> bool:
+        """Whether a job whose tensors may be of a new shape is done before a program for them would be derived."""
+        options, n = bench.algorithm.tasks[job.what].options, int(job.facts.n_k)
+        if not bench.algorithm.tasks[job.what].reshapes:
+            return False
+        size = batch_size_of(options, bench.local.batch_size, n, bench.network.least) or max(n, 1)
+        return examples_of(budget_of(job, options), n, size) < LONG * size
+
+    def shaped(self, kind: str, form: Form) -> str:
+        """The sort of jobs with tensors of these shapes; those that nobody has asked for longest are forgotten."""
+        name = self.sorts.pop((kind, form), None) or f"{kind}#{next(self.numbers)}"
+        self.sorts[kind, form] = name
+        old = [key for key, each in self.sorts.items() if each.startswith(f"{kind}#")][:-SHAPES]
+        for gone in [self.sorts.pop(key) for key in old]:
+            self.rows.pop(gone, None)
+            self.steps = {key: made for key, made in self.steps.items() if key[0] != gone}
+        return name
 
     def warm(self, bench: Bench, job: Job) -> bool:
         """Derives the programs of a task from one of its jobs; True if there was something to derive."""
@@ -63,21 +101,42 @@ class FastRunner:
         batch = next(iter(islice(job_batches(ready), 1)), None)
         if batch is None:
             return False
-        spec, inputs = spec_of(bench, job, self.precision), inputs_of(ready)
+        spec = spec_of(bench, job, self.precision)
         self.examples[sort], self.derived[sort] = batch, self.sizes(bench, job, ready)
-        reshapes = bench.algorithm.tasks[job.what].reshapes
-        why = "tensors that change their shape" if reshapes else "a rare batch size"
+        why = "few steps with tensors of a new shape" if self.short(bench, job) else "a rare batch size"
         self.steps[sort, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else why)
-        for size in sorted(self.derived[sort]):
-            with placing(bench.device):
-                self.steps[sort, size] = step_for(spec, resized(batch, size), inputs, self.step == "native")
+        with placing(bench.device):
+            self.steps |= self.derive(sort, spec, ready, batch, max(self.most, ready.rows.n))
         return True
+
+    def derive(
+        self, sort: str, spec: StepSpec, ready: Prepared, batch: Batch, most: int
+    ) -> dict[tuple[str, int], StepProgram | TunedStep]:
+        """The programs of a sort of job.
+
+        What rows alone decide is computed apart where all of them agree on it and a client of ``most`` rows has room for it.
+        """
+        inputs, native, params = inputs_of(ready), self.step == "native", ready.params if "#" in sort else None
+
+        def step(size: int, apart: bool) -> StepProgram | TunedStep:
+            return step_for(spec, resized(batch, size), inputs, native, apart, params)
+
+        sizes = self.derived[sort]
+        made = {size: step(size, True) for size in sorted(sizes) if size > 1}
+        rows = [one.rows for one in made.values() if isinstance(one, StepProgram)]
+        first = rows[0] if rows else None
+        if first is not None and all(map(first.same_as, rows)) and first.numbers * most <= ROOM:
+            self.rows[sort], self.derived[sort] = first, frozenset(made)  # a batch of one row is stepped with autograd
+        else:
+            made = {} if any(rows) else made
+            made |= {size: step(size, False) for size in sorted(sizes - made.keys())}
+        return {(sort, size): one for size, one in made.items()}
 
     def sizes(self, bench: Bench, job: Job, ready: Prepared) -> frozenset[int]:
         """Batch sizes worth a program: by all clients' rows, or by this job's where the task has rows or batches of its own."""
         task = bench.algorithm.tasks[job.what]
         options = task.options
-        if self.step == "tuned" or task.reshapes:
+        if self.step == "tuned" or self.short(bench, job):
             return frozenset()
         own = options.data == "public" or options.batch_size is not None
         return batch_sizes(ready.draw.batch_size, [ready.rows.n]) if own else self.usual
@@ -87,9 +146,15 @@ class FastRunner:
         made = self.steps.get((sort, size)) or self.steps[sort, -1]
         return made if isinstance(made, TunedStep) or made.form == form else self.steps[sort, -1]
 
+    def values(self, sort: str, inputs: Inputs, buffers: Tree) -> Values | None:
+        """What goes with the rows of a job of a sort."""
+        rows = self.rows.get(sort)
+        return None if rows is None else rows.of(inputs, buffers)
+
     def notes(self) -> list[str]:
         """What the step of each sort of job turned out to be, by batch size; rare ones last."""
-        found = sorted(self.steps.items(), key=lambda step: (step[0][0], step[0][1] < 0, step[0][1]))
+        latest = {(sort.partition("#")[0], size): made for (sort, size), made in self.steps.items()}
+        found = sorted(latest.items(), key=lambda step: (step[0][0], step[0][1] < 0, step[0][1]))
         return [
             f"{sort}, {f'batches of {size}' if size >= 0 else 'other batches'}: {made.note}"
             for (sort, size), made in found
@@ -128,7 +193,7 @@ class FastRunner:
         with (
             torch.inference_mode() if derived else nullcontext()
         ):  # once, not for every batch: entering it costs as much as a small product
-            for batch in job_batches(ready):
+            for batch in job_batches(ready, self.values(sort, inputs, buffers)):
                 size = batch.x.shape[0]
                 step = bound.get(size)
                 if step is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import SERVER, Algorithm, Batch, Budget, Facts, Local, Message, State, Transform, Update, Work
-from fedatlas.data.batches import Draw, Masks, Rows, balanced_rows, batches, parted_rows, public_rows
+from fedatlas.data.batches import Draw, Masks, Rows, Values, balanced_rows, batches, parted_rows, public_rows
 from fedatlas.engine.device import CPU, placing, without_cudnn
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
@@ -193,10 +193,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     buffers = copied(told)
     decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
     facts = facts._replace(weight_decay=decay)
-    budget = job.budget
-    if options.steps is not None or options.epochs is not None:
-        budget = Budget(options.epochs, options.steps, first_epoch=budget.first_epoch)
-    local = bench.local
+    local, budget = bench.local, budget_of(job, options)
     size = batch_size_of(options, local.batch_size, rows.n, bench.network.least)
     augment = "none" if options.targets else local.augment  # the targets are those of the rows as they are
     draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.masks, bench.fill)
@@ -212,6 +209,13 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     params, buffers = parted(params, buffers)
     lr = facts.lr * options.lr_scale if options.lr is None else options.lr
     return Prepared(message, state, rows, facts, params, buffers, budget, draw, lr, decay, held)
+
+
+def budget_of(job: Job, options: Local) -> Budget:
+    """The work a job is to do: the task's own, else as it was told."""
+    if options.steps is None and options.epochs is None:
+        return job.budget
+    return Budget(options.epochs, options.steps, first_epoch=job.budget.first_epoch)
 
 
 def batch_size_of(options: Local, usual: int, n: int, least: int = 1) -> int:
@@ -251,6 +255,6 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     return Result(job.client, sent, state, work, memory=memory)
 
 
-def job_batches(prepared: Prepared) -> Any:
-    """The batches of a prepared job."""
-    return batches(prepared.rows, prepared.budget, prepared.draw)
+def job_batches(prepared: Prepared, values: Values | None = None) -> Any:
+    """The batches of a prepared job, with values by row if the step takes any."""
+    return batches(prepared.rows, prepared.budget, prepared.draw, values)

@@ -24,6 +24,7 @@ from fedatlas.engine.model import parts_of
 from fedatlas.engine.native import NotNative, emit_native
 from fedatlas.engine.optim import Memory, Optimizer, adam_pass
 from fedatlas.engine.rewrite import rewrite
+from fedatlas.engine.rowwise import RowValues, part_rows
 from fedatlas.engine.step import (
     Form,
     Inputs,
@@ -56,7 +57,15 @@ class StepProgram:
     It holds for inputs of its own ``form`` only: an objective or a direction may do something else with others.
     """
 
-    def __init__(self, emitted: Emitted, spec: StepSpec, constants: Mapping[str, Tensor], form: Form) -> None:
+    def __init__(
+        self,
+        emitted: Emitted,
+        spec: StepSpec,
+        constants: Mapping[str, Tensor],
+        form: Form,
+        rows: RowValues | None = None,
+    ) -> None:
+        self.rows = rows
         self.emitted, self.optimizer, self.constants, self.form = emitted, spec.optimizer, dict(constants), form
         self.source, self.note = emitted.source, emitted.note
         self._bind: Callable[[Mapping[str, Any]], Step] | None = None
@@ -75,7 +84,7 @@ class StepProgram:
     def bind(
         self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None
     ) -> Step:
-        """The step of one client: ``step(x, y, row weights if any, masks in their order) -> loss``.
+        """The step of one client: ``step(x, y, row weights if any, masks in their order, `rows`' values) -> loss``.
 
         ``params`` (from `local_copy`), ``memory`` (`fresh_memory`) and ``buffers`` are written in place; steps of other
         batch shapes may share them. What does not change during the client's local work is computed here.
@@ -111,16 +120,20 @@ def loaded(source: str, code: str = "") -> Callable[[Mapping[str, Any]], Step]:
     return bind
 
 
-def derive(spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False) -> StepProgram:
+def derive(
+    spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False, apart: bool = False, params: Tree | None = None
+) -> StepProgram:
     """The program of ``spec`` for batches shaped like ``batch``; NotTraceable, with the reason, where there is none.
 
     It is run beside autograd once before it is handed out: a program that disagrees is refused. ``native``: its step in C
-    where every operator has one.
+    where every operator has one. ``apart``: what its rows alone decide becomes a graph of its own, ``rows``. ``params``:
+    what is trained, where it is not what the module holds.
     """
-    example = example_of(spec, batch, inputs)
+    example = example_of(spec, batch, inputs, params)
     flat = trace(spec, example)
     with whatever_fails("the derived step"), training(spec.module):
-        program = StepProgram(written(fuse(rewrite(flat)), native), spec, flat.constants, form_of(inputs))
+        flat, rows = parted(rewrite(flat), example, apart)
+        program = StepProgram(written(fuse(flat), native), spec, flat.constants, form_of(inputs), rows)
         check(spec, example, 1, lambda points: [outcome(program, at) for at in points])
     return program
 
@@ -138,18 +151,34 @@ def written(flat: Flat, native: bool) -> Emitted:
         return plain._replace(note=f"{plain.note}; not native: {first_line(reason)}")
 
 
-def step_for(spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False) -> StepProgram | TunedStep:
+def parted(flat: Flat, example: Example, apart: bool) -> tuple[Flat, RowValues | None]:
+    """A step without what its rows alone decide, where that is asked for, and that part, checked to go row by row."""
+    flat, rows = part_rows(flat) if apart else (flat, None)
+    if rows is not None:
+        at, other = disturbed(example), disturbed(example, 1)
+        values = rows.of(at.inputs, at.buffers)
+        both, each = values(torch.cat([at.batch.x, other.batch.x])), (values(at.batch.x), values(other.batch.x))
+        for name, x in both.items():
+            one = torch.cat([found[name] for found in each])
+            if not distance(x, one) <= _TOLERANCE["float32"] * float(one.double().norm()):
+                raise NotTraceable("values of one row depend on other rows")
+    return flat, rows
+
+
+def step_for(
+    spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False, apart: bool = False, params: Tree | None = None
+) -> StepProgram | TunedStep:
     """The derived program, or the tuned step where none can be derived; ``note`` says which, and why."""
     try:
-        return derive(spec, batch, inputs, native)
+        return derive(spec, batch, inputs, native, apart, params)
     except NotTraceable as reason:
         return TunedStep(spec, batch, str(reason))
 
 
-def example_of(spec: StepSpec, batch: Batch, inputs: Inputs) -> Example:
-    """The module's own state, laid out for a step, with the batch and the inputs given."""
-    params, buffers = parts_of(spec.module)
-    params = params.map(laid_out)
+def example_of(spec: StepSpec, batch: Batch, inputs: Inputs, params: Tree | None = None) -> Example:
+    """The module's own state (or other ``params``), laid out for a step, with the batch and the inputs given."""
+    own, buffers = parts_of(spec.module)
+    params = (own if params is None else params).map(laid_out)
     return Example(params, buffers, fresh_memory(spec.optimizer, params), inputs, batch)
 
 
@@ -216,10 +245,18 @@ def outcome(made: StepProgram | TunedStep, at: Example) -> dict[str, Tensor]:
     with made.mode():
         params, buffers = made.local_copy(at.params), at.buffers.clone()
         step = made.bind(params, None, at.inputs, buffers)
+        batch = at.batch if isinstance(made, TunedStep) else with_values(made.rows, at)
         losses = [
-            torch.as_tensor(step(*batch_arguments(at.batch)), dtype=torch.float64).reshape(1).clone() for _ in range(2)
+            torch.as_tensor(step(*batch_arguments(batch)), dtype=torch.float64).reshape(1).clone() for _ in range(2)
         ]
         return {"loss": torch.cat(losses), **dict(leaves({"params": params, "buffers": buffers}))}
+
+
+def with_values(rows: RowValues | None, at: Example) -> Batch:
+    """An example's batch with the values that go with its rows."""
+    if rows is None:
+        return at.batch
+    return at.batch._replace(extra={**at.batch.extra, **rows.of(at.inputs, at.buffers)(at.batch.x)})
 
 
 def compare(spec: StepSpec, start: Example, expected: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> None:
@@ -237,7 +274,7 @@ def compare(spec: StepSpec, start: Example, expected: Mapping[str, Tensor], got:
         room = ways[path] + (0.1 * whole if path.startswith("params/") else 0.0)
         if path in begin:
             room += 1e-4 * float(begin[path].double().nan_to_num(0.0, 0.0, 0.0).norm())
-        if not apart(got[path], expected[path]) <= tolerance * room:
+        if not distance(got[path], expected[path]) <= tolerance * room:
             raise NotTraceable(f"the derived step departs from autograd's at {path}")
 
 
@@ -249,10 +286,10 @@ def begin_of(start: Example) -> dict[str, Tensor]:
 def ways_of(start: Example, expected: Mapping[str, Tensor]) -> dict[str, float] | None:
     """How far each tensor has gone, the loss from zero; None where one has gone to no number."""
     begin = begin_of(start)
-    ways = {path: apart(x, begin.get(path, torch.zeros(()))) for path, x in expected.items()}
+    ways = {path: distance(x, begin.get(path, torch.zeros(()))) for path, x in expected.items()}
     return ways if all(map(math.isfinite, ways.values())) else None
 
 
-def apart(a: Tensor, b: Tensor) -> float:
+def distance(a: Tensor, b: Tensor) -> float:
     """The Euclidean distance; 0 between equal elements, also where a mask holds minus infinity."""
     return float((a.double() - b.double()).masked_fill(a == b, 0.0).norm())

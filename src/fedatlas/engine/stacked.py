@@ -22,9 +22,10 @@ from fedatlas.engine.emit import emit
 from fedatlas.engine.fuse import fuse
 from fedatlas.engine.graph import SILENT_WRITERS, Flat, insert, swap, value
 from fedatlas.engine.optim import Memory
-from fedatlas.engine.program import check, example_of, loaded, whatever_fails
+from fedatlas.engine.program import check, example_of, loaded, parted, whatever_fails, with_values
 from fedatlas.engine.recorder import record
 from fedatlas.engine.rewrite import rewrite
+from fedatlas.engine.rowwise import RowValues
 from fedatlas.engine.step import (
     Form,
     Inputs,
@@ -108,8 +109,11 @@ def worth_stacking(params: Mapping[str, Tensor], rows: int) -> bool:
     return sum(x.numel() for x in params.values()) * rows <= _SMALL
 
 
-def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs) -> StackedProgram:
-    """The stacked program for batches shaped like ``batch``; NotTraceable, with the reason, where there is none."""
+def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs, apart: bool = False) -> StackedProgram:
+    """The stacked program for batches shaped like ``batch``; NotTraceable, with the reason, where there is none.
+
+    ``apart``: what its rows alone decide is left to a graph of its own, as `derive` does.
+    """
     example = example_of(spec, batch, inputs)
     if spec.optimizer.name == "adam":
         raise NotTraceable("Adam's step count may differ from client to client")
@@ -119,7 +123,7 @@ def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs) -> StackedProgr
     if any(node.target in SILENT_WRITERS for node in flat.graph.nodes):
         raise NotTraceable("batch statistics are kept client by client")
     with whatever_fails("the stacked step"), training(spec.module):
-        one = rewrite(flat)
+        one, rows = parted(rewrite(flat), example, apart)
         plain_loss(one)
         made = [fuse(rewrite(stacked(one, count))) for count in _COUNTS]
         emitted = [emit(each) for each in made]
@@ -127,7 +131,7 @@ def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs) -> StackedProgr
         program = StackedProgram(
             any_count([each.source for each in emitted]), reads, spec, made[0].constants, form_of(inputs)
         )
-        verify(spec, program, example)
+        verify(spec, program, example, rows)
     return program
 
 
@@ -186,11 +190,12 @@ def at_count(piece: tuple[str, ...]) -> str:
     return f"({slope} * M + {start})" if start else f"({slope} * M)"
 
 
-def verify(spec: StepSpec, program: StackedProgram, example: Example) -> None:
+def verify(spec: StepSpec, program: StackedProgram, example: Example, rows: RowValues | None) -> None:
     """NotTraceable where the stack departs from autograd on each of its clients alone."""
 
     def together(clients: list[Example]) -> list[dict[str, Tensor]]:
-        arguments = [torch.stack(each) for each in zip(*(batch_arguments(at.batch) for at in clients), strict=True)]
+        batches = [batch_arguments(with_values(rows, at)) for at in clients]
+        arguments = [torch.stack(each) for each in zip(*batches, strict=True)]
         params = stack([local_copy(at.params) for at in clients])
         with program.mode():
             step = program.bind(params, None, [at.inputs for at in clients], stack([at.buffers for at in clients]))

@@ -89,6 +89,11 @@ def _forms(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield where, "tensor" if isinstance(item, Tensor) else "number" if is_number(item) else repr(item)
 
 
+def shapes_of(inputs: Any) -> Form:
+    """Every tensor's shape, by its path."""
+    return frozenset((path, tuple(leaf.shape)) for path, leaf in leaves(inputs) if isinstance(leaf, Tensor))
+
+
 def is_number(leaf: Any) -> bool:
     """Whether a leaf is a plain number, which a step program takes as a tensor without dimensions."""
     return isinstance(leaf, numbers.Real) and not isinstance(leaf, bool)

@@ -50,7 +50,7 @@ class TunedStep:
         spec.module.train()
 
         def step(x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
-            extra = dict(zip(self.masks, more[self.weighted :], strict=True))
+            extra = dict(zip(self.masks, more[self.weighted :], strict=False))  # behind them: values for programs
             batch = Batch(x, y, more[0] if self.weighted else None, extra)
             with torch.enable_grad(), convolutions_in(spec.precision), placing(device):
                 loss = spec.loss(weights, state, batch, inputs)

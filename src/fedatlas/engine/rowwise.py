@@ -1,0 +1,211 @@
+"""What a step computes of its rows alone, taken out of it: once for all rows of a client, not once a step.
+
+What a frozen network makes of a row stays what it is during a client's local work: MOON's two references, the layers
+that FedMA trains no longer. That part of a step's graph becomes a graph of its own, in which the number of rows is open;
+the step takes its results as further arguments, ``batch/extra/row value 1`` and so on.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule
+
+from fedatlas.engine.fuse import constants
+from fedatlas.engine.graph import Flat, Op, effect, is_op, value
+from fedatlas.engine.step import Inputs, is_number, leaves, number
+from fedatlas.engine.trace import given_as
+
+aten = torch.ops.aten
+
+_PIECE = 512  # rows at a time, so that what lies between the layers fits in memory
+
+_PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1, aten.convolution.default: 0}  # which operand holds the rows
+_SIZED = {aten.view.default, aten._unsafe_view.default, aten.expand.default}  # told the sizes of their result
+_ALONG = {  # which argument holds the dimensions that an operator works along
+    aten.sum.dim_IntList: 1,
+    aten.mean.dim: 1,
+    aten.amax.default: 1,
+    aten.linalg_vector_norm.default: 2,
+    aten._softmax.default: 1,
+    aten._log_softmax.default: 1,
+    aten.cat.default: 1,
+}
+_EACH = {  # what else does the same to every row
+    aten._to_copy.default,
+    aten.clone.default,
+    aten.max_pool2d_with_indices.default,
+    aten.avg_pool2d.default,
+}
+
+
+class RowValues(NamedTuple):
+    """A graph from rows to values by row, and the constants of a client's local work that it reads."""
+
+    module: GraphModule  # (rows, *what ``paths`` names) -> (values, ...), each (rows, ...)
+    paths: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]  # of each value of one row
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Under which the values go with a batch."""
+        return tuple(f"row value {place}" for place in range(1, len(self.shapes) + 1))
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that go with each row."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes)
+
+    def same_as(self, other: RowValues | None) -> bool:
+        """Whether another batch size left the same graph: no number in it is that of the rows."""
+        if other is None or (self.paths, self.shapes, self.module.code) != (
+            other.paths,
+            other.shapes,
+            other.module.code,
+        ):
+            return False
+        constants = dict(other.module.named_buffers())
+        return all(torch.equal(x, constants[name]) for name, x in self.module.named_buffers())
+
+    def of(self, inputs: Inputs, buffers: Mapping[str, Tensor]) -> Callable[[Tensor], dict[str, Tensor]]:
+        """rows -> the values that go with them, during the local work that has these inputs and buffers."""
+        given = dict(leaves({"inputs": inputs, "buffers": buffers}))
+        fixed = [number(x) if is_number(x) else given_as(path, x) for path in self.paths for x in [given[path]]]
+
+        @torch.inference_mode()
+        def values(x: Tensor) -> dict[str, Tensor]:
+            pieces = [self.module(piece, *fixed) for piece in torch.split(x, _PIECE)]
+            whole = [torch.cat(each) if len(each) > 1 else each[0] for each in zip(*pieces, strict=True)]
+            return dict(zip(self.names, whole, strict=True))
+
+        return values
+
+
+def part_rows(flat: Flat) -> tuple[Flat, RowValues | None]:
+    """A rewritten step without what its rows alone decide, and that part; None where it holds no product.
+
+    For two rows or more: with one, what goes along the rows looks like what is the same for all of them.
+    """
+    if value(flat.arguments["batch/x"]).shape[0] < 2:
+        return flat, None
+    x, steady, heavy = flat.arguments["batch/x"], constants(flat), set[Op]()
+    by_row = {x}
+    for node in flat.graph.nodes:
+        if node.op == "call_function" and not effect(node) and row_by_row(node, by_row, steady):
+            by_row.add(node)
+            if node.target in _PRODUCTS or heavy.intersection(node.all_input_nodes):
+                heavy.add(node)
+    cut = [node for node in flat.graph.nodes if node in heavy and is_tensor(node) and set(node.users) - by_row]
+    if not cut:
+        return flat, None
+    out = graph_of_rows(flat, cut, by_row)
+    arguments = dict(flat.arguments)
+    for node, name in zip(cut, out.names, strict=True):
+        arguments[f"batch/extra/{name}"] = taken_as_argument(node, list(arguments.values())[-1])
+    flat.graph.eliminate_dead_code(effect)
+    return flat._replace(arguments=arguments), out
+
+
+def row_by_row(node: Op, by_row: set[Op], steady: set[Op]) -> bool:
+    """Whether each row of a result comes of the same row of its operands, and of values that stay as they are."""
+    operands = node.all_input_nodes
+    rows = [a for a in operands if a in by_row]
+    if not rows or not all(a in by_row or a in steady for a in operands):
+        return False
+    target, args = node.target, node.args
+    if target is operator.getitem or target in _EACH:
+        return True
+    if target in _PRODUCTS:
+        return all((a in by_row) == (place == _PRODUCTS[target]) for place, a in enumerate(args) if is_op(a))
+    if target in _SIZED:
+        return bool(args[1][0] == value(args[0]).shape[0]) and not spreads(node)
+    if target is aten.as_strided.default:
+        return same_elements(node)
+    if target is aten.permute.default:
+        return bool(args[1][0] == 0)
+    if target in _ALONG:
+        dims = args[_ALONG[target]] if len(args) > _ALONG[target] else 0
+        depth = value(operands[0]).dim()
+        return len(rows) == len(operands) and all(d % depth for d in ([dims] if isinstance(dims, int) else dims or [0]))
+    if torch.Tag.pointwise not in getattr(target, "tags", ()) or not is_tensor(node):
+        return False
+    others = [a for a in operands if a in steady]
+    depth = value(node).dim()
+    return all(value(a).dim() == depth for a in rows) and all(
+        value(a).dim() < depth or value(a).shape[0] == 1 for a in others
+    )
+
+
+def spreads(node: Op) -> bool:
+    """Whether an operator that is told its result's sizes lets one row's numbers stand in several rows."""
+    return value(node).dim() != value(node.args[0]).dim() and value(node).numel() != value(node.args[0]).numel()
+
+
+def same_elements(node: Op) -> bool:
+    """Whether a result is its operand with other strides where they do not matter: in dimensions of size 1."""
+    a, b = value(node.args[0]), value(node)
+    return a.shape == b.shape and all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
+
+
+def is_tensor(node: Op) -> bool:
+    """Whether a node's value is one tensor."""
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def graph_of_rows(flat: Flat, cut: list[Op], by_row: set[Op]) -> RowValues:
+    """What leads to the nodes where a step is cut, for any number of rows."""
+    needed, waiting = set[Op](), list(cut)
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += node.all_input_nodes
+    graph, copies = Graph(), dict[Op, Any]()
+    read = {path: node for path, node in flat.arguments.items() if node in needed and node not in by_row}
+    for node in [flat.arguments["batch/x"], *read.values()]:
+        copies[node] = graph.placeholder(f"argument_{len(copies)}")
+    for node in flat.graph.nodes:
+        if node not in needed or node in copies:
+            continue
+        if node in by_row and node.target is aten.as_strided.default:
+            copies[node] = copies[node.args[0]]
+            continue
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in by_row and node.target in _SIZED:
+            copies[node].args = (copies[node].args[0], [-1, *node.args[1][1:]])
+    ends = [in_order(graph, copies[node], order_of(node)) for node in cut]
+    graph.output(
+        tuple(graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format}) for x in ends)
+    )
+    shapes = tuple(tuple(value(node).permute(order_of(node)).shape[1:]) for node in cut)
+    return RowValues(GraphModule(flat.constants, graph), tuple(read), shapes)
+
+
+def order_of(node: Op) -> list[int]:
+    """The dimensions of a value as they follow each other in memory, rows first: channels last where they are."""
+    strides = value(node).stride()
+    return [0, *sorted(range(1, len(strides)), key=lambda d: -strides[d])]
+
+
+def in_order(graph: Graph, x: Op, order: list[int]) -> Op:
+    """``x`` with its dimensions in another order."""
+    return x if order == sorted(order) else graph.call_function(aten.permute.default, (x, order))
+
+
+def taken_as_argument(node: Op, last: Op) -> Op:
+    """A new argument behind ``last`` in a node's place."""
+    order, graph = order_of(node), node.graph
+    with graph.inserting_after(last):
+        argument = graph.placeholder(f"{last.name}_row")
+    kept = value(node).permute(order)
+    argument.meta = {"val": torch.empty(kept.shape, dtype=kept.dtype, device="meta"), "device": node.meta["device"]}
+    with graph.inserting_before(node):
+        new = in_order(graph, argument, [order.index(d) for d in range(len(order))])
+    if new is not argument:
+        new.meta = {"val": argument.meta["val"].permute(new.args[1]), "device": node.meta["device"]}
+    node.replace_all_uses_with(new)
+    return argument

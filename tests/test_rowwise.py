@@ -1,0 +1,209 @@
+"""What a step computes of its rows alone: taken out of it, once for all rows, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, Model, State, Task
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.engine import fast
+from fedatlas.engine.crowd import StackedExecutor
+from fedatlas.engine.fast import FastRunner
+from fedatlas.engine.job import Bench
+from fedatlas.engine.loop import SerialExecutor
+from fedatlas.engine.program import StepProgram
+from fedatlas.models import MODELS
+from federation import Federation, federation, gap, play, rows
+
+PLAN = [(0, 1, 2), (1, 2, 3), (0, 1, 3)]
+SHAPES = {"mlp": (4,), "cnn1": (1, 12, 12), "lenet5": (3, 32, 32)}
+
+
+def random(*shape: int, key: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(key))
+
+
+def runs(fed: Federation, step: str = "program") -> tuple[float, FastRunner]:
+    """How far the engine ends from the oracle, and its runner."""
+    runners = []
+
+    def quick(bench: Bench) -> SerialExecutor | StackedExecutor:
+        runners.append(FastRunner(bench, [held.n for held in fed.held.values()], step, "float64"))
+        return StackedExecutor(bench, runners[0], 3) if step == "stacked" else SerialExecutor(bench, runners[0])
+
+    return gap(play(fed, PLAN, lr=0.05)[0], play(fed, PLAN, lr=0.05, make=quick)[0]), runners[0]
+
+
+def moon(model: str, **options: object) -> Federation:
+    held = {k: r._replace(x=random(r.n, *SHAPES[model], key=k)) for k, r in rows().items()}
+    return federation(ALGORITHMS["moon"](mu=5.0), held, make=partial(MODELS[model], SHAPES[model], 3), **options)  # type: ignore[arg-type]
+
+
+def products(runner: FastRunner) -> int:
+    """Matrix products and convolutions of a step."""
+    made = runner.steps["train", 4]
+    assert isinstance(made, StepProgram)
+    return sum(made.source.count(name) for name in ("mm(", "mm_(", "mm_out(", "convolution("))
+
+
+@pytest.mark.parametrize("step", ["program", "stacked"])
+@pytest.mark.parametrize("model", SHAPES)
+def test_what_frozen_networks_make_of_a_row_is_computed_once(
+    model: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MOON's two references: dense, convolutional with one and with three channels; in ragged batches, too."""
+    fed = moon(model)
+    far, runner = runs(fed, step)
+    assert far < 1e-10
+    found = runner.rows["train"]
+    assert found.shapes == ((fed.bench.network.features(fed.params, sample(fed)).shape[1],),)
+    assert {path.split("/")[1] for path in found.paths} == {"message", "client"}
+    monkeypatch.setattr(fast, "ROOM", 0)  # no memory for a row's values: they stay in the step
+    far, whole = runs(fed, step)
+    assert far < 1e-10
+    assert not whole.rows
+    assert products(whole) > products(runner)
+
+
+def sample(fed: Federation) -> Batch:
+    held = fed.held[0]
+    return Batch(held.x, held.y)
+
+
+@pytest.mark.parametrize("budget", [Budget(steps=1), Budget(steps=4), Budget(epochs=2)])
+def test_a_job_that_does_not_see_all_its_rows_computes_those_it_sees(budget: Budget) -> None:
+    fed = moon("mlp", budget=budget)
+    asked: list[int] = []
+    far, runner = runs(fed)
+    assert far < 1e-10
+    values = runner.rows["train"].of
+
+    def counted(inputs: Mapping[str, object], buffers: Mapping[str, Tensor]) -> Callable[[Tensor], dict[str, Tensor]]:
+        inner = values(inputs, buffers)
+
+        def count(x: Tensor) -> dict[str, Tensor]:
+            asked.append(len(x))
+            return inner(x)
+
+        return count
+
+    runner.rows["train"] = type("Counted", (), {"of": staticmethod(counted)})()  # type: ignore[assignment]
+    play(fed, [(1,), (1,)], make=lambda bench: SerialExecutor(bench, runner))
+    assert asked == 2 * ([4] if budget.steps == 1 else [12])
+
+
+def test_rows_that_are_cropped_anew_are_computed_anew() -> None:
+    far, runner = runs(moon("lenet5", augment="crop_flip"))
+    assert far < 1e-10
+    assert runner.rows
+
+
+def own(objective: Callable[..., Tensor]) -> Algorithm:
+    """FedAvg with another objective."""
+    plain = ALGORITHMS["fedavg"]()
+    return plain._replace(name="own", needs_features=True, tasks={"train": Task(objective=objective)})
+
+
+def beside(of_features: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """The loss, and something of the message's frozen features."""
+
+    def objective(
+        model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    ) -> Tensor:
+        z_g = model.features(message["model"], batch, frozen=True)
+        loss, z = model.loss_and_features(w, batch)
+        return loss + ((z - of_features(z_g)) ** 2).mean()
+
+    return objective
+
+
+MIXED: dict[str, Callable[[Tensor], Tensor]] = {
+    "less the batch's mean": lambda z: z - z.mean(0),
+    "in another order": lambda z: z.flip(0),
+    "sorted": lambda z: z.sort(0).values,
+    "along both": lambda z: z / z.norm(),
+    "summed along": lambda z: z.cumsum(0),
+    "by each other": lambda z: (z @ z.T).softmax(1) @ z,
+    "one row for all": lambda z: z[:1].expand(len(z), -1),
+    "wrapped around": lambda z: z.T.reshape(len(z), -1),
+    "over their number": lambda z: z / len(z),
+    "over a tensor of their number": lambda z: z * torch.tensor([1.0 / len(z)], dtype=z.dtype),
+    "times a row's place": lambda z: z * torch.arange(len(z), dtype=z.dtype)[:, None],
+}
+ALONE: dict[str, Callable[[Tensor], Tensor]] = {
+    "as they are": lambda z: z,
+    "in groups": lambda z: z.reshape(len(z), 3, 2).softmax(2).reshape(len(z), 6),
+    "turned": lambda z: z.reshape(len(z), 2, 3).permute(0, 2, 1).reshape(len(z), 6),
+    "normal": lambda z: (z - z.mean(1, keepdim=True)) / (z.norm(dim=1, keepdim=True) + 1),
+    "doubled": lambda z: torch.cat((z, 2 * z), dim=1)[:, 3:9].contiguous(),
+    "times a row of numbers": lambda z: z * torch.arange(6, dtype=z.dtype),
+}
+
+
+@pytest.mark.parametrize("how", MIXED)
+def test_what_mixes_rows_stays_in_the_step(how: str) -> None:
+    """The frozen features themselves are taken out; what becomes of them beside other rows is not."""
+    far, runner = runs(federation(own(beside(MIXED[how]))))
+    assert far < 1e-10
+    assert runner.rows["train"].shapes == ((6,),)
+
+
+def test_a_number_of_each_row_is_not_one_of_each_column() -> None:
+    """With as many rows as features, one number a row (6,) beside (6, 6) goes along the columns."""
+    far, runner = runs(federation(own(beside(lambda z: z * z.sum(1))), rows((12, 12, 12, 12)), batch_size=6))
+    assert far < 1e-10
+    assert set(runner.rows["train"].shapes) == {(6,), ()}
+
+
+@pytest.mark.parametrize("how", ["over their number", "over a tensor of their number"])
+def test_what_holds_the_number_of_rows_is_another_graph_for_each(how: str) -> None:
+    """Batches of 4 and of 3 rows, with a program for both: nothing is taken out."""
+    far, runner = runs(federation(own(beside(MIXED[how])), rows((7, 7, 7, 7))))
+    assert far < 1e-10
+    assert not runner.rows
+    assert all(isinstance(runner.steps["train", size], StepProgram) for size in (3, 4))
+    assert runs(federation(own(beside(ALONE["normal"])), rows((7, 7, 7, 7))))[1].rows
+
+
+@pytest.mark.parametrize("how", ALONE)
+def test_what_becomes_of_one_row_goes_with_it(how: str) -> None:
+    far, runner = runs(federation(own(beside(ALONE[how]))))
+    assert far < 1e-10
+    assert runner.rows["train"]
+
+
+def test_nothing_is_taken_out_of_a_step_whose_products_are_all_trained() -> None:
+    for name in ("fedavg", "fedprox", "scaffold", "feddyn", "ditto"):
+        assert not runs(federation(ALGORITHMS[name]()))[1].rows
+
+
+def test_a_norm_that_follows_the_batches_stays_in_the_step() -> None:
+    """Running statistics change with every step, and with them what the frozen network makes of a row."""
+    make = partial(MODELS["mlp"], (4,), 3, hidden=(6, 5), norm="batch")
+    held = {k: r for k, r in rows().items() if r.n % 6 != 1}  # batch norm has no variance of one row
+    far, runner = runs(federation(ALGORITHMS["moon"](mu=5.0), held, make=make, batch_size=6))
+    assert far < 1e-9
+    if "train" in runner.rows:  # up to the first norm at most
+        assert not any("running" in path for path in runner.rows["train"].paths)
+
+
+def test_frozen_layers_below_trained_ones() -> None:
+    """A head alone is trained: the step is handed what the frozen body makes of the rows."""
+
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+            self.body.requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.body(x)))
+
+    far, runner = runs(federation(ALGORITHMS["fedavg"](), make=Frozen))
+    assert far < 1e-12
+    assert runner.rows["train"].paths == ("buffers/body.weight", "buffers/body.bias")
