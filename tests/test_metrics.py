@@ -16,7 +16,6 @@ from fedatlas.experiment import config
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.setup import set_up
 from fedatlas.metrics.fairness import client_summary, drift_correlation, squared_distances
-from fedatlas.metrics.intervals import bootstrap, differences, mean_last, over_seeds
 from fedatlas.metrics.quality import (
     accuracy,
     auc,
@@ -339,81 +338,3 @@ def test_distances_in_pieces_equal_the_whole(monkeypatch):
     monkeypatch.setattr("fedatlas.metrics.fairness._COLUMNS", 7)
     assert squared_distances(rows) == pytest.approx(whole, rel=1e-12)
     assert whole[0] == pytest.approx(((rows[0] - rows[1]) ** 2).sum())
-
-
-# --- certainty --------------------------------------------------------------------------------------------------
-
-
-def test_bootstrap_of_a_share_has_the_width_theory_gives():
-    right = np.arange(400) % 4 != 0  # accuracy 3/4: sd sqrt(3/16 / 400) = 0.02165
-    found = bootstrap(lambda w: float(np.average(right, weights=w)), 400, 1, draws=2000)
-    assert found.estimate == 0.75
-    assert found.low == pytest.approx(0.75 - 1.96 * 0.02165, abs=0.006)
-    assert found.high == pytest.approx(0.75 + 1.96 * 0.02165, abs=0.006)
-    narrow = bootstrap(lambda w: float(np.average(right, weights=w)), 400, 1, draws=2000, level=0.5)
-    assert found.low < narrow.low < narrow.high < found.high
-
-
-def test_bootstrap_depends_on_seed_and_key_alone():
-    y, p, _, _ = labels(3)
-
-    def f1(w):
-        return macro_f1(class_sums(p, y, np.zeros(60), 6, w))
-
-    a = bootstrap(f1, 60, 1, "client", 4, draws=50)
-    assert a == bootstrap(f1, 60, 1, "client", 4, draws=50)
-    assert a != bootstrap(f1, 60, 1, "client", 5, draws=50)
-    assert a != bootstrap(f1, 60, 2, "client", 4, draws=50)
-    assert a.low <= a.estimate <= a.high
-
-
-def test_bootstrap_weights_are_repeated_rows():
-    # a draw that takes rows 0, 0, 2 of three is the figure of those rows: sums of weights are always n
-    seen = []
-    bootstrap(lambda w: seen.append(w) or 0.0, 3, 1, draws=20)
-    assert all(w.sum() == 3 and (w == np.round(w)).all() for w in seen)
-    assert len({tuple(w) for w in seen}) > 3
-
-
-def test_bootstrap_where_the_figure_is_not_defined():
-    y, p = np.array([0, 1]), np.array([0.2, 0.7])
-    found = bootstrap(lambda w: auc(p, y, w), 2, 1, draws=40)  # half of the draws hold one class only
-    assert (found.estimate, found.low, found.high) == (1.0, 1.0, 1.0)
-    assert bootstrap(lambda _: None, 5, 1, draws=3)[:3] == (None, None, None)
-    assert bootstrap(lambda _: 1.0, 0, 1)[:3] == (None, None, None)
-
-
-def test_spread_over_seeds_by_hand():
-    assert over_seeds([1.0, 2.0, 4.0]) == (pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3)
-    assert over_seeds([2.0, None]) == (2.0, None, 1)
-    assert over_seeds([None]) == (None, None, 0)
-
-
-@pytest.mark.parametrize(("rounds", "window"), [(0, 1), (1, 1), (20, 1), (149, 1), (150, 2), (1000, 10)])
-def test_mean_last_takes_a_hundredth_of_the_rounds(rounds, window):
-    values = [float(r) for r in range(rounds + 1)]
-    assert mean_last(values) == pytest.approx(np.mean(values[-window:]))
-
-
-def test_mean_last_skips_rounds_that_were_not_evaluated():
-    assert mean_last([0.0] * 298 + [None, 0.4, 0.6]) == pytest.approx(0.5)
-    assert mean_last([0.1, None]) is None
-
-
-def test_a_difference_is_judged_on_rows_drawn_alike_for_both() -> None:
-    """Equal to the bootstrap of the difference itself; a shift of every row has no spread at all, however much the rows have."""
-    stream = np.random.default_rng(3)
-    one, other, weight = stream.random((2, 60)), stream.random((1, 60)), stream.uniform(0.5, 2.0, 60)
-    low, high = differences(one, other, weight, 7, "gain")
-    for column in (0, 1):
-
-        def figure(counts: np.ndarray, column: int = column) -> float:
-            return float(counts * weight @ (one[column] - other[0])) / float(counts @ weight)
-
-        expected = bootstrap(figure, 60, 7, "gain")
-        assert (low[column], high[column]) == pytest.approx((expected.low, expected.high), abs=1e-12)
-    shifted = differences(one + 0.25, one, weight, 7, "gain")
-    assert shifted == pytest.approx(np.full((2, 2), 0.25), abs=1e-12)
-    roots = differences(4 * one, one, weight, 7, "gain", root=True)
-    plain = differences(one, np.zeros((1, 60)), weight, 7, "gain", root=True)
-    assert roots == pytest.approx(plain, abs=1e-12)  # 2 sqrt(m) - sqrt(m)

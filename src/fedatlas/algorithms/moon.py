@@ -28,8 +28,11 @@ from fedatlas.weighting import Weighting, weighting
 
 def contrast(z: Tensor, z_g: Tensor, z_p: Tensor, tau: float | Tensor) -> Tensor:
     """l_con of each row, (rows, h) three times -> (rows,): log(1 + e^{(cos(z, z_p) - cos(z, z_g)) / tau})."""
-    z, z_g, z_p = (torch.nn.functional.normalize(x, dim=-1, eps=1e-12) for x in (z, z_g, z_p))
-    loss: Tensor = -torch.nn.functional.logsigmoid((z * (z_g - z_p)).sum(-1) / tau)
+    between = torch.nn.functional.normalize(z_g, dim=-1) - torch.nn.functional.normalize(z_p, dim=-1)
+    length = (
+        z.square().sum(-1).clamp_min(1e-24).rsqrt()
+    )  # one over it; numbers by row where z / |z| would be by feature
+    loss: Tensor = -torch.nn.functional.logsigmoid((z * between).sum(-1) * length / tau)
     return loss
 
 

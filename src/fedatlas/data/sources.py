@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -296,20 +298,42 @@ def find_source(name: str) -> Source:
     return SOURCES[name]
 
 
+_READ: ContextVar[dict[Any, Dataset] | None] = ContextVar("read", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Inside, a run and its baselines share the data: a large table takes seconds to read."""
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
 def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> Dataset:
     """The data set of ``[data]``: loaded, split into train and test, limited; tables raw until `preprocess`.
 
     ``store``: where files are looked for; by default ``FEDATLAS_DATA``, then the user's cache folder.
     """
+    known, key = _READ.get(), (config.model_dump_json(), seed)
+    if known is None or store is not None:
+        return read_dataset(config, seed, store or Store.default())
+    if key not in known:
+        known.clear()
+        known[key] = read_dataset(config, seed, Store.default())
+    return known[key]
+
+
+def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
+    """The same, from its files."""
     source = find_source(config.name)
     by_file = isinstance(config.test, str) and config.test != "own"
     if by_file and not source.test_files:
         raise ConfigError(
             f"data.test = '{config.test}': '{config.name}' takes 'own' or a fraction; a file is for tables and files."
         )
-    request = Request(
-        store or Store.default(), seed, str(config.test) if by_file else "", drop_unusable=config.missing != "error"
-    )
+    request = Request(store, seed, str(config.test) if by_file else "", drop_unusable=config.missing != "error")
     options = config.options()
     loaded = numbered(source.load(request, **options))
     if source.test_files and isinstance(config.test, str):

@@ -41,7 +41,7 @@ WORTH = 0.1  # a batch size that takes this share of all steps gets a program of
 UNREAD = 1000  # losses that are held at most
 LONG = 200  # steps of a job from where on tensors of a new shape are worth a program
 SHAPES = 4  # of a task's tensors: how many have their programs kept
-ROOM = 1 << 26  # numbers that go with a client's rows at most
+ROOM = 1 << 25  # numbers that go with a client's rows at most
 
 
 class FastRunner:

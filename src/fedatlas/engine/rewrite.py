@@ -103,7 +103,7 @@ def drop_copy(node: Op) -> None:
         swap(node, inner)
     elif node.target is aten.t.default and inner.target is aten.t.default:
         swap(node, inner.args[0])
-    elif node.target is aten.mul.Scalar and node.args[1] == 1 and same_layout(node, inner):
+    elif node.target in {aten.mul.Scalar, aten.pow.Tensor_Scalar} and node.args[1] == 1 and same_layout(node, inner):
         swap(node, inner)
     elif node.target is aten.view.default and inner.target is aten.sum.dim_IntList and inner.args[2:] == (True,):
         x, dims = inner.args[:2]

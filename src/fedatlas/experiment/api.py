@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
+from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, DivergedError, FedatlasError
 from fedatlas.experiment.config import ExperimentConfig, override, parse, read
 from fedatlas.experiment.files import disk_error, write_json
@@ -175,6 +176,7 @@ def asked(baselines: bool | None) -> dict[str, Any]:
     return {} if baselines is None else {"baselines": baselines}
 
 
+@read_once()
 def _run_seed(experiment: Experiment, path: Path, start: Start, baselines: bool | None, progress: Progress) -> Run:
     try:
         done = run_one(

@@ -17,8 +17,9 @@ from fedatlas.engine.device import CPU, placing
 from fedatlas.engine.step import channels_last, moved
 from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.setup import Setup, judged_rows, own_rows
-from fedatlas.metrics import intervals, quality
+from fedatlas.metrics import intervals, quality, resampling
 from fedatlas.metrics.fairness import client_summary
+from fedatlas.metrics.resampling import Weighted
 
 KEPT = 20_000_000  # scores of rows that are kept with a run at most
 HELD = 8  # models whose figures are kept
@@ -221,14 +222,40 @@ class Evaluator:
 
     def interval(self, model: Trained, rows: Rows, *key: int | str) -> intervals.Interval:
         """The headline figure with its bootstrap interval over rows."""
+        return intervals.bootstrap(self._headline(model, rows), rows.n, self.setup.seed, *key)[self.headline]
+
+    def _headline(self, model: Trained, rows: Rows) -> Weighted:
         score, own = self._scored(model, rows)
+        return resampling.of_mean(self.headline, score, own, root=self.numbers)
 
-        def figure(weight: np.ndarray) -> float | None:
-            total = float(weight @ own)
-            mean = float(weight @ (own * score)) / total if total else None
-            return mean if mean is None or not self.numbers else mean**0.5
+    def _resampled(self, model: Trained, rows: Rows) -> Weighted:
+        """The figures of a model on rows that are drawn again and again."""
+        scores, d = self.scores(model, rows), self.setup.dataset
+        loss = self._mean_loss(scores, rows)
+        if self.numbers:
+            predicted, y = d.predictions(scores.predicted), d.predictions(rows.y.double())
+            return resampling.together(
+                self._headline(model, rows), resampling.of_numbers(predicted, y, rows.weight), loss
+            )
+        skip = d.ignore if d.task == "tokens" else None
+        f1 = resampling.of_classes(scores.predicted, rows.y, d.classes, rows.weight, skip)
+        parts = [self._headline(model, rows), f1, loss]
+        if scores.margin is not None:
+            p = torch.sigmoid(scores.margin)
+            parts.append(resampling.of_two_classes(scores.margin, p, rows.y, rows.weight))
+        return resampling.together(*parts)
 
-        return intervals.bootstrap(figure, rows.n, self.setup.seed, *key)
+    def _mean_loss(self, scores: Scores, rows: Rows) -> Weighted:
+        """The mean loss: of texts over the labels that count."""
+        d, losses = self.setup.dataset, scores.losses.double()
+        own = torch.ones(rows.n, dtype=torch.float64) if rows.weight is None else rows.weight.double()
+        if d.task == "tokens":
+            counted = (rows.y != d.ignore).double()
+            total = counted.sum(1)
+            return resampling.of_mean(
+                "loss", ((losses * counted).sum(1) / total.clamp(min=1)).numpy(), (own * total).numpy()
+            )
+        return resampling.of_mean("loss", losses.reshape(-1).numpy(), own.numpy())
 
     def _scored(self, model: Trained, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Per row: what the headline figure is a weighted mean of (rightness, or squared error), and its weight."""
@@ -246,8 +273,9 @@ class Evaluator:
         For two classes AUC, log-loss and calibration, too.
         """
         rows = self.rows
-        found = self.interval(model, rows, "test")
-        out: dict[str, Any] = {"interval": {self.headline: [found.low, found.high], "level": found.level}}
+        found = intervals.bootstrap(self._resampled(model, rows), rows.n, self.setup.seed, "test")
+        ends: dict[str, Any] = {name: [one.low, one.high] for name, one in found.items()}
+        out: dict[str, Any] = {"interval": {**ends, "level": found[self.headline].level}}
         scores, d = self.scores(model, rows), self.setup.dataset
         if self.numbers:
             predicted, y = d.predictions(scores.predicted), d.predictions(rows.y.double())

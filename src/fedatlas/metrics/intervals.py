@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedatlas.metrics.resampling import Weighted
 from fedatlas.rng import numpy_stream
 
 TOGETHER = 50  # draws that are in memory at once
@@ -32,32 +33,35 @@ class Spread(NamedTuple):
 
 
 def bootstrap(
-    figure: Callable[[NDArray[np.float64]], float | None],
-    rows: int,
-    seed: int,
-    *key: int | str,
-    draws: int = 1000,
-    level: float = 0.95,
-) -> Interval:
-    """Percentile interval of a figure of ``rows`` test rows (Efron 1979).
+    figures: Weighted, rows: int, seed: int, *key: int | str, draws: int = 1000, level: float = 0.95
+) -> dict[str, Interval]:
+    """Percentile intervals of figures of ``rows`` test rows (Efron 1979), all of the same draws.
 
-    ``figure`` maps row weights (rows,) to the figure: drawing rows with replacement is weighting each by how often it
-    was drawn. Rows with weights of their own multiply the two. Draws in which the figure is None (a class missing)
-    are left out. The draws come from the stream (seed, ``bootstrap``, key).
+    Drawing rows with replacement is weighting each by how often it was drawn, (draws, rows). Draws in which a figure
+    is not defined (nan: a class is missing) are left out of its interval. They come from the stream (seed,
+    ``bootstrap``, key).
     """
-    if rows == 0:
-        return Interval(None, None, None, level)
+    estimates = {name: float(x[0]) for name, x in figures(np.ones((1, rows))).items()}
+    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in estimates}
     stream = numpy_stream(seed, "bootstrap", *key)
-    found = []
-    for _ in range(draws):
-        value = figure(np.bincount(stream.integers(rows, size=rows), minlength=rows).astype(np.float64))
-        if value is not None:
-            found.append(value)
-    estimate = figure(np.ones(rows))
-    if not found:
-        return Interval(estimate, None, None, level)
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(estimate, float(low), float(high), level)
+    for start in range(0, draws if rows else 0, TOGETHER):
+        for name, x in figures(drawn(stream, rows, min(TOGETHER, draws - start))).items():
+            found[name].append(x)
+    return {name: interval(each, np.concatenate([*found[name], []]), level) for name, each in estimates.items()}
+
+
+def drawn(stream: np.random.Generator, rows: int, draws: int) -> NDArray[np.float64]:
+    """How often each row is drawn, (draws, rows): as many as there are, with replacement."""
+    many = [np.bincount(stream.integers(rows, size=rows), minlength=rows) for _ in range(draws)]
+    return np.stack(many).astype(np.float64)
+
+
+def interval(estimate: float, values: NDArray[np.float64], level: float) -> Interval:
+    """A figure with the middle of what it came out as."""
+    known = values[~np.isnan(values)]
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (np.nan, np.nan)
+    one, left, right = (None if math.isnan(x) else float(x) for x in (estimate, low, high))
+    return Interval(one, left, right, level)
 
 
 def differences(
@@ -77,10 +81,9 @@ def differences(
     """
     n, stream, found = len(weight), numpy_stream(seed, "bootstrap", *key), []
     for start in range(0, draws, TOGETHER):
-        many = range(min(TOGETHER, draws - start))
-        drawn = np.stack([np.bincount(stream.integers(n, size=n), minlength=n) for _ in many]) * weight
-        total = drawn.sum(1, keepdims=True)
-        means = [drawn @ scores.T.astype(np.float64) / np.where(total, total, np.nan) for scores in (one, other)]
+        counted = drawn(stream, n, min(TOGETHER, draws - start)) * weight
+        total = counted.sum(1, keepdims=True)
+        means = [counted @ scores.T.astype(np.float64) / np.where(total, total, np.nan) for scores in (one, other)]
         found.append(np.sqrt(means[0]) - np.sqrt(means[1]) if root else means[0] - means[1])
     ends = np.nanquantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2], axis=0)
     return np.asarray(ends, dtype=np.float64)

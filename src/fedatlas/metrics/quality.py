@@ -22,10 +22,12 @@ Floats = NDArray[np.float64]
 
 LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
 
+BINS = 10  # of a reliability diagram
 _TINY = 1e-12  # ALGORITHMS.md C15; log-loss clips probabilities to [1e-12, 1 - 1e-12]
 
 
-def _array(x: Values) -> NDArray[Any]:
+def plain_array(x: Values) -> NDArray[Any]:
+    """A tensor or an array as NumPy's, on the processor."""
     if isinstance(x, Tensor):
         x = x.detach().cpu()
         return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
@@ -33,10 +35,10 @@ def _array(x: Values) -> NDArray[Any]:
 
 
 def _float(x: Values) -> Floats:
-    return _array(x).astype(np.float64)
+    return plain_array(x).astype(np.float64)
 
 
-def _weights(weights: Values | None, like: NDArray[Any]) -> Floats:
+def row_weights(weights: Values | None, like: NDArray[Any]) -> Floats:
     """Row weights (n,) spread over a row's steps: the shape of ``like``, (n,) or (n, length)."""
     if weights is None:
         return np.ones(like.shape)
@@ -104,8 +106,8 @@ def class_sums(
 
     Targets equal to ``ignore`` count nowhere.
     """
-    y, p, losses = _array(targets), _array(predicted), _float(losses)
-    w = _weights(weights, y)
+    y, p, losses = plain_array(targets), plain_array(predicted), _float(losses)
+    w = row_weights(weights, y)
     if ignore is not None:
         kept = y != ignore
         y, p, losses, w = y[kept], p[kept], losses[kept], w[kept]
@@ -188,7 +190,7 @@ def number_sums(predicted: Values, targets: Values, losses: Values, weights: Val
     """Sums of a batch of numbers; ``predicted`` (n,) or (n, 1), the others (n,)."""
     y = _float(targets).ravel()
     error = y - _float(predicted).reshape(y.shape)
-    w = _weights(weights, y)
+    w = row_weights(weights, y)
     total = float(w.sum())
     mean = float(w @ y) / total if total else 0.0
     spread, squared, absolute, loss = (
@@ -227,7 +229,7 @@ def by_target(predicted: Values, targets: Values, weights: Values | None = None,
     Equal numbers are in one span; where there are no more than ``spans`` of them, each has its own.
     """
     y, p = _float(targets).ravel(), _float(predicted).ravel()
-    w = _weights(weights, y)
+    w = row_weights(weights, y)
     values = np.unique(y)
     edges = values if len(values) <= spans else np.unique(np.quantile(y, np.arange(1, spans + 1) / spans))
     at = np.searchsorted(edges, y)  # a number on an edge belongs to the span below
@@ -248,8 +250,8 @@ def confusion_matrix(
     predicted: Values, targets: Values, classes: int, weights: Values | None = None, ignore: int | None = None
 ) -> Floats:
     """(C, C): weight of rows of true class i (row) predicted as j (column). Matrices of batches add up."""
-    y, p = _array(targets), _array(predicted)
-    w = _weights(weights, y)
+    y, p = plain_array(targets), plain_array(predicted)
+    w = row_weights(weights, y)
     if ignore is not None:
         kept = y != ignore
         y, p, w = y[kept], p[kept], w[kept]
@@ -261,8 +263,8 @@ def auc(scores: Values, targets: Values, weights: Values | None = None) -> float
 
     The Mann-Whitney form; None where one class has no weight.
     """
-    y = _array(targets) > 0
-    w = _weights(weights, y)
+    y = one_of_two(targets)
+    w = row_weights(weights, y)
     _, group = np.unique(_float(scores), return_inverse=True)
     groups = int(group.max(initial=-1)) + 1
     positive, negative = _count(group[y], w[y], groups), _count(group[~y], w[~y], groups)
@@ -270,11 +272,21 @@ def auc(scores: Values, targets: Values, weights: Values | None = None) -> float
     return _ratio(float(positive @ (below + negative / 2)), float(positive.sum() * negative.sum()))
 
 
+def one_of_two(targets: Values) -> NDArray[np.bool_]:
+    """Whether a row is of class 1, (n,)."""
+    found: NDArray[np.bool_] = plain_array(targets) > 0
+    return found
+
+
+def clipped(probabilities: Floats) -> Floats:
+    """Probabilities whose logarithm is finite on both sides."""
+    return np.clip(probabilities, _TINY, 1 - _TINY)
+
+
 def log_loss(probabilities: Values, targets: Values, weights: Values | None = None) -> float | None:
     """Mean of -log p(true class) for two classes; ``probabilities`` (n,) of class 1."""
-    p = np.clip(_float(probabilities), _TINY, 1 - _TINY)
-    y = _array(targets) > 0
-    w = _weights(weights, y)
+    p, y = clipped(_float(probabilities)), one_of_two(targets)
+    w = row_weights(weights, y)
     return _ratio(-float(w @ np.log(np.where(y, p, 1 - p))), float(w.sum()))
 
 
@@ -295,14 +307,14 @@ class Calibration(NamedTuple):
     bins: tuple[Bin, ...]
 
 
-def calibration(probabilities: Values, targets: Values, weights: Values | None = None, bins: int = 10) -> Calibration:
+def calibration(probabilities: Values, targets: Values, weights: Values | None = None, bins: int = BINS) -> Calibration:
     """Expected calibration error and reliability bins of equal width for the probability of class 1 (two classes).
 
     Naeini, Cooper, Hauskrecht 2015, with the probability of class 1 in place of the larger one.
     """
     p = _float(probabilities)
-    y = (_array(targets) > 0).astype(np.float64)
-    w = _weights(weights, y)
+    y = one_of_two(targets).astype(np.float64)
+    w = row_weights(weights, y)
     edges = np.linspace(0, 1, bins + 1)
     at = np.searchsorted(edges[1:-1], p)  # p on an inner edge belongs to the bin below
     weight, predicted, observed = (_count(at, w * x, bins) for x in (np.ones_like(p), p, y))

@@ -12,7 +12,7 @@ from fedatlas.experiment.report.blocks import NARROW, WIDE, Block, Cell, Figure,
 from fedatlas.experiment.report.charts import Axis, Bars, Point, Series, Shaded, bars, diagonal, dots, heat
 from fedatlas.experiment.report.opening import models_used
 from fedatlas.experiment.report.source import Subject
-from fedatlas.experiment.report.words import capital, count, csv_text, number, printed, share, where
+from fedatlas.experiment.report.words import capital, count, csv_text, interval_text, number, printed, share, where
 
 CLASSES_OPEN = 24
 WIDE_FROM = 16  # classes from which a matrix takes the whole width
@@ -184,24 +184,23 @@ def _two_class(subject: Subject) -> list[Block]:
     if not found:
         return []
     positive = subject.summary["class_names"][1]
-    at = subject.at("final.two_class")
-    keys = [
-        Key(
+    at, ends = subject.at("final.two_class"), subject.summary["final"].get("interval", {})
+    means = {
+        "auc": (
             "AUC",
-            printed(found["auc"], f"{at}.auc"),
             f"chance that a row of '{positive}' gets a higher score than one of the other class; 0.5 is guessing",
         ),
-        Key(
-            "log-loss",
-            printed(found["log_loss"], f"{at}.log_loss"),
-            "mean of −log(probability given to the true class); lower is better",
-        ),
-        Key(
+        "log_loss": ("log-loss", "mean of −log(probability given to the true class); lower is better"),
+        "calibration_error": (
             "calibration error",
-            printed(found["calibration_error"], f"{at}.calibration_error"),
             "mean gap between stated probability and observed share; 0 is perfect",
         ),
-    ]
+    }
+    keys = []
+    for key, (name, meaning) in means.items():
+        span = interval_text(*ends.get(key, (None, None)))
+        note = f"{ends['level']:.0%} interval {span}; {meaning}" if span else meaning
+        keys.append(Key(name, printed(found[key], f"{at}.{key}"), note))
     return [
         Text(f"Two classes: how good the probabilities of '{positive}' are.", tone="subhead"),
         Keys(keys),

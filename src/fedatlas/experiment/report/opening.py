@@ -290,7 +290,8 @@ def _figures(subject: Subject) -> Table:
     ]
     text = csv_text(("figure", "final", "best", "best_round", *(["test"] if test else [])), table)
     flatters = "" if test else "; the best round is chosen by these rows, so that its figures are a little too good"
-    return Table("figures", f"Figures on the {where(subject.config)}{flatters}", head, rows, text)
+    below = f", below them {found['level']:.0%} bootstrap intervals" if (found := final.get("interval")) else ""
+    return Table("figures", f"Figures on the {where(subject.config)}{below}{flatters}", head, rows, text)
 
 
 def _seeds(entry: Entry) -> Table:

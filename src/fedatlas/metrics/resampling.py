@@ -1,0 +1,122 @@
+"""Figures of test rows under many weightings of them at once: what a bootstrap asks for, as a few sparse products.
+
+A `Weighted` maps how often each row was drawn, (draws, n), to each figure's values, (draws,), nan where it is not
+defined: those of `quality` for rows that are there as often as drawn, times weights of their own. Products are sparse
+ones, which one thread computes in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedatlas.metrics.quality import BINS, Floats, Values, clipped, one_of_two, plain_array, row_weights
+
+Weighted = Callable[[Floats], dict[str, Floats]]
+
+MOST = 2_000_000  # labels from where on F1 would take many seconds
+
+
+def together(*parts: Weighted) -> Weighted:
+    """The figures of all of them."""
+    return lambda drawn: {name: x for part in parts for name, x in part(drawn).items()}
+
+
+def of_mean(name: str, scores: Floats, weights: Floats, root: bool = False) -> Weighted:
+    """The weighted mean of the rows' scores (n,), or its root."""
+    sums = summed(np.stack([weights * scores, weights], axis=1))
+
+    def figures(drawn: Floats) -> dict[str, Floats]:
+        found = over(*sums(drawn).T)
+        return {name: np.sqrt(found) if root else found}
+
+    return figures
+
+
+def of_classes(
+    predicted: Values, targets: Values, classes: int, weights: Values | None = None, ignore: int | None = None
+) -> Weighted:
+    """Macro and weighted F1; of tokens (n, length), too. None of them where there are too many labels."""
+    y, p = plain_array(targets), plain_array(predicted)
+    w = row_weights(weights, y)
+    if y.size > MOST:
+        return lambda drawn: {}
+    row = np.broadcast_to(np.arange(len(y)).reshape(-1, *[1] * (y.ndim - 1)), y.shape)
+    kept = np.ones(y.shape, dtype=bool) if ignore is None else y != ignore
+    y, p, w, row = (x[kept] for x in (y, p, w, row))
+    right = y == p
+    at = np.concatenate([y, classes + p, 2 * classes + y[right]])
+    rows = np.concatenate([row, row, row[right]])
+    sums = csr_array((np.concatenate([w, w, w[right]]), (rows, at)), shape=(len(plain_array(targets)), 3 * classes))
+
+    def figures(drawn: Floats) -> dict[str, Floats]:
+        true, said, hits = np.split((sums.T @ drawn.T).T, 3, axis=1)
+        f1, there = over(2 * hits, true + said), true + said > 0
+        known = np.where(there, f1, 0.0)
+        return {
+            "macro_f1": over(known.sum(1), there.sum(1).astype(np.float64)),
+            "weighted_f1": over((known * true).sum(1), true.sum(1)),
+        }
+
+    return figures
+
+
+def of_numbers(predicted: Values, targets: Values, weights: Values | None = None) -> Weighted:
+    """Mean absolute error in the target's unit, and R^2. The root mean squared error is `of_mean`'s."""
+    y = plain_array(targets).astype(np.float64).ravel()
+    error = y - plain_array(predicted).astype(np.float64).reshape(y.shape)
+    w, centred = row_weights(weights, y), y - (y.mean() if len(y) else 0.0)
+    sums = summed(np.stack([w, w * centred, w * centred**2, w * error**2, w * np.abs(error)], axis=1))
+
+    def figures(drawn: Floats) -> dict[str, Floats]:
+        total, first, second, squared, absolute = sums(drawn).T
+        spread = second - first * over(first, total)
+        return {
+            "mae": over(absolute, total),
+            "r2": 1 - over(squared, np.where(spread > 1e-12 * second, spread, 0.0)),
+        }
+
+    return figures
+
+
+def of_two_classes(margin: Values, probabilities: Values, targets: Values, weights: Values | None = None) -> Weighted:
+    """AUC by scores (n,), log-loss and expected calibration error by the probability of class 1, (n,)."""
+    score, p, y = plain_array(margin), plain_array(probabilities).astype(np.float64), one_of_two(targets)
+    w = row_weights(weights, y)
+    order = np.argsort(score, kind="stable")
+    starts = np.flatnonzero(np.diff(score[order], prepend=np.nan) != 0)  # of equal scores
+    at = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p)
+    losses = -np.log(np.where(y, clipped(p), 1 - clipped(p)))
+    gaps = np.zeros((len(y), BINS + 2))
+    gaps[np.arange(len(y)), at] = w * (y - p)
+    gaps[:, BINS:] = np.stack([w * losses, w], axis=1)
+    sums = summed(gaps)
+
+    def figures(drawn: Floats) -> dict[str, Floats]:
+        ranked = (drawn * w)[:, order]
+        positive, negative = (np.add.reduceat(ranked * side[order], starts, axis=1) for side in (y, ~y))
+        below = np.cumsum(negative, axis=1) - negative
+        found = sums(drawn)
+        return {
+            "auc": over((positive * (below + negative / 2)).sum(1), positive.sum(1) * negative.sum(1)),
+            "log_loss": over(found[:, BINS], found[:, BINS + 1]),
+            "calibration_error": over(np.abs(found[:, :BINS]).sum(1), found[:, BINS + 1]),
+        }
+
+    return figures
+
+
+def summed(columns: Floats) -> Callable[[Floats], Floats]:
+    """(draws, n) -> (draws, columns): the sums of ``columns`` (n, columns) over the rows drawn."""
+    held = csr_array(columns)
+    return lambda drawn: np.asarray((held.T @ drawn.T).T)
+
+
+def over(a: NDArray[Any], b: NDArray[Any]) -> Floats:
+    """a / b, nan where b is 0."""
+    out: Floats = np.divide(a, b, out=np.full(np.shape(a), np.nan), where=b > 0)
+    return out
