@@ -32,7 +32,7 @@ from fedatlas.experiment.reproduce.gates import Part
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import Setup, set_up
-from fedatlas.terminal import Lively
+from fedatlas.terminal import Lively, Plain
 from federation import federation, gap, play
 
 FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200")
@@ -158,6 +158,30 @@ def test_a_run_gives_torch_its_threads_back_and_says_what_its_steps_were(tmp_pat
 def test_a_stack_has_no_workers() -> None:
     with pytest.raises(ConfigError, match=r"engine.workers = 2: a stack is the work of one process"):
         config.read(None, ["engine.plan=stacked", "engine.workers=2"])
+
+
+class Branching(nn.Module):
+    """Asks for a number of its rows, which no program can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return self.head(x if float(x.sum()) > 0 else -x)
+
+
+@pytest.mark.parametrize("module", [Branching(), None])
+def test_a_network_that_no_program_fits_is_said_to_be_slower(
+    module: nn.Module | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan is chosen before a step is derived: where that fails, the end says so, and why."""
+    run(Experiment(config.read(None, FEW), module), out=tmp_path / "run", baselines=False, progress=Plain())
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("Local steps went by autograd, which is slower than a derived step: a value decides" in said) == bool(
+        module
+    )
 
 
 def test_the_terminal_is_given_back_however_a_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:

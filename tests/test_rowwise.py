@@ -207,3 +207,12 @@ def test_frozen_layers_below_trained_ones() -> None:
     far, runner = runs(federation(ALGORITHMS["fedavg"](), make=Frozen))
     assert far < 1e-12
     assert runner.rows["train"].paths == ("buffers/body.weight", "buffers/body.bias")
+
+
+def test_a_part_that_fails_its_check_leaves_the_program_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator that is wrongly taken to go row by row is found on other rows, and costs nobody the program."""
+    monkeypatch.setattr("fedatlas.engine.rowwise._EACH", {torch.ops.aten.flip.default, torch.ops.aten.sort.default})
+    far, runner = runs(federation(own(beside(MIXED["in another order"]))))
+    assert far < 1e-10
+    assert not runner.rows
+    assert isinstance(runner.steps["train", 4], StepProgram)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from fedatlas.engine.executors import Plan
+from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.experiment.report.words import bytes_text, count, facts_text, seconds_text
 from fedatlas.experiment.run import Row, Silent
 from fedatlas.experiment.setup import Setup
@@ -99,6 +100,10 @@ class Watcher:
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
         """A short table and where the report is."""
+        if why := not_derived(summary):
+            self.out.print(
+                f"[yellow]Local steps went by autograd, which is slower than a derived step: {escape(why)}.[/]"
+            )
         self.out.print(end_table(summary))
         report = folder / "report.html"
         self.out.print(f"Report: {report if report.exists() else folder}")
@@ -225,6 +230,12 @@ def watcher(quiet: bool) -> Any:
     if quiet:
         return Silent()
     return Lively() if sys.stderr.isatty() else Plain()
+
+
+def not_derived(summary: Mapping[str, Any]) -> str:
+    """Why no step program could be derived where one was wanted; nothing where there is one."""
+    found = [note.partition("tuned step: ")[2] for note in summary.get("plan", {}).get("steps", ())]
+    return next((why for why in found if why and why not in {ASKED, RARE, FEW}), "")
 
 
 def end_table(summary: Mapping[str, Any]) -> Table:

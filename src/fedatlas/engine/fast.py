@@ -35,6 +35,9 @@ from fedatlas.engine.step import Form, Inputs, StepSpec, batch_arguments, form_o
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.tree import Tree
 
+ASKED, RARE, FEW = "asked for", "a rare batch size", "few steps with tensors of a new shape"
+"""Why a step is the tuned one although a program could be derived."""
+
 WORTH = 0.1  # a batch size that takes this share of all steps gets a program of its own; rarer ones take the tuned step
 
 
@@ -103,8 +106,8 @@ class FastRunner:
             return False
         spec = spec_of(bench, job, self.precision)
         self.examples[sort], self.derived[sort] = batch, self.sizes(bench, job, ready)
-        why = "few steps with tensors of a new shape" if self.short(bench, job) else "a rare batch size"
-        self.steps[sort, -1] = TunedStep(spec, batch, "asked for" if self.step == "tuned" else why)
+        why = ASKED if self.step == "tuned" else FEW if self.short(bench, job) else RARE
+        self.steps[sort, -1] = TunedStep(spec, batch, why)
         with placing(bench.device):
             self.steps |= self.derive(sort, spec, ready, batch, max(self.most, ready.rows.n))
         return True

@@ -131,10 +131,15 @@ def derive(
     """
     example = example_of(spec, batch, inputs, params)
     flat = trace(spec, example)
-    with whatever_fails("the derived step"), training(spec.module):
-        flat, rows = parted(rewrite(flat), example, apart)
-        program = StepProgram(written(fuse(flat), native), spec, flat.constants, form_of(inputs), rows)
-        check(spec, example, 1, lambda points: [outcome(program, at) for at in points])
+    try:
+        with whatever_fails("the derived step"), training(spec.module):
+            flat, rows = parted(rewrite(flat), example, apart)
+            program = StepProgram(written(fuse(flat), native), spec, flat.constants, form_of(inputs), rows)
+            check(spec, example, 1, lambda points: [outcome(program, at) for at in points])
+    except NotTraceable:
+        if apart:  # whole, it may be one
+            return derive(spec, batch, inputs, native, params=params)
+        raise
     return program
 
 
