@@ -109,9 +109,12 @@ def slower(model: str) -> Gate:
     def check(parts: Outcomes) -> Verdict:
         spread, mean = ([figure(parts[name]) for name in names] for figure in (jumps, area))
         late = [jumps(parts[name], CLIMBED) for name in names]
+        later = f" (from round {CLIMBED} on {100 * late[0]:.2f} | {100 * late[1]:.2f})" * (
+            not any(map(math.isnan, late))
+        )
         text = (
-            f"sd of steps {100 * spread[0]:.2f} | {100 * spread[1]:.2f} points (from round {CLIMBED} on {100 * late[0]:.2f} | "
-            f"{100 * late[1]:.2f}), mean accuracy {percent(mean[0])} | {percent(mean[1])}"
+            f"sd of steps {100 * spread[0]:.2f} | {100 * spread[1]:.2f} points{later}, "
+            f"mean accuracy {percent(mean[0])} | {percent(mean[1])}"
         )
         return Verdict(text, spread[1] > spread[0] and mean[1] < mean[0])
 
