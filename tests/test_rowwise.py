@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, Model, State, Task
+from fedatlas.algorithm import Algorithm, Batch, Budget, Data, Facts, Message, Model, State, Task, Update, Work
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine import fast
 from fedatlas.engine.crowd import StackedExecutor
@@ -18,10 +18,19 @@ from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.program import StepProgram
 from fedatlas.models import MODELS
+from fedatlas.tree import Tree
 from federation import Federation, federation, gap, play, rows
 
+pytestmark = pytest.mark.usefixtures("small_networks_too")
+EVEN = (6, 12, 10, 22, 7)  # no batch of 4 is left with a single row
 PLAN = [(0, 1, 2), (1, 2, 3), (0, 1, 3)]
 SHAPES = {"mlp": (4,), "cnn1": (1, 12, 12), "lenet5": (3, 32, 32)}
+
+
+@pytest.fixture
+def small_networks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever little a part computes."""
+    monkeypatch.setattr("fedatlas.engine.rowwise._LEAST", 0)
 
 
 def random(*shape: int, key: int = 0) -> Tensor:
@@ -40,7 +49,7 @@ def runs(fed: Federation, step: str = "program") -> tuple[float, FastRunner]:
 
 
 def moon(model: str, **options: object) -> Federation:
-    held = {k: r._replace(x=random(r.n, *SHAPES[model], key=k)) for k, r in rows().items()}
+    held = {k: r._replace(x=random(r.n, *SHAPES[model], key=k)) for k, r in rows(EVEN).items()}
     return federation(ALGORITHMS["moon"](mu=5.0), held, make=partial(MODELS[model], SHAPES[model], 3), **options)  # type: ignore[arg-type]
 
 
@@ -130,6 +139,9 @@ MIXED: dict[str, Callable[[Tensor], Tensor]] = {
     "summed along": lambda z: z.cumsum(0),
     "by each other": lambda z: (z @ z.T).softmax(1) @ z,
     "one row for all": lambda z: z[:1].expand(len(z), -1),
+    "added to others": lambda z: torch.addmm(
+        torch.arange(6.0 * len(z), dtype=z.dtype).reshape(-1, 6), z, torch.eye(6, dtype=z.dtype)
+    ),
     "wrapped around": lambda z: z.T.reshape(len(z), -1),
     "over their number": lambda z: z / len(z),
     "over a tensor of their number": lambda z: z * torch.tensor([1.0 / len(z)], dtype=z.dtype),
@@ -139,16 +151,17 @@ ALONE: dict[str, Callable[[Tensor], Tensor]] = {
     "as they are": lambda z: z,
     "in groups": lambda z: z.reshape(len(z), 3, 2).softmax(2).reshape(len(z), 6),
     "turned": lambda z: z.reshape(len(z), 2, 3).permute(0, 2, 1).reshape(len(z), 6),
+    "sized anew": lambda z: z.view(len(z), -1).reshape(-1, 6).view(len(z), 2, -1).flatten(1),
     "normal": lambda z: (z - z.mean(1, keepdim=True)) / (z.norm(dim=1, keepdim=True) + 1),
     "doubled": lambda z: torch.cat((z, 2 * z), dim=1)[:, 3:9].contiguous(),
     "times a row of numbers": lambda z: z * torch.arange(6, dtype=z.dtype),
 }
 
 
-@pytest.mark.parametrize("how", MIXED)
+@pytest.mark.parametrize("how", [how for how in MIXED if not how.startswith("over")])
 def test_what_mixes_rows_stays_in_the_step(how: str) -> None:
     """The frozen features themselves are taken out; what becomes of them beside other rows is not."""
-    far, runner = runs(federation(own(beside(MIXED[how]))))
+    far, runner = runs(federation(own(beside(MIXED[how])), rows(EVEN)))
     assert far < 1e-10
     assert runner.rows["train"].shapes == ((6,),)
 
@@ -172,7 +185,7 @@ def test_what_holds_the_number_of_rows_is_another_graph_for_each(how: str) -> No
 
 @pytest.mark.parametrize("how", ALONE)
 def test_what_becomes_of_one_row_goes_with_it(how: str) -> None:
-    far, runner = runs(federation(own(beside(ALONE[how]))))
+    far, runner = runs(federation(own(beside(ALONE[how])), rows(EVEN)))
     assert far < 1e-10
     assert runner.rows["train"]
 
@@ -185,7 +198,7 @@ def test_nothing_is_taken_out_of_a_step_whose_products_are_all_trained() -> None
 def test_a_norm_that_follows_the_batches_stays_in_the_step() -> None:
     """Running statistics change with every step, and with them what the frozen network makes of a row."""
     make = partial(MODELS["mlp"], (4,), 3, hidden=(6, 5), norm="batch")
-    held = {k: r for k, r in rows().items() if r.n % 6 != 1}  # batch norm has no variance of one row
+    held = {k: r for k, r in rows(EVEN).items() if r.n % 6 != 1}  # batch norm has no variance of one row
     far, runner = runs(federation(ALGORITHMS["moon"](mu=5.0), held, make=make, batch_size=6))
     assert far < 1e-9
     if "train" in runner.rows:  # up to the first norm at most
@@ -204,7 +217,7 @@ def test_frozen_layers_below_trained_ones() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(torch.tanh(self.body(x)))
 
-    far, runner = runs(federation(ALGORITHMS["fedavg"](), make=Frozen))
+    far, runner = runs(federation(ALGORITHMS["fedavg"](), rows(EVEN), make=Frozen))
     assert far < 1e-12
     assert runner.rows["train"].paths == ("buffers/body.weight", "buffers/body.bias")
 
@@ -212,7 +225,66 @@ def test_frozen_layers_below_trained_ones() -> None:
 def test_a_part_that_fails_its_check_leaves_the_program_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator that is wrongly taken to go row by row is found on other rows, and costs nobody the program."""
     monkeypatch.setattr("fedatlas.engine.rowwise._EACH", {torch.ops.aten.flip.default, torch.ops.aten.sort.default})
-    far, runner = runs(federation(own(beside(MIXED["in another order"]))))
+    far, runner = runs(federation(own(beside(MIXED["in another order"])), rows(EVEN)))
     assert far < 1e-10
     assert not runner.rows
     assert isinstance(runner.steps["train", 4], StepProgram)
+
+
+def test_where_batches_of_one_row_are_common_the_step_stays_whole() -> None:
+    """With one row, what goes along the rows looks like what is the same for all of them."""
+    far, runner = runs(federation(ALGORITHMS["moon"](mu=5.0), rows((5, 9, 5, 9))))
+    assert far < 1e-10
+    assert not runner.rows
+    assert all(isinstance(runner.steps["train", size], StepProgram) for size in (1, 4))
+
+
+def test_a_part_that_gives_more_than_it_computes_stays_in_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight multiplications a number: fetching them would take as long."""
+    monkeypatch.setattr("fedatlas.engine.rowwise._LEAST", 9)
+    assert not runs(federation(ALGORITHMS["moon"](mu=5.0), rows(EVEN)))[1].rows
+    monkeypatch.setattr("fedatlas.engine.rowwise._LEAST", 8)
+    assert runs(federation(ALGORITHMS["moon"](mu=5.0), rows(EVEN)))[1].rows
+
+
+@pytest.mark.parametrize("step", ["program", "stacked"])
+def test_clients_whose_survey_says_other_things_take_the_tuned_step(step: str) -> None:
+    """Some bring a teacher of their own, some none: a program, and values by row, are for the first sort alone."""
+
+    def survey(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Tensor]:
+        return {"teacher": torch.full((6, 4), 0.1, dtype=torch.float64)} if data.n % 4 else {}
+
+    def objective(
+        model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    ) -> Tensor:
+        loss, z = model.loss_and_features(w, batch)
+        return loss + ((z - batch.x @ facts.survey["teacher"].T) ** 2).mean() if "teacher" in facts.survey else loss
+
+    algorithm = own(objective)
+    task = algorithm.tasks["train"]._replace(survey=survey)
+    far, runner = runs(federation(algorithm._replace(tasks={"train": task}), rows(EVEN)), step)
+    assert far < 1e-10
+    assert runner.rows
+
+
+def test_a_start_that_cuts_the_model_by_a_clients_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes that message and state do not show: whose they are not takes the tuned step."""
+    monkeypatch.setattr(fast, "LONG", 0)
+
+    def start(message: Message, client: State, facts: Facts) -> Tree:
+        width = 3 if facts.n_k > 11 else 6
+        model = message["model"]
+        cut = {"hidden.weight": model["hidden.weight"][:width], "hidden.bias": model["hidden.bias"][:width]}
+        return Tree({**model, **cut, "head.weight": model["head.weight"][:, :width]})
+
+    def finish(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        whole = message["model"].map(torch.clone)
+        for name, x in w.items():
+            whole[name][tuple(slice(n) for n in x.shape)] = x
+        return {"model": whole}, {}
+
+    plain = ALGORITHMS["fedavg"]()
+    task = plain.tasks["train"]._replace(start=start, finish=finish, reshapes=True)
+    far, runner = runs(federation(plain._replace(name="own", tasks={"train": task}), rows(EVEN)))
+    assert far < 1e-12
+    assert any("operators" in note for note in runner.notes())

@@ -29,10 +29,8 @@ from fedatlas.weighting import Weighting, weighting
 def contrast(z: Tensor, z_g: Tensor, z_p: Tensor, tau: float | Tensor) -> Tensor:
     """l_con of each row, (rows, h) three times -> (rows,): log(1 + e^{(cos(z, z_p) - cos(z, z_g)) / tau})."""
     between = torch.nn.functional.normalize(z_g, dim=-1) - torch.nn.functional.normalize(z_p, dim=-1)
-    length = (
-        z.square().sum(-1).clamp_min(1e-24).rsqrt()
-    )  # one over it; numbers by row where z / |z| would be by feature
-    loss: Tensor = -torch.nn.functional.logsigmoid((z * between).sum(-1) * length / tau)
+    length = (z * z).sum(-1).clamp_min(1e-24).sqrt()  # a number a row, where z / |z| would be one for each feature
+    loss: Tensor = -torch.nn.functional.logsigmoid((z * between).sum(-1) / length / tau)
     return loss
 
 

@@ -117,6 +117,7 @@ def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None
             yield Batch(x, y, weight, {**extra, **{name: each[number] for name, each in others.items()}})
         left -= take
         epoch += 1
+        del beside, others  # before the next are gathered
 
 
 def row_values(

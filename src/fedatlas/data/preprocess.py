@@ -278,6 +278,7 @@ def _table(
         rules = _with_constants(rules, numeric, mean.tolist(), sd.tolist())
     fills = missing == "median"
     train = encode(x_train, rules, fills)
+    train = train.clone() if train is x_train else train
     for k, own in enumerate(constants):  # only scale = "client" has constants
         if not own:
             continue

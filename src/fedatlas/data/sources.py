@@ -320,7 +320,8 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
     if known is None or store is not None:
         return read_dataset(config, seed, store or Store.default())
     if key not in known:
-        known.clear()
+        if len(known) > 1:  # a set and the one its public rows are from
+            known.clear()
         known[key] = read_dataset(config, seed, Store.default())
     return known[key]
 

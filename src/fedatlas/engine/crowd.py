@@ -12,7 +12,7 @@ from fedatlas.engine.fast import FastRunner, inputs_of, resized, spec_of
 from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
 from fedatlas.engine.loop import check_finite
 from fedatlas.engine.stacked import StackedProgram, derive_stacked
-from fedatlas.engine.step import NotTraceable, form_of
+from fedatlas.engine.step import NotTraceable
 from fedatlas.engine.together import Member, train_together
 
 
@@ -58,7 +58,7 @@ class StackedExecutor:
             )
             for one, given in zip(ready, inputs, strict=True)
         ]
-        trained = train_together(programs, partial(self.run_job.step_of, sort, form_of(inputs[0])), members)
+        trained = train_together(programs, partial(self.run_job.step_of, sort, True), members)
         for job, one, done in zip(jobs, ready, trained, strict=True):
             loss = done.loss / done.examples if done.examples else float("nan")
             work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)

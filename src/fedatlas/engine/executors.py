@@ -51,7 +51,9 @@ def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int]) -> Executor:
     if plan.engine == "loop":
         return SerialExecutor(bench)
     keep_freed_memory()
-    runner = FastRunner(bench, sizes, plan.step, plan.precision)
+    sizes = list(sizes)
+    together = max(min(plan.chunk, len(sizes)), 1) if plan.step == "stacked" else 1
+    runner = FastRunner(bench, sizes, plan.step, plan.precision, together)
     if plan.step == "stacked":
         return StackedExecutor(bench, runner, plan.chunk)
     if plan.workers > 1:

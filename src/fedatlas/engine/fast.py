@@ -43,15 +43,17 @@ WORTH = 0.1  # a batch size that takes this share of all steps gets a program of
 
 UNREAD = 1000  # losses that are held at most
 LONG = 200  # steps of a job from where on tensors of a new shape are worth a program
-SHAPES = 4  # of a task's tensors: how many have their programs kept
+SHAPES = 32  # of a task's tensors: how many have their programs kept
+SHAPED = "\0"  # between the name of such a task and the number of its shapes
 ROOM = 1 << 25  # numbers that go with a client's rows at most
 
 
 class FastRunner:
     """Runs jobs by programs, one for each kind of job and batch size; made before the workers are forked: all share them."""
 
-    def __init__(self, bench: Bench, sizes: Iterable[int], step: str, precision: str) -> None:
+    def __init__(self, bench: Bench, sizes: Iterable[int], step: str, precision: str, together: int = 1) -> None:
         self.step, self.precision = step, precision
+        self.room = ROOM // together  # clients whose rows are held at once
         sizes = list(sizes)
         self.usual, self.most = batch_sizes(bench.local.batch_size, sizes), max(sizes, default=0)
         self.numbers = count(1)
@@ -84,11 +86,12 @@ class FastRunner:
 
     def shaped(self, kind: str, form: Form) -> str:
         """The sort of jobs with tensors of these shapes; those that nobody has asked for longest are forgotten."""
-        name = self.sorts.pop((kind, form), None) or f"{kind}#{next(self.numbers)}"
+        name = self.sorts.pop((kind, form), None) or f"{kind}{SHAPED}{next(self.numbers)}"
         self.sorts[kind, form] = name
-        old = [key for key, each in self.sorts.items() if each.startswith(f"{kind}#")][:-SHAPES]
+        old = [key for key, each in self.sorts.items() if each.startswith(kind + SHAPED)][:-SHAPES]
         for gone in [self.sorts.pop(key) for key in old]:
-            self.rows.pop(gone, None)
+            for kept in (self.rows, self.examples, self.derived):
+                kept.pop(gone, None)
             self.steps = {key: made for key, made in self.steps.items() if key[0] != gone}
         return name
 
@@ -119,17 +122,17 @@ class FastRunner:
 
         What rows alone decide is computed apart where all of them agree on it and a client of ``most`` rows has room for it.
         """
-        inputs, native, params = inputs_of(ready), self.step == "native", ready.params if "#" in sort else None
+        inputs, native, params = inputs_of(ready), self.step == "native", ready.params if SHAPED in sort else None
 
         def step(size: int, apart: bool) -> StepProgram | TunedStep:
             return step_for(spec, resized(batch, size), inputs, native, apart, params)
 
         sizes = self.derived[sort]
-        made = {size: step(size, True) for size in sorted(sizes) if size > 1}
+        made = {} if 1 in sizes else {size: step(size, True) for size in sorted(sizes)}  # of one row nothing is parted
         rows = [one.rows for one in made.values() if isinstance(one, StepProgram)]
         first = rows[0] if rows else None
-        if first is not None and all(map(first.same_as, rows)) and first.numbers * most <= ROOM:
-            self.rows[sort], self.derived[sort] = first, frozenset(made)  # a batch of one row is stepped with autograd
+        if first is not None and all(map(first.same_as, rows)) and first.numbers * most <= self.room:
+            self.rows[sort] = first
         else:
             made = {} if any(rows) else made
             made |= {size: step(size, False) for size in sorted(sizes - made.keys())}
@@ -144,10 +147,14 @@ class FastRunner:
         own = options.data == "public" or options.batch_size is not None
         return batch_sizes(ready.draw.batch_size, [ready.rows.n]) if own else self.usual
 
-    def step_of(self, sort: str, form: Form, size: int) -> StepProgram | TunedStep:
-        """The step of a sort of job for a batch size; where even its inputs are others (``form``), the tuned one."""
-        made = self.steps.get((sort, size)) or self.steps[sort, -1]
-        return made if isinstance(made, TunedStep) or made.form == form else self.steps[sort, -1]
+    def step_of(self, sort: str, own: bool, size: int) -> StepProgram | TunedStep:
+        """The step of a sort of job for a batch size; the tuned one where the sort's programs are not its ``own``."""
+        return (self.steps.get((sort, size)) if own else None) or self.steps[sort, -1]
+
+    def owns(self, sort: str, params: Tree, inputs: Inputs) -> bool:
+        """Whether the programs of its sort hold for a job: what it starts from and what it surveyed may differ."""
+        made = [one for (each, _), one in self.steps.items() if each == sort and isinstance(one, StepProgram)]
+        return all(one.takes(params, inputs) for one in made[:1])
 
     def values(self, sort: str, inputs: Inputs, buffers: Tree) -> Values | None:
         """What goes with the rows of a job of a sort."""
@@ -156,7 +163,7 @@ class FastRunner:
 
     def notes(self) -> list[str]:
         """What the step of each sort of job turned out to be, by batch size; rare ones last."""
-        latest = {(sort.partition("#")[0], size): made for (sort, size), made in self.steps.items()}
+        latest = {(sort.partition(SHAPED)[0], size): made for (sort, size), made in self.steps.items()}
         found = sorted(latest.items(), key=lambda step: (step[0][0], step[0][1] < 0, step[0][1]))
         return [
             f"{sort}, {f'batches of {size}' if size >= 0 else 'other batches'}: {made.note}"
@@ -178,7 +185,8 @@ class FastRunner:
     def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, Work]:
         """All steps of a job: (params, buffers, work)."""
         inputs, watch = inputs_of(ready), watching(bench, job, ready)
-        sort, form = self.sort_of(bench, job), form_of(inputs)
+        sort = self.sort_of(bench, job)
+        own = self.owns(sort, ready.params, inputs)
         buffers, steps, examples, loss_sum = ready.buffers, 0, 0, 0.0
         unread: list[tuple[Tensor, int]] = []  # losses, with their rows: to read one is to wait for the device
 
@@ -196,11 +204,11 @@ class FastRunner:
         with (
             torch.inference_mode() if derived else nullcontext()
         ):  # once, not for every batch: entering it costs as much as a small product
-            for batch in job_batches(ready, self.values(sort, inputs, buffers)):
+            for batch in job_batches(ready, self.values(sort, inputs, buffers) if own else None):
                 size = batch.x.shape[0]
                 step = bound.get(size)
                 if step is None:
-                    made = self.step_of(sort, form, size)
+                    made = self.step_of(sort, own, size)
                     step = bound[size] = bind(made, params, memory, inputs, buffers)
                 loss = step(*batch_arguments(batch))
                 steps, examples = steps + 1, examples + size

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedatlas.engine.emit import Emitted, Emitter, only_loss
 from fedatlas.engine.graph import Flat, Op, is_op, is_view, value
@@ -159,6 +160,8 @@ class _Native(Emitter):
                 self.elements(node, node, "log_sigmoid_forward", pair.args)
         elif node.target is operator.getitem and only_loss(pair):
             self.loss(node, *pair.args)
+        elif not isinstance(node.meta.get("val"), Tensor):
+            raise NotNative(f"{node.target} has several results")
         elif value(node).dim() == 0:
             self.number_of(node)
         elif is_view(node):

@@ -73,6 +73,15 @@ class StepProgram:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bind": None}
 
+    def takes(self, params: Tree, inputs: Inputs) -> bool:
+        """Whether parameters and inputs have the form and the shapes that it was derived for."""
+        if form_of(inputs) != self.form:
+            return False
+        given = dict(leaves({"params": params, "inputs": inputs}))
+        wanted = {path: shape for path, (shape, _) in self.emitted.reads.items()}
+        wanted |= dict(zip(self.rows.paths, self.rows.reads, strict=True)) if self.rows else {}
+        return all(getattr(given[path], "shape", ()) == shape for path, shape in wanted.items() if path in given)
+
     def mode(self) -> AbstractContextManager[Any]:
         """Where to copy, bind and step: without autograd's bookkeeping."""
         return torch.inference_mode()
@@ -164,8 +173,8 @@ def parted(flat: Flat, example: Example, apart: bool) -> tuple[Flat, RowValues |
         values = rows.of(at.inputs, at.buffers)
         both, each = values(torch.cat([at.batch.x, other.batch.x])), (values(at.batch.x), values(other.batch.x))
         for name, x in both.items():
-            one = torch.cat([found[name] for found in each])
-            if not distance(x, one) <= _TOLERANCE["float32"] * float(one.double().norm()):
+            one = torch.cat([found[name] for found in each]).nan_to_num(0.0)
+            if not distance(x.nan_to_num(0.0), one) <= _TOLERANCE["float32"] * float(one.double().norm()):
                 raise NotTraceable("values of one row depend on other rows")
     return flat, rows
 

@@ -23,6 +23,7 @@ from fedatlas.engine.trace import given_as
 aten = torch.ops.aten
 
 _PIECE = 512  # rows at a time, so that what lies between the layers fits in memory
+_LEAST = 16  # multiplications for each number that goes with a row: else fetching it takes as long as computing it
 
 _PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1, aten.convolution.default: 0}  # which operand holds the rows
 _SIZED = {aten.view.default, aten._unsafe_view.default, aten.expand.default}  # told the sizes of their result
@@ -48,6 +49,7 @@ class RowValues(NamedTuple):
 
     module: GraphModule  # (rows, *what ``paths`` names) -> (values, ...), each (rows, ...)
     paths: tuple[str, ...]
+    reads: tuple[torch.Size, ...]  # the shapes of those
     shapes: tuple[tuple[int, ...], ...]  # of each value of one row
 
     @property
@@ -78,8 +80,12 @@ class RowValues(NamedTuple):
 
         @torch.inference_mode()
         def values(x: Tensor) -> dict[str, Tensor]:
-            pieces = [self.module(piece, *fixed) for piece in torch.split(x, _PIECE)]
-            whole = [torch.cat(each) if len(each) > 1 else each[0] for each in zip(*pieces, strict=True)]
+            whole: list[Tensor] = []
+            for at in range(0, len(x), _PIECE):
+                found = self.module(x[at : at + _PIECE].contiguous(), *fixed)
+                whole = whole or [each.new_empty((len(x), *each.shape[1:])) for each in found]
+                for each, into in zip(found, whole, strict=True):
+                    into[at : at + _PIECE] = each
             return dict(zip(self.names, whole, strict=True))
 
         return values
@@ -100,7 +106,7 @@ def part_rows(flat: Flat) -> tuple[Flat, RowValues | None]:
             if node.target in _PRODUCTS or heavy.intersection(node.all_input_nodes):
                 heavy.add(node)
     cut = [node for node in flat.graph.nodes if node in heavy and is_tensor(node) and set(node.users) - by_row]
-    if not cut:
+    if not cut or work(cut, by_row) < _LEAST * sum(value(node)[0].numel() for node in cut):
         return flat, None
     out = graph_of_rows(flat, cut, by_row)
     arguments = dict(flat.arguments)
@@ -120,15 +126,17 @@ def row_by_row(node: Op, by_row: set[Op], steady: set[Op]) -> bool:
     if target is operator.getitem or target in _EACH:
         return True
     if target in _PRODUCTS:
-        return all((a in by_row) == (place == _PRODUCTS[target]) for place, a in enumerate(args) if is_op(a))
+        added = value(args[0]) if target is aten.addmm.default else None
+        alone = added is None or added.dim() < 2 or added.shape[0] == 1
+        return alone and all((a in by_row) == (place == _PRODUCTS[target]) for place, a in enumerate(args) if is_op(a))
     if target in _SIZED:
-        return bool(args[1][0] == value(args[0]).shape[0]) and not spreads(node)
+        return value(node).shape[:1] == value(args[0]).shape[:1] and not spreads(node)
     if target is aten.as_strided.default:
         return same_elements(node)
     if target is aten.permute.default:
         return bool(args[1][0] == 0)
     if target in _ALONG:
-        dims = args[_ALONG[target]] if len(args) > _ALONG[target] else 0
+        dims = args[_ALONG[target]] if len(args) > _ALONG[target] else 0  # left out: all of them, the rows too
         depth = value(operands[0]).dim()
         return len(rows) == len(operands) and all(d % depth for d in ([dims] if isinstance(dims, int) else dims or [0]))
     if torch.Tag.pointwise not in getattr(target, "tags", ()) or not is_tensor(node):
@@ -158,13 +166,7 @@ def is_tensor(node: Op) -> bool:
 
 def graph_of_rows(flat: Flat, cut: list[Op], by_row: set[Op]) -> RowValues:
     """What leads to the nodes where a step is cut, for any number of rows."""
-    needed, waiting = set[Op](), list(cut)
-    while waiting:
-        node = waiting.pop()
-        if node not in needed:
-            needed.add(node)
-            waiting += node.all_input_nodes
-    graph, copies = Graph(), dict[Op, Any]()
+    needed, graph, copies = behind(cut), Graph(), dict[Op, Any]()
     read = {path: node for path, node in flat.arguments.items() if node in needed and node not in by_row}
     for node in [flat.arguments["batch/x"], *read.values()]:
         copies[node] = graph.placeholder(f"argument_{len(copies)}")
@@ -176,13 +178,36 @@ def graph_of_rows(flat: Flat, cut: list[Op], by_row: set[Op]) -> RowValues:
             continue
         copies[node] = graph.node_copy(node, copies.__getitem__)
         if node in by_row and node.target in _SIZED:
-            copies[node].args = (copies[node].args[0], [-1, *node.args[1][1:]])
+            copies[node].args = (copies[node].args[0], [-1, *value(node).shape[1:]])
     ends = [in_order(graph, copies[node], order_of(node)) for node in cut]
     graph.output(
         tuple(graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format}) for x in ends)
     )
     shapes = tuple(tuple(value(node).permute(order_of(node)).shape[1:]) for node in cut)
-    return RowValues(GraphModule(flat.constants, graph), tuple(read), shapes)
+    reads = tuple(value(node).shape for node in read.values())
+    return RowValues(GraphModule(flat.constants, graph), tuple(read), reads, shapes)
+
+
+def behind(nodes: list[Op]) -> set[Op]:
+    """All that leads to some nodes, and they themselves."""
+    found, waiting = set[Op](), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
+
+
+def work(cut: list[Op], by_row: set[Op]) -> int:
+    """Multiplications that one row takes."""
+    found = 0
+    for node in behind(cut) & by_row:
+        if node.target in _PRODUCTS:
+            weights = value(node.args[_PRODUCTS[node.target] + 1])
+            inner = weights.shape[0] if weights.dim() == 2 else weights[0].numel()
+            found += inner * value(node)[0].numel()
+    return found
 
 
 def order_of(node: Op) -> list[int]:

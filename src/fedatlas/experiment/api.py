@@ -176,8 +176,15 @@ def asked(baselines: bool | None) -> dict[str, Any]:
     return {} if baselines is None else {"baselines": baselines}
 
 
-@read_once()
 def _run_seed(experiment: Experiment, path: Path, start: Start, baselines: bool | None, progress: Progress) -> Run:
+    """One run, and where they are wanted its baselines, for which its data are kept."""
+    with contextlib.nullcontext() if baselines is False else read_once():
+        return _run_and_compare(experiment, path, start, baselines, progress)
+
+
+def _run_and_compare(
+    experiment: Experiment, path: Path, start: Start, baselines: bool | None, progress: Progress
+) -> Run:
     try:
         done = run_one(
             experiment.config,

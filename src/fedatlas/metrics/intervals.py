@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.rng import numpy_stream
 
-TOGETHER = 50  # draws that are in memory at once
+TOGETHER, NUMBERS = 50, 1_000_000  # draws that are in memory at once, and numbers of them
 
 
 class Interval(NamedTuple):
@@ -44,8 +44,9 @@ def bootstrap(
     estimates = {name: float(x[0]) for name, x in figures(np.ones((1, rows))).items()}
     found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in estimates}
     stream = numpy_stream(seed, "bootstrap", *key)
-    for start in range(0, draws if rows else 0, TOGETHER):
-        for name, x in figures(drawn(stream, rows, min(TOGETHER, draws - start))).items():
+    many = max(min(TOGETHER, NUMBERS // max(rows, 1)), 1)
+    for start in range(0, draws if rows else 0, many):
+        for name, x in figures(drawn(stream, rows, min(many, draws - start))).items():
             found[name].append(x)
     return {name: interval(each, np.concatenate([*found[name], []]), level) for name, each in estimates.items()}
 
