@@ -1,8 +1,8 @@
-"""Figures of test rows under many weightings of them at once: what a bootstrap asks for, as a few sparse products.
+"""Figures of test rows under many weightings of them at once: what a bootstrap asks for, as a few weighted sums.
 
 A `Weighted` maps how often each row was drawn, (draws, n), to each figure's values, (draws,), nan where it is not
-defined: those of `quality` for rows that are there as often as drawn, times weights of their own. Products are sparse
-ones, which one thread computes in one order.
+defined: those of `quality` for rows that are there as often as drawn, times weights of their own. The sums are NumPy's
+own, which one thread computes in one order: no product that a library may share among threads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from fedatlas.metrics.quality import BINS, Floats, Values, clipped, one_of_two, plain_array, row_weights
 
@@ -28,7 +27,7 @@ def together(*parts: Weighted) -> Weighted:
 
 def of_mean(name: str, scores: Floats, weights: Floats, root: bool = False) -> Weighted:
     """The weighted mean of the rows' scores (n,), or its root."""
-    sums = summed(np.stack([weights * scores, weights], axis=1))
+    sums = summed(weights * scores, weights)
 
     def figures(drawn: Floats) -> dict[str, Floats]:
         found = over(*sums(drawn).T)
@@ -49,12 +48,10 @@ def of_classes(
     kept = np.ones(y.shape, dtype=bool) if ignore is None else y != ignore
     y, p, w, row = (x[kept] for x in (y, p, w, row))
     right = y == p
-    at = np.concatenate([y, classes + p, 2 * classes + y[right]])
-    rows = np.concatenate([row, row, row[right]])
-    sums = csr_array((np.concatenate([w, w, w[right]]), (rows, at)), shape=(len(plain_array(targets)), 3 * classes))
+    sums = [grouped(w, y, classes, row), grouped(w, p, classes, row), grouped(w[right], y[right], classes, row[right])]
 
     def figures(drawn: Floats) -> dict[str, Floats]:
-        true, said, hits = np.split((sums.T @ drawn.T).T, 3, axis=1)
+        true, said, hits = (each(drawn) for each in sums)
         f1, there = over(2 * hits, true + said), true + said > 0
         known = np.where(there, f1, 0.0)
         return {
@@ -70,7 +67,7 @@ def of_numbers(predicted: Values, targets: Values, weights: Values | None = None
     y = plain_array(targets).astype(np.float64).ravel()
     error = y - plain_array(predicted).astype(np.float64).reshape(y.shape)
     w, centred = row_weights(weights, y), y - (y.mean() if len(y) else 0.0)
-    sums = summed(np.stack([w, w * centred, w * centred**2, w * error**2, w * np.abs(error)], axis=1))
+    sums = summed(w, w * centred, w * centred**2, w * error**2, w * np.abs(error))
 
     def figures(drawn: Floats) -> dict[str, Floats]:
         total, first, second, squared, absolute = sums(drawn).T
@@ -91,29 +88,40 @@ def of_two_classes(margin: Values, probabilities: Values, targets: Values, weigh
     starts = np.flatnonzero(np.diff(score[order], prepend=np.nan) != 0)  # of equal scores
     at = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p)
     losses = -np.log(np.where(y, clipped(p), 1 - clipped(p)))
-    gaps = np.zeros((len(y), BINS + 2))
-    gaps[np.arange(len(y)), at] = w * (y - p)
-    gaps[:, BINS:] = np.stack([w * losses, w], axis=1)
-    sums = summed(gaps)
+    sums, gaps = summed(w * losses, w), grouped(w * (y - p), at, BINS, np.arange(len(y)))
 
     def figures(drawn: Floats) -> dict[str, Floats]:
         ranked = (drawn * w)[:, order]
         positive, negative = (np.add.reduceat(ranked * side[order], starts, axis=1) for side in (y, ~y))
         below = np.cumsum(negative, axis=1) - negative
-        found = sums(drawn)
+        loss, total = sums(drawn).T
         return {
             "auc": over((positive * (below + negative / 2)).sum(1), positive.sum(1) * negative.sum(1)),
-            "log_loss": over(found[:, BINS], found[:, BINS + 1]),
-            "calibration_error": over(np.abs(found[:, :BINS]).sum(1), found[:, BINS + 1]),
+            "log_loss": over(loss, total),
+            "calibration_error": over(np.abs(gaps(drawn)).sum(1), total),
         }
 
     return figures
 
 
-def summed(columns: Floats) -> Callable[[Floats], Floats]:
-    """(draws, n) -> (draws, columns): the sums of ``columns`` (n, columns) over the rows drawn."""
-    held = csr_array(columns)
-    return lambda drawn: np.asarray((held.T @ drawn.T).T)
+def summed(*columns: Floats) -> Callable[[Floats], Floats]:
+    """(draws, n) -> (draws, columns): the sums of each of ``columns``, (n,), over the rows drawn."""
+    return lambda drawn: np.stack([(drawn * column).sum(1) for column in columns], axis=1)
+
+
+def grouped(values: Floats, group: Values, groups: int, row: Values) -> Callable[[Floats], Floats]:
+    """(draws, n) -> (draws, groups): the sums of ``values`` by ``group``, each as often as its ``row`` was drawn."""
+    order = np.argsort(group, kind="stable")
+    there, starts = np.unique(group[order], return_index=True)
+    held, of = values[order], row[order]
+
+    def sums(drawn: Floats) -> Floats:
+        out = np.zeros((len(drawn), groups))
+        for one, counts in zip(out, drawn, strict=True):  # a draw at a time: of texts there are many values in a row
+            one[there] = np.add.reduceat(counts[of] * held, starts)
+        return out
+
+    return sums
 
 
 def over(a: NDArray[Any], b: NDArray[Any]) -> Floats:
