@@ -85,23 +85,33 @@ def of_two_classes(margin: Values, probabilities: Values, targets: Values, weigh
     score, p, y = plain_array(margin), plain_array(probabilities).astype(np.float64), one_of_two(targets)
     w = row_weights(weights, y)
     order = np.argsort(score, kind="stable")
-    starts = np.flatnonzero(np.diff(score[order], prepend=np.nan) != 0)  # of equal scores
+    positive, negative = order[y[order]], order[~y[order]]
+    lower, upper = (np.searchsorted(score[negative], score[positive], side=side) for side in ("left", "right"))
     at = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p)
     losses = -np.log(np.where(y, clipped(p), 1 - clipped(p)))
     sums, gaps = summed(w * losses, w), grouped(w * (y - p), at, BINS, np.arange(len(y)))
 
     def figures(drawn: Floats) -> dict[str, Floats]:
-        ranked = (drawn * w)[:, order]
-        positive, negative = (np.add.reduceat(ranked * side[order], starts, axis=1) for side in (y, ~y))
-        below = np.cumsum(negative, axis=1) - negative
+        weight = drawn * w
+        won = [pairs_won(one[positive], one[negative], lower, upper) for one in weight]
+        all_pairs = weight[:, positive].sum(1) * weight[:, negative].sum(1)
         loss, total = sums(drawn).T
         return {
-            "auc": over((positive * (below + negative / 2)).sum(1), positive.sum(1) * negative.sum(1)),
+            "auc": over(np.array(won), all_pairs),
             "log_loss": over(loss, total),
             "calibration_error": over(np.abs(gaps(drawn)).sum(1), total),
         }
 
     return figures
+
+
+def pairs_won(positive: Floats, negative: Floats, lower: Values, upper: Values) -> float:
+    """The weight of pairs in which the positive row scores higher, ties by half, of weights in the scores' order.
+
+    ``lower``, ``upper``: how many negative rows score below each positive row, and at most as high.
+    """
+    below = np.concatenate([[0.0], np.cumsum(negative)])
+    return float((positive * (below[lower] + below[upper])).sum() / 2)
 
 
 def summed(*columns: Floats) -> Callable[[Floats], Floats]:
