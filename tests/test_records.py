@@ -300,6 +300,10 @@ def test_looking_and_reporting_in_python(tmp_path: Path) -> None:
     held = fedatlas.partition(Experiment.of(partition={"name": "iid", "clients": 4}), tmp_path / "held.svg")
     assert [len(rows) for rows in held.clients] == held.facts["sizes"]
     assert (tmp_path / "held.svg").read_text().startswith("<svg")
+    unsuited = Experiment.of(model={"name": "shakespeare_lstm"})  # who looks at the rows has not chosen a network yet
+    assert fedatlas.partition(unsuited).facts["sizes"] == fedatlas.partition().facts["sizes"]
+    with pytest.raises(ConfigError, match="cannot read rows|token ids"):
+        fedatlas.dry_run(unsuited)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     small = fedatlas.dry_run(Experiment.of(rounds=2)._replace(module=module))["bytes_total"]
     assert small < fedatlas.dry_run(Experiment.of(rounds=2))["bytes_total"]

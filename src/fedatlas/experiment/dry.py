@@ -22,7 +22,7 @@ from fedatlas.experiment.gain import examples_alone, wants_baselines
 from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.report.words import bytes_text, count, facts_text, held_text, seconds_text
 from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.setup import Setup, set_up
+from fedatlas.experiment.setup import Setup, set_up, share_out
 from fedatlas.experiment.summary import partition_facts
 from fedatlas.experiment.trial import trial, trial_of_evaluation, trial_of_setup
 
@@ -42,11 +42,11 @@ def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.M
     """Who would hold what; ``out``: also draw it as SVG."""
     if out is not None and out.suffix != ".svg":
         raise ConfigError(f"--out {out}: the picture is an SVG; name a file that ends with .svg.")
-    setup = set_up(config, (config.seeds or (config.seed,))[0], module)
-    labels, names = setup.dataset.y_train.numpy(), setup.dataset.class_names
+    held = share_out(config, (config.seeds or (config.seed,))[0], module)
+    labels, names = held.dataset.y_train.numpy(), held.dataset.class_names
     if out is not None:
-        write_text(out, draw(setup.partition, labels, names))
-    return Shown(partition_facts(setup), draw_text(setup.partition, labels, names), setup.partition.clients)
+        write_text(out, draw(held.partition, labels, names))
+    return Shown(partition_facts(held), draw_text(held.partition, labels, names), held.partition.clients)
 
 
 @one_thread_an_operator()

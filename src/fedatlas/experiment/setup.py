@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import Algorithm, Round
+from fedatlas.algorithm import Algorithm, Round, Transform
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedbn import has_own_norms, local_norms, recalibrated
 from fedatlas.data.batches import Rows
@@ -181,8 +181,25 @@ def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
     return sum(codec.size(message(n)) for n in sizes)
 
 
-def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
-    """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
+class Holdings(NamedTuple):
+    """Who holds which rows, before there is a model."""
+
+    config: ExperimentConfig
+    algorithm: Algorithm
+    transform: Transform | None
+    raw: Dataset  # as it was loaded, public rows behind its test rows
+    dataset: Dataset  # as models read it
+    preprocess: Preprocess
+    public: int
+    partition: Partition  # rows that train
+    held_out: Mapping[int, np.ndarray]
+    validation: Mapping[int, np.ndarray]
+    algorithm_facts: Mapping[str, Any]
+    notices: tuple[str, ...]
+
+
+def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Holdings:
+    """The first half of `set_up`: all but the model, which need not suit the data yet."""
     check_engine(config)
     algorithm = make_algorithm(config)
     check_model(config, algorithm, module)
@@ -197,11 +214,30 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
-    raw = dataset
     partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
-    dataset, prepared = prepare(config, dataset, partition, kept_out(judged, held_out))
-    dtype = DTYPES[config.engine.precision]
-    dataset, public = without_public(dataset, count, dtype)
+    prepared, how = prepare(config, dataset, partition, kept_out(judged, held_out))
+    return Holdings(
+        config=config,
+        algorithm=algorithm,
+        transform=transform,
+        raw=dataset,
+        dataset=prepared,
+        preprocess=how,
+        public=count,
+        partition=partition,
+        held_out=held_out,
+        validation=judged,
+        algorithm_facts=facts,
+        notices=tuple(notices),
+    )
+
+
+def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
+    """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
+    shared = share_out(config, seed, module)
+    config, algorithm, partition = shared.config, shared.algorithm, shared.partition
+    notices, dtype = list(shared.notices), DTYPES[config.engine.precision]
+    dataset, public = without_public(shared.dataset, shared.public, dtype)
     check_asked(config, algorithm, dataset, partition)
     several, owners = make_networks(config, dataset, seed, len(partition.clients))
     network, params, buffers, masks, cost = first = (
@@ -215,19 +251,19 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     algorithm = with_batch_norm(algorithm, config.model.bn, len(several))
     notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     rows = PartyRows(dataset, partition, seed, dtype, public)
-    sent = raw_bytes(raw, partition.sizes) if algorithm.sends == "rows" else 0
+    sent = raw_bytes(shared.raw, partition.sizes) if algorithm.sends == "rows" else 0
     bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
     kinds = {name: Architecture(one.network, one.masks, one.flops) for name, one in several.items()}
-    bench = bench._replace(raw_bytes=sent, transform=transform, architectures=kinds, owners=owners)
+    bench = bench._replace(raw_bytes=sent, transform=shared.transform, architectures=kinds, owners=owners)
     bench = bench._replace(public=0 if public is None else public.n, chain=chain)
     return Setup(
         config=config,
         seed=seed,
         dataset=dataset,
         partition=partition,
-        held_out=held_out,
-        validation=judged,
-        preprocess=prepared,
+        held_out=shared.held_out,
+        validation=shared.validation,
+        preprocess=shared.preprocess,
         algorithm=algorithm,
         network=network,
         params=params,
@@ -238,7 +274,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         several=several,
         notices=tuple(dict.fromkeys(notices)),
         own_module=module is not None,
-        algorithm_facts=facts,
+        algorithm_facts=shared.algorithm_facts,
     )
 
 

@@ -10,7 +10,7 @@ from fedatlas.data.partition import describe as describe_partition
 from fedatlas.engine.executors import Plan
 from fedatlas.experiment import machine
 from fedatlas.experiment.fingerprint import judged_on
-from fedatlas.experiment.setup import Setup, judged_rows
+from fedatlas.experiment.setup import Holdings, Setup, judged_rows
 from fedatlas.metrics.intervals import mean_last, over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.models import parameter_count
@@ -96,10 +96,9 @@ def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**total, "seconds_by_phase": phases, "peak_memory_bytes": max(row["peak_memory_bytes"] for row in rows)}
 
 
-def partition_facts(setup: Setup) -> dict[str, Any]:
+def partition_facts(held: Setup | Holdings) -> dict[str, Any]:
     """Who holds what, in figures: sizes, class counts, distance to the whole."""
-    labels = setup.dataset.y_train.numpy()
-    return describe_partition(setup.partition, labels, setup.dataset.classes)
+    return describe_partition(held.partition, held.dataset.y_train.numpy(), held.dataset.classes)
 
 
 def planted_groups(partition: Partition) -> dict[int, Any]:
