@@ -291,6 +291,7 @@ def test_a_report_of_seeds_of_which_one_diverged(tmp_path: Path, monkeypatch: py
     assert f"{sum(ends) / 3:.3f}" in page
     assert "Means are over the other seeds." in page
     assert "mean of 3 seeds" in page
+    assert "Each seed drew test rows of its own" in page
     (path / "seed-3" / "summary.json").unlink()
     with pytest.raises(ConfigError, match="not finished"):
         fedatlas.report(path)

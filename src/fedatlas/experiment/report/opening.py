@@ -97,7 +97,7 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
         return [*said, *warned, *_differences(entries), _runs(entries)]
     entry = entries[0]
     out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
-    out += [*_diverged(entries), *_stopped(entries), *_means(entries)]
+    out += [*_diverged(entries), *_stopped(entries), *_own_rows(entries), *_means(entries)]
     return [*out, _seeds(entry) if len(entry.subjects) > 1 else _figures(entry.subjects[0]), *_weighted(entry)]
 
 
@@ -125,6 +125,16 @@ def _stopped(entries: Sequence[Entry]) -> list[Block]:
         for entry in entries
         for s in entry.subjects
         if "stopped" in s.summary
+    ]
+
+
+def _own_rows(entries: Sequence[Entry]) -> list[Block]:
+    """A line for runs whose seeds were judged on different rows: their spread is of two things."""
+    said = Markup("{} drew test rows of its own: the spread over seeds is that of training and of the rows drawn.")
+    return [
+        Text(said.format("Each seed" if len(entries) == 1 else f"{entry.label}: each seed"))
+        for entry in entries
+        if len({judged_on(s) for s in entry.subjects}) > 1
     ]
 
 
