@@ -303,7 +303,7 @@ def test_looking_and_reporting_in_python(tmp_path: Path) -> None:
     assert (tmp_path / "held.svg").read_text().startswith("<svg")
     unsuited = Experiment.of(model={"name": "shakespeare_lstm"})  # who looks at the rows has not chosen a network yet
     assert fedatlas.partition(unsuited).facts["sizes"] == fedatlas.partition().facts["sizes"]
-    with pytest.raises(ConfigError, match="cannot read rows|token ids"):
+    with pytest.raises(ConfigError, match="token ids"):
         fedatlas.dry_run(unsuited)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     small = fedatlas.dry_run(Experiment.of(rounds=2)._replace(module=module))["bytes_total"]

@@ -298,12 +298,13 @@ def find_source(name: str) -> Source:
     return SOURCES[name]
 
 
+SMALL = 1 << 28  # bytes: a larger set is not kept beside what is made of it
 _READ: ContextVar[dict[Any, Dataset] | None] = ContextVar("read", default=None)
 
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """Inside, a run and its baselines share the data: a large table takes seconds to read."""
+    """Inside, a run and its baselines share the data, unless they are large: a table takes seconds to read."""
     token = _READ.set({})
     try:
         yield
@@ -319,11 +320,14 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
     known, key = _READ.get(), (config.model_dump_json(), seed)
     if known is None or store is not None:
         return read_dataset(config, seed, store or Store.default())
-    if key not in known:
-        if len(known) > 1:  # a set and the one its public rows are from
-            known.clear()
-        known[key] = read_dataset(config, seed, Store.default())
-    return known[key]
+    if key in known:
+        return known[key]
+    found = read_dataset(config, seed, Store.default())
+    if len(known) > 1:  # a set and the one its public rows are from
+        known.clear()
+    if found.x_train.nbytes + found.x_test.nbytes <= SMALL:
+        known[key] = found
+    return found
 
 
 def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:

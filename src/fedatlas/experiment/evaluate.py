@@ -63,6 +63,7 @@ class Evaluator:
         # From `per_client`: ``score-K`` and ``weight-K`` of the rows, without K where common.
         self.judged: dict[str, np.ndarray] = {}
         self._last: tuple[tuple[int, ...], Trained, Rows, Scores] | None = None
+        self._ends: tuple[tuple[int, ...], Trained, dict[str, intervals.Interval]] | None = None
         self._seen: OrderedDict[tuple[int, ...], tuple[Trained, dict[str, Any]]] = OrderedDict()
         self._modules: dict[str, list[nn.Module]] = {}
         self.numbers = setup.dataset.task == "numbers"
@@ -131,7 +132,7 @@ class Evaluator:
 
     def forget(self) -> None:
         """Before a new row: tensors may have been freed, and their identity given to others."""
-        self._last = None
+        self._last = self._ends = None
         self._seen.clear()
 
     def figures(self, model: Trained, rows: Rows | None = None) -> dict[str, Any]:
@@ -202,7 +203,7 @@ class Evaluator:
             if found is None:
                 shared = not held and not self.setup.personal
                 model, which = model_of(k), "" if shared else f"-{k}"
-                found = self.interval(model, rows, *(("test",) if shared else ("client", k)))
+                found = self.ends(model)[self.headline] if shared else self.interval(model, rows, "client", k)
                 score, own = self._scored(model, rows)
                 kept += len(score)
                 if kept <= KEPT:
@@ -222,7 +223,19 @@ class Evaluator:
 
     def interval(self, model: Trained, rows: Rows, *key: int | str) -> intervals.Interval:
         """The headline figure with its bootstrap interval over rows."""
-        return intervals.bootstrap(self._headline(model, rows), rows.n, self.setup.seed, *key)[self.headline]
+        return self._bootstrap(self._headline(model, rows), rows, *key)[self.headline]
+
+    def ends(self, model: Trained) -> dict[str, intervals.Interval]:
+        """Every figure of the common rows with its interval; those of the last call are kept."""
+        key = identity(model)
+        if self._ends is None or self._ends[0] != key:
+            self._ends = (key, model, self._bootstrap(self._resampled(model, self.rows), self.rows, "test"))
+        return self._ends[2]
+
+    def _bootstrap(self, figures: Weighted, rows: Rows, *key: int | str) -> dict[str, intervals.Interval]:
+        counting = rows.n if rows.weight is None else int(rows.weight.count_nonzero())
+        draws = intervals.usual_draws(rows.y.numel()) if counting > 1 else 0  # one row says nothing of others
+        return intervals.bootstrap(figures, rows.n, self.setup.seed, *key, draws=draws)
 
     def _headline(self, model: Trained, rows: Rows) -> Weighted:
         score, own = self._scored(model, rows)
@@ -273,7 +286,7 @@ class Evaluator:
         For two classes AUC, log-loss and calibration, too.
         """
         rows = self.rows
-        found = intervals.bootstrap(self._resampled(model, rows), rows.n, self.setup.seed, "test")
+        found = self.ends(model)
         ends: dict[str, Any] = {name: [one.low, one.high] for name, one in found.items()}
         out: dict[str, Any] = {"interval": {**ends, "level": found[self.headline].level}}
         scores, d = self.scores(model, rows), self.setup.dataset

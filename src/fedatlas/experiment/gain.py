@@ -84,7 +84,7 @@ def won(run: Path, summary: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     for group in ([common] if common else []) + [[k] for k in clients if k not in common]:
         own = f"-{group[0]}" if group is not common else ""
         weight = together.get(f"weight{own}")
-        if weight is None or not weight.any():  # not kept, or no row that counts
+        if weight is None or np.count_nonzero(weight) < 2:  # not kept, or no two rows that count
             continue
         sides = [
             np.stack([side[f"score-{k}"] for k in group]) if f"score-{group[0]}" in side else side["score"][None]

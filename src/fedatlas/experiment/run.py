@@ -366,36 +366,45 @@ def write_end(
         only = not model.architecture and name == next(iter(models))
         network = simulation.setup.built(model.architecture).network
         folder.save_model(file_of("model", "" if only else name), network.state_dict(model.params, model.buffers))
-    summary = summarise(simulation.setup, simulation.plan, rows)
+    kept = not diverged or simulation.go_back()
+    last = judged(simulation, rows[-1]) if kept else None
+    summary = summarise(simulation.setup, simulation.plan, [*rows[:-1], last or rows[-1]])
     summary["plan"]["steps"] = steps_of(simulation.executor)
     if simulation.setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
-    lost = bool(diverged) and not simulation.go_back()
     summary["per_client"] = (
-        without_models(simulation) if lost else simulation.evaluator.per_client(simulation.client_model)
+        simulation.evaluator.per_client(simulation.client_model) if last else without_models(simulation)
     )
-    folder.save_arrays(JUDGED, {} if lost else simulation.evaluator.judged)
+    folder.save_arrays(JUDGED, simulation.evaluator.judged if last else {})
     if simulation.setup.algorithm.clusters is not None:
         found = simulation.setup.algorithm.clusters(simulation.server)
         summary["clusters"] = cluster_figures(found, planted_groups(simulation.setup.partition))
     if not simulation.setup.personal:
-        summary["final"] |= simulation.evaluator.detail(models["global"])
-        if simulation.setup.config.evaluation.on == "validation":  # no choice was made by these rows
+        summary["final"] |= simulation.evaluator.detail(models["global"]) if last else {"interval": {}}
+        if last and simulation.setup.config.evaluation.on == "validation":  # no choice was made by these rows
             summary["test"] = simulation.evaluator.figures(models["global"], test_rows(simulation.setup))
     if plugins.LOADED:
         summary["plugins"] = list(plugins.LOADED)
     if simulation.setup.own_module:
         summary["module"] = type(simulation.setup.network.module).__name__
     if diverged:
-        summary["diverged"] = diverged + (f" {LOST}" if lost else "")
+        summary["diverged"] = diverged + ("" if kept else f" {LOST}")
     if early:
         summary["stopped"] = early
     folder.write_json(SUMMARY, summary)
     return summary
 
 
+def judged(simulation: Simulation, row: Row) -> Row | None:
+    """The last row with its figures, which a divergence between two evaluations left out; None where they are no numbers."""
+    if row["loss"] is not None:
+        return row
+    quality = simulation.quality()
+    return {**row, **quality} if all(map(math.isfinite, floats_in(quality))) else None
+
+
 def without_models(simulation: Simulation) -> list[dict[str, Any]]:
-    """`per_client` where it is not known what the clients would use."""
+    """`per_client` where it is not known what the clients would use, or what they would use answers no numbers."""
     setup, common = simulation.setup, simulation.evaluator.rows.n
     sizes = setup.sizes
     held = {k: len(setup.held_out.get(k, ())) for k in sorted(sizes)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.rng import numpy_stream
 
+DRAWS, FEWEST, LARGE = 1000, 200, 100_000  # draws: fewer of more labels than ``LARGE``, down to ``FEWEST``
 TOGETHER, NUMBERS = 50, 1_000_000  # draws that are in memory at once, and numbers of them
 
 
@@ -33,22 +34,34 @@ class Spread(NamedTuple):
 
 
 def bootstrap(
-    figures: Weighted, rows: int, seed: int, *key: int | str, draws: int = 1000, level: float = 0.95
+    figures: Weighted, rows: int, seed: int, *key: int | str, draws: int | None = None, level: float = 0.95
 ) -> dict[str, Interval]:
     """Percentile intervals of figures of ``rows`` test rows (Efron 1979), all of the same draws.
 
     Drawing rows with replacement is weighting each by how often it was drawn, (draws, rows). Draws in which a figure
-    is not defined (nan: a class is missing) are left out of its interval. They come from the stream (seed,
-    ``bootstrap``, key).
+    is not defined (nan: a class is missing), or no number, are left out of its interval. A single row has none. They come from the
+    stream (seed, ``bootstrap``, key).
     """
     estimates = {name: float(x[0]) for name, x in figures(np.ones((1, rows))).items()}
     found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in estimates}
-    stream = numpy_stream(seed, "bootstrap", *key)
-    many = max(min(TOGETHER, NUMBERS // max(rows, 1)), 1)
-    for start in range(0, draws if rows else 0, many):
-        for name, x in figures(drawn(stream, rows, min(many, draws - start))).items():
+    for weights in drawings(rows, seed, *key, draws=draws) if rows > 1 else ():
+        for name, x in figures(weights).items():
             found[name].append(x)
     return {name: interval(each, np.concatenate([*found[name], []]), level) for name, each in estimates.items()}
+
+
+def usual_draws(labels: int) -> int:
+    """How often rows with so many labels are drawn, where nobody asks for a number: 1,000 times, of very many less often."""
+    return max(FEWEST, min(DRAWS, DRAWS * LARGE // max(labels, 1)))
+
+
+def drawings(rows: int, seed: int, *key: int | str, draws: int | None = None) -> Iterator[NDArray[np.float64]]:
+    """All draws of a stream, as many at a time as fit: (some, rows) each."""
+    stream, left = numpy_stream(seed, "bootstrap", *key), usual_draws(rows) if draws is None else draws
+    many = max(min(TOGETHER, NUMBERS // rows), 1)
+    while left > 0:
+        yield drawn(stream, rows, min(many, left))
+        left -= many
 
 
 def drawn(stream: np.random.Generator, rows: int, draws: int) -> NDArray[np.float64]:
@@ -59,9 +72,9 @@ def drawn(stream: np.random.Generator, rows: int, draws: int) -> NDArray[np.floa
 
 def interval(estimate: float, values: NDArray[np.float64], level: float) -> Interval:
     """A figure with the middle of what it came out as."""
-    known = values[~np.isnan(values)]
+    known = values[np.isfinite(values)]
     low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (np.nan, np.nan)
-    one, left, right = (None if math.isnan(x) else float(x) for x in (estimate, low, high))
+    one, left, right = (float(x) if math.isfinite(x) else None for x in (estimate, low, high))
     return Interval(one, left, right, level)
 
 
@@ -72,7 +85,7 @@ def differences(
     seed: int,
     *key: int | str,
     root: bool = False,
-    draws: int = 1000,
+    draws: int | None = None,
     level: float = 0.95,
 ) -> NDArray[np.float64]:
     """Percentile intervals of how much larger a weighted mean of ``one`` is than that of ``other``, (2, columns): low, high.
@@ -80,11 +93,12 @@ def differences(
     ``one``, ``other`` (columns, n): scores of the same n rows, drawn alike for both (paired bootstrap); one column stands for all.
     ``weight`` (n,); ``root``: of the roots of the means (errors). The draws come from the stream (seed, ``bootstrap``, key).
     """
-    n, stream, found = len(weight), numpy_stream(seed, "bootstrap", *key), []
-    for start in range(0, draws, TOGETHER):
-        counted = drawn(stream, n, min(TOGETHER, draws - start)) * weight
+    sides, found = [scores.astype(np.float64) for scores in (one, other)], []
+    for counts in drawings(len(weight), seed, *key, draws=draws):
+        counted = counts * weight
         total = counted.sum(1, keepdims=True)
-        means = [counted @ scores.T.astype(np.float64) / np.where(total, total, np.nan) for scores in (one, other)]
+        # not a matrix product: its bits would depend on how many threads share it
+        means = [np.einsum("dn,kn->dk", counted, scores) / np.where(total, total, np.nan) for scores in sides]
         found.append(np.sqrt(means[0]) - np.sqrt(means[1]) if root else means[0] - means[1])
     ends = np.nanquantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2], axis=0)
     return np.asarray(ends, dtype=np.float64)

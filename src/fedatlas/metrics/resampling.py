@@ -17,8 +17,6 @@ from fedatlas.metrics.quality import BINS, Floats, Values, clipped, one_of_two, 
 
 Weighted = Callable[[Floats], dict[str, Floats]]
 
-MOST = 2_000_000  # labels from where on F1 would take many seconds
-
 
 def together(*parts: Weighted) -> Weighted:
     """The figures of all of them."""
@@ -39,11 +37,9 @@ def of_mean(name: str, scores: Floats, weights: Floats, root: bool = False) -> W
 def of_classes(
     predicted: Values, targets: Values, classes: int, weights: Values | None = None, ignore: int | None = None
 ) -> Weighted:
-    """Macro and weighted F1; of tokens (n, length), too. None of them where there are too many labels."""
+    """Macro and weighted F1; of tokens (n, length), too."""
     y, p = plain_array(targets), plain_array(predicted)
     w = row_weights(weights, y)
-    if y.size > MOST:
-        return lambda drawn: {}
     row = np.broadcast_to(np.arange(len(y)).reshape(-1, *[1] * (y.ndim - 1)), y.shape)
     kept = np.ones(y.shape, dtype=bool) if ignore is None else y != ignore
     y, p, w, row = (x[kept] for x in (y, p, w, row))
@@ -66,7 +62,10 @@ def of_numbers(predicted: Values, targets: Values, weights: Values | None = None
     """Mean absolute error in the target's unit, and R^2. The root mean squared error is `of_mean`'s."""
     y = plain_array(targets).astype(np.float64).ravel()
     error = y - plain_array(predicted).astype(np.float64).reshape(y.shape)
-    w, centred = row_weights(weights, y), y - (y.mean() if len(y) else 0.0)
+    w, centred = (
+        row_weights(weights, y),
+        y - (np.median(y) if len(y) else 0.0),
+    )  # of most draws, with an outlier or without
     sums = summed(w, w * centred, w * centred**2, w * error**2, w * np.abs(error))
 
     def figures(drawn: Floats) -> dict[str, Floats]:

@@ -177,19 +177,13 @@ def _verdict(subject: Subject, gains: Gains) -> Markup | str:
     if not worse:
         return (
             text
-            + f"The smallest gain is that of {who}: {figure} {small(least)} {'lower' if subject.numbers else 'higher'}."
+            + f"The smallest gain is that of {who}: {figure} {number(least)} {'lower' if subject.numbers else 'higher'}."
         )
-    than = f"its {figure} is {small(-least)} {'higher' if subject.numbers else 'lower'} than alone"
+    than = f"its {figure} is {number(-least)} {'higher' if subject.numbers else 'lower'} than alone"
     return (
         text
         + f"{count(len(worse))} {'does' if len(worse) == 1 else 'do'} worse{_sure(worse)}, most of all {who}: {than}."
     )
-
-
-def small(x: float) -> str:
-    """A difference that is there, also where rounding hides it."""
-    text = number(x)
-    return text if float(text.replace(",", "")) else f"less than {number(0.001)}"
 
 
 def _sure(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -26,6 +26,8 @@ def error_blocks(subject: Subject) -> list[Block]:
     if not final.get("per_class_f1"):
         whose = capital(models_used(subject))
         return [Text(f"{whose}, so that there is no single confusion matrix to show.")]
+    if "per_class_accuracy" not in final:  # it diverged: the model answers no numbers any more
+        return []
     pictures = [*([_matrix(subject)] if "confusion" in final else []), _f1(subject)]
     many = len(final["per_class_f1"]) >= WIDE_FROM
     return [*_words(subject), *(pictures if many else [Figures(pictures)]), _table(subject), *_two_class(subject)]

@@ -260,9 +260,11 @@ def _keys(entry: Entry) -> list[Key]:
 def interval_words(subject: Subject, key: str) -> str:
     """The bootstrap interval of a final figure in words."""
     interval = subject.summary["final"].get("interval", {})
-    if key not in interval or interval[key][0] is None:
+    if subject.personal:
         return f"no interval: {models_used(subject)}"
-    low, high = interval[key]
+    low, high = interval.get(key, (None, None))
+    if low is None:
+        return f"no interval of these {where(subject.config)}"
     rows = {row["test_rows"] for row in subject.summary["per_client"] if not row["own_rows"]}
     n = f"{count(rows.pop())} " if len(rows) == 1 else ""
     return (
