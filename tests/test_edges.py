@@ -119,7 +119,10 @@ def test_batch_norm_refuses_batches_of_one_row() -> None:
 
 def test_whether_baselines_are_cheap_counts_steps() -> None:
     asked = [config.read(None, [f"local.steps={steps}"]) for steps in (10, 10_000_000)]
-    assert [wants_baselines(c, [100] * 4, 10_000, None) for c in asked] == [True, False]
+    assert [wants_baselines(c, [100] * 4, 400, 10_000, None) for c in asked] == [True, False]
+    assert not wants_baselines(
+        asked[0], [100] * 4, 400_000_000, 10_000, None
+    )  # so many rows to judge clients' models on
 
 
 def test_another_component_takes_the_place_of_the_files(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,10 @@ class Watcher:
         if not times:
             return "?"
         return seconds_text(times[len(times) // 2] * (self.rounds - self.seen[-1]["round"]))
+
+    def beside(self, name: str) -> AbstractContextManager[Standing]:
+        """A line that says how far a baseline is."""
+        return standing(f"Baseline {name}")
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
         """A short table and where the report is."""

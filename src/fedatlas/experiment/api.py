@@ -200,11 +200,13 @@ def _run_and_compare(
         raise
     summary = dict(done.summary)
     rows = [row["train_rows"] for row in summary["per_client"]]
-    if wants_baselines(experiment.config, rows, summary["forward_flops"], baselines):
+    judged = sum(row["test_rows"] for row in summary["per_client"])
+    if wants_baselines(experiment.config, rows, judged, summary["forward_flops"], baselines):
         for name in BASELINES:
             progress.said(f"Baseline for comparison: {name}.")
             try:
-                _run_baseline(experiment, path, name)
+                with progress.beside(name) as line:
+                    _run_baseline(experiment, path, name, line)
             except DivergedError as error:
                 progress.said(f"Baseline {name} is left out: {error}")
         summary["gain"] = gain(path)
@@ -214,7 +216,7 @@ def _run_and_compare(
     return Run(path, summary)
 
 
-def _run_baseline(experiment: Experiment, path: Path, name: str) -> None:
+def _run_baseline(experiment: Experiment, path: Path, name: str, progress: Progress) -> None:
     """Trains, or continues, one baseline of a run, with what its algorithm fixed: the same rows, the same local work (H0)."""
     run, folder = RunFolder.open(path), baseline_path(path, name)
     config = baseline_config(run.config(), name, run.rows()[-1]["round"])
@@ -224,7 +226,7 @@ def _run_baseline(experiment: Experiment, path: Path, name: str) -> None:
     if not started:
         shutil.rmtree(folder, ignore_errors=True)
     if not RunFolder(folder).finished():
-        run_one(config, folder, start="resume" if started else "new", module=experiment.module)
+        run_one(config, folder, start="resume" if started else "new", module=experiment.module, progress=progress)
 
 
 def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progress: Progress) -> Run:

@@ -22,9 +22,9 @@ from fedatlas.experiment.gain import examples_alone, wants_baselines
 from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.report.words import bytes_text, count, facts_text, held_text, seconds_text
 from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.setup import Setup, set_up, share_out
+from fedatlas.experiment.setup import Setup, judged_rows, set_up, share_out
 from fedatlas.experiment.summary import partition_facts
-from fedatlas.experiment.trial import trial, trial_of_evaluation, trial_of_setup
+from fedatlas.experiment.trial import Judging, trial, trial_of_evaluation, trial_of_setup
 
 SHOWN = 40  # clients whose holdings fit on a screen
 DRAWN = 20  # rounds that are drawn to see how many return
@@ -78,13 +78,14 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     messages = algorithm.sends == "messages"
     up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
     workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)
+    judged = judging.rounds + (judging.one * len(setup.sizes) if setup.personal else judging.ends)
     seconds = spent[0][1] if algorithm.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
     peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
     begun = sum(cost.bytes_up + cost.bytes_down + cost.bytes_peer for cost in (setup.before, before))
     notices = list(setup.notices)
     if not returning and setup.config.failures.dropout < 1:  # which is said already
         notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
-    alone = beside(setup, baselines, drawn[0].round.examples, seconds, workers)
+    alone = beside(setup, baselines, drawn[0].round.examples, seconds, workers, judging)
     return {
         "seeds": seeds,
         "partition": partition_facts(setup),
@@ -99,9 +100,9 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "bytes_peer_per_round": peer,
         "bytes_total": seeds * (begun + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0)),
         "seconds_setup": sum(before.seconds.values()) / workers,
-        "seconds_evaluation": judging,
+        "seconds_evaluation": judged,
         "seconds_baselines": alone,
-        "seconds_about": seeds * (sum(before.seconds.values()) / workers + seconds * rounds + judging + alone),
+        "seconds_about": seeds * (sum(before.seconds.values()) / workers + seconds * rounds + judged + alone),
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.algorithm_facts),
         "models": setup.owned(),
@@ -110,12 +111,16 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     }
 
 
-def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, workers: int) -> float:
-    """About how long the baselines take that are trained after the run, at the pace of its rounds; 0 where none are."""
+def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, workers: int, judging: Judging) -> float:
+    """About how long the baselines take that are made after the run, trained at the pace of its rounds; 0 where none are."""
     config, rows = setup.config, list(setup.sizes.values())
-    if not examples or not wants_baselines(config, rows, setup.flops, asked):
+    common = judged_rows(setup).n
+    tested = [len(setup.held_out.get(k, ())) or common for k in setup.sizes]
+    if not examples or not wants_baselines(config, rows, sum(tested), setup.flops, asked):
         return 0.0
-    return config.rounds * seconds * (workers + examples_alone(config, rows) / examples)
+    trained = config.rounds * seconds * (workers + examples_alone(config, rows) / examples)
+    each = judging.one / max(common, 1)  # a row; every client's model is judged twice, after its rounds and at the end
+    return trained + 2 * sum(tested) * each + 3 * judging.one + 3 * judging.ends
 
 
 def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[tuple[list[Cost], float, int]]:

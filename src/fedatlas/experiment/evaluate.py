@@ -23,6 +23,8 @@ from fedatlas.metrics.resampling import Weighted
 
 KEPT = 20_000_000  # scores of rows that are kept with a run at most
 HELD = 8  # models whose figures are kept
+TOGETHER = 10_000_000  # scores of clients whose intervals are made at once
+ENDS = ("value", "low", "high")
 PIECE, PICTURES = 2000, 125  # rows a forward pass; of pictures so few that activations stay in the cache
 TWO = 2
 SHARED = 1e8  # operations from which on threads share the pieces
@@ -63,7 +65,7 @@ class Evaluator:
         # From `per_client`: ``score-K`` and ``weight-K`` of the rows, without K where common.
         self.judged: dict[str, np.ndarray] = {}
         self._last: tuple[tuple[int, ...], Trained, Rows, Scores] | None = None
-        self._ends: tuple[tuple[int, ...], Trained, dict[str, intervals.Interval]] | None = None
+        self._ends: tuple[tuple[int, ...], Trained, Rows, dict[str, intervals.Interval]] | None = None
         self._seen: OrderedDict[tuple[int, ...], tuple[Trained, dict[str, Any]]] = OrderedDict()
         self._modules: dict[str, list[nn.Module]] = {}
         self.numbers = setup.dataset.task == "numbers"
@@ -171,12 +173,21 @@ class Evaluator:
                 self._seen.popitem(last=False)
         return self._seen[key][1]
 
+    def tested(self, model: Trained | None, model_of: ClientModel, rows: Rows) -> dict[str, Any]:
+        """The figures of the final model on rows that no choice was made by, with intervals; without one, means over clients."""
+        if model is not None:
+            return self.figures(model, rows) | self.detail(model, rows)
+        return self._mean_figures([self.figures(model_of(k), rows) for k, n in self.setup.sizes.items() if n])
+
+    def _mean_figures(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
+
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
         """The quality fields where every client uses its own model: plain means over the clients that hold rows (C14)."""
         self.forget()
         trained = [k for k, n in self.setup.sizes.items() if n]  # who holds nothing has learnt nothing
         each = [self.shared(model_of(k)) for k in trained]
-        mean = {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
+        mean = self._mean_figures(each)
         own = self._own_summary(model_of)
         if own is None:
             own = self._spread([f[self.headline] for f in each], [1.0] * len(each))
@@ -193,55 +204,74 @@ class Evaluator:
         """
         out: list[dict[str, Any]] = []
         self.judged.clear()
-        kept, sizes = 0, self.setup.sizes
+        kept, sizes, personal = 0, self.setup.sizes, self.setup.personal
         names = self.setup.partition.info.get("names", ())
+        found: dict[int, intervals.Interval] = {}
+        alike: dict[int, np.ndarray] = {}  # scores of clients' own models on the common rows, not yet looked at
         common = None  # one model on the same rows for everybody: one figure
         for k in sorted(sizes):
             held = len(self.setup.held_out.get(k, ())) > 0
             rows = own_rows(self.setup, k) if held else self.rows
-            found = None if held else common
-            if found is None:
-                shared = not held and not self.setup.personal
-                model, which = model_of(k), "" if shared else f"-{k}"
-                found = self.ends(model)[self.headline] if shared else self.interval(model, rows, "client", k)
+            if common is not None and not held:
+                found[k] = common
+            else:
+                model, which = model_of(k), f"-{k}" if held or personal else ""
                 score, own = self._scored(model, rows)
                 kept += len(score)
                 if kept <= KEPT:
                     self.judged[f"score{which}"] = score.astype(np.float32)
                     self.judged[f"weight{which if held else ''}"] = own.astype(np.float32)
-            if not held and not self.setup.personal:
-                common = found
+                if held:
+                    found[k] = self.interval(model, rows, "client", k)
+                elif personal:
+                    alike[k], weight = score, own
+                    if len(alike) * rows.n > TOGETHER:
+                        found |= self._of_common(alike, weight)
+                        alike.clear()
+                else:
+                    found[k] = common = self.ends(model)[self.headline]
             named = {"name": names[k]} if names else {}
-            entry = {"client": k, **named, "train_rows": sizes[k], "test_rows": rows.n, "own_rows": held}
-            # a client's own model without rows of its own is the initial one: no figure of the method
-            idle = self.setup.personal and not sizes[k]
-            values = (None, None, None) if idle else (found.estimate, found.low, found.high)
-            out.append({**entry, **dict(zip(("value", "low", "high"), values, strict=True))})
+            out.append({"client": k, **named, "train_rows": sizes[k], "test_rows": rows.n, "own_rows": held})
+        if alike:
+            found |= self._of_common(alike, weight)
         if kept > KEPT:
             self.judged.clear()
+        for entry in out:
+            k = entry["client"]
+            # a client's own model without rows of its own is the initial one: no figure of the method
+            entry |= dict.fromkeys(ENDS) if personal and not sizes[k] else dict(zip(ENDS, found[k][:3], strict=True))
         return out
+
+    def _of_common(self, scores: Mapping[int, np.ndarray], weight: np.ndarray) -> dict[int, intervals.Interval]:
+        """client -> the headline figure of its model with its interval, the common rows drawn alike for all."""
+        table, draws = np.stack(list(scores.values())), self._draws(self.rows)
+        made = intervals.of_means(table, weight, self.setup.seed, "clients", root=self.numbers, draws=draws)
+        return dict(zip(scores, made, strict=True))
 
     def interval(self, model: Trained, rows: Rows, *key: int | str) -> intervals.Interval:
         """The headline figure with its bootstrap interval over rows."""
         return self._bootstrap(self._headline(model, rows), rows, *key)[self.headline]
 
-    def ends(self, model: Trained) -> dict[str, intervals.Interval]:
-        """Every figure of the common rows with its interval; those of the last call are kept."""
-        key = identity(model)
-        if self._ends is None or self._ends[0] != key:
-            self._ends = (key, model, self._bootstrap(self._resampled(model, self.rows), self.rows, "test"))
-        return self._ends[2]
+    def ends(self, model: Trained, rows: Rows | None = None) -> dict[str, intervals.Interval]:
+        """Every figure of the common rows, or of others, with its interval; those of the last call are kept."""
+        key, rows = identity(model), self.rows if rows is None else rows
+        if self._ends is None or self._ends[0] != key or self._ends[2] is not rows:
+            self._ends = (key, model, rows, self._bootstrap(self.resampled(model, rows), rows, "test"))
+        return self._ends[3]
 
     def _bootstrap(self, figures: Weighted, rows: Rows, *key: int | str) -> dict[str, intervals.Interval]:
+        return intervals.bootstrap(figures, rows.n, self.setup.seed, *key, draws=self._draws(rows))
+
+    def _draws(self, rows: Rows) -> int:
+        """How often rows are drawn: not at all where fewer than two count, which say nothing of others."""
         counting = rows.n if rows.weight is None else int(rows.weight.count_nonzero())
-        draws = intervals.usual_draws(rows.y.numel()) if counting > 1 else 0  # one row says nothing of others
-        return intervals.bootstrap(figures, rows.n, self.setup.seed, *key, draws=draws)
+        return intervals.usual_draws(rows.y.numel()) if counting > 1 else 0
 
     def _headline(self, model: Trained, rows: Rows) -> Weighted:
         score, own = self._scored(model, rows)
         return resampling.of_mean(self.headline, score, own, root=self.numbers)
 
-    def _resampled(self, model: Trained, rows: Rows) -> Weighted:
+    def resampled(self, model: Trained, rows: Rows) -> Weighted:
         """The figures of a model on rows that are drawn again and again."""
         scores, d = self.scores(model, rows), self.setup.dataset
         loss = self._mean_loss(scores, rows)
@@ -280,20 +310,20 @@ class Evaluator:
         right, counted = self._right(predicted, rows.y)
         return right, own * counted
 
-    def detail(self, model: Trained) -> dict[str, Any]:
+    def detail(self, model: Trained, rows: Rows | None = None) -> dict[str, Any]:
         """What the report shows of the final model: intervals, and the confusion matrix, or predictions by the size of the target.
 
         For two classes AUC, log-loss and calibration, too.
         """
-        rows = self.rows
-        found = self.ends(model)
+        rows = self.rows if rows is None else rows
+        found = self.ends(model, rows)
         ends: dict[str, Any] = {name: [one.low, one.high] for name, one in found.items()}
         out: dict[str, Any] = {"interval": {**ends, "level": found[self.headline].level}}
         scores, d = self.scores(model, rows), self.setup.dataset
         if self.numbers:
             predicted, y = d.predictions(scores.predicted), d.predictions(rows.y.double())
             return {**out, "by_target": [dict(span._asdict()) for span in quality.by_target(predicted, y, rows.weight)]}
-        out["per_class_accuracy"] = self.figures(model)["per_class_accuracy"]
+        out["per_class_accuracy"] = self.figures(model, rows)["per_class_accuracy"]
         if d.classes <= 100:
             matrix = quality.confusion_matrix(scores.predicted, rows.y, d.classes, rows.weight, d.ignore)
             out["confusion"] = matrix.tolist()

@@ -113,16 +113,22 @@ def _summary(rows: list[dict[str, Any]], task: str) -> dict[str, float | None]:
     return {key: None if value is None else sign * value for key, value in found.items()}
 
 
-def wants_baselines(config: ExperimentConfig, rows: Sequence[int], forward: int, asked: bool | None) -> bool:
+def wants_baselines(
+    config: ExperimentConfig, rows: Sequence[int], judged: int, forward: int, asked: bool | None
+) -> bool:
     """Whether the baselines are trained: as asked, else where they cost less than `CHEAP`; never for a baseline itself.
 
-    ``rows`` of each client; ``forward``: operations of a forward pass of one row.
+    ``rows`` of each client; ``judged``: the rows that all clients' models are judged on, added up; ``forward``:
+    operations of a forward pass of one row.
     """
     if config.algorithm.name in BASELINES:
         return False
     if asked is not None:
         return asked
-    return 2 * 3.0 * examples_alone(config, rows) * forward * config.rounds < CHEAP
+    passes = (
+        2 * 3.0 * examples_alone(config, rows) * config.rounds + 2 * judged
+    )  # the clients' models twice: row and end
+    return passes * forward < CHEAP
 
 
 def examples_alone(config: ExperimentConfig, rows: Sequence[int]) -> int:

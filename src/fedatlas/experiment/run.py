@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -47,6 +49,7 @@ class Progress(Protocol):
     def said(self, notice: str) -> None: ...
     def row(self, row: Row) -> None: ...
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None: ...
+    def beside(self, name: str) -> AbstractContextManager[Progress]: ...
 
 
 class Silent:
@@ -66,6 +69,10 @@ class Silent:
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
         """Nothing."""
+
+    def beside(self, name: str) -> AbstractContextManager[Progress]:  # noqa: ARG002
+        """Of a baseline, too, nothing."""
+        return contextlib.nullcontext(self)
 
     def close(self) -> None:
         """Nothing."""
@@ -381,8 +388,9 @@ def write_end(
         summary["clusters"] = cluster_figures(found, planted_groups(simulation.setup.partition))
     if not simulation.setup.personal:
         summary["final"] |= simulation.evaluator.detail(models["global"]) if last else {"interval": {}}
-        if last and simulation.setup.config.evaluation.on == "validation":  # no choice was made by these rows
-            summary["test"] = simulation.evaluator.figures(models["global"], test_rows(simulation.setup))
+    if last and simulation.setup.config.evaluation.on == "validation":  # no choice was made by these rows
+        one, rows_left = None if simulation.setup.personal else models["global"], test_rows(simulation.setup)
+        summary["test"] = simulation.evaluator.tested(one, simulation.client_model, rows_left)
     if plugins.LOADED:
         summary["plugins"] = list(plugins.LOADED)
     if simulation.setup.own_module:

@@ -120,6 +120,8 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, 
     keys = [key for key in FIGURES if key in first["final"]]
     spread = {key: spread_of([s["final"][key] for s in summaries]) for key in keys}
     costs = {key: spread_of([s["cost"][key] for s in summaries]) for key in TOTALS}
+    tests = [s["test"] for s in summaries if "test" in s]  # the rows that no choice was made by
+    tested = {key: spread_of([t[key] for t in tests]) for key in keys if tests and key in tests[0]}
     kept = (
         "algorithm",
         "data",
@@ -143,7 +145,14 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, 
             for key, value in peaks.items()
         },
         "mean_last": {key: value["mean"] for key, value in lasts.items()},
-        "over_seeds": {"final": spread, "best": peaks, "mean_last": lasts, "cost": costs},
+        **({"test": {key: value["mean"] for key, value in tested.items()}} if tests else {}),
+        "over_seeds": {
+            "final": spread,
+            "best": peaks,
+            "mean_last": lasts,
+            "cost": costs,
+            **({"test": tested} if tests else {}),
+        },
         "cost": {key: value["mean"] for key, value in costs.items()},
         "config_hash": config_hash,
         **{key: first[key] for key in (*tail, *(key for key in ("plugins", "module") if key in first))},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from fedatlas.algorithm import SERVER, Ask, Replies, State, Unit
 from fedatlas.engine.client_state import ClientStates
@@ -12,7 +13,10 @@ from fedatlas.engine.host import Cost, Executor, Host
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.setup import Setup, all_clients, first_server
+from fedatlas.metrics.intervals import bootstrap, usual_draws
 from fedatlas.rounds import federated
+
+FEW_DRAWS = 20  # by which all are judged
 
 
 class Sampled(Host):
@@ -85,8 +89,16 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost]
     return costs, seconds
 
 
-def trial_of_evaluation(setup: Setup, plan: Plan) -> float:
-    """About how many seconds the figures of all rounds take: those of one model, the initial one, times how often they are made."""
+class Judging(NamedTuple):
+    """About how many seconds judging takes."""
+
+    one: float  # a model's figures
+    ends: float  # the intervals of its figures, after the last round
+    rounds: float  # the figures of all rounds
+
+
+def trial_of_evaluation(setup: Setup, plan: Plan) -> Judging:
+    """About how long judging takes, from one model, the initial one, and a few drawings of the rows it is judged on."""
     name = next(iter(setup.several), "")
     _, params, buffers, *_ = setup.built(name)
     evaluator, one = Evaluator(setup, plan.threads, find_device(plan.device)), 0.0
@@ -97,4 +109,9 @@ def trial_of_evaluation(setup: Setup, plan: Plan) -> float:
     own = setup.personal and setup.algorithm.clusters is None
     rounds, every = setup.config.rounds, setup.config.evaluation.every
     times = 1 + rounds // every + bool(rounds % every)
-    return one * times * (len(setup.sizes) if own else max(len(setup.several), 1))
+    started, model = time.perf_counter(), Trained(params, buffers, name)
+    draws = usual_draws(evaluator.rows.y.numel())
+    few = min(FEW_DRAWS, draws)
+    bootstrap(evaluator.resampled(model, evaluator.rows), evaluator.rows.n, setup.seed, "test", draws=few)
+    ends = (time.perf_counter() - started - one) * draws / few
+    return Judging(one, max(ends, 0.0), one * times * (len(setup.sizes) if own else max(len(setup.several), 1)))

@@ -93,15 +93,45 @@ def differences(
     ``one``, ``other`` (columns, n): scores of the same n rows, drawn alike for both (paired bootstrap); one column stands for all.
     ``weight`` (n,); ``root``: of the roots of the means (errors). The draws come from the stream (seed, ``bootstrap``, key).
     """
-    sides, found = [scores.astype(np.float64) for scores in (one, other)], []
+    more, less = (mean_draws(scores, weight, seed, *key, root=root, draws=draws) for scores in (one, other))
+    ends = np.nanquantile(more - less, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return np.asarray(ends, dtype=np.float64)
+
+
+def of_means(
+    scores: NDArray[np.floating[Any]],
+    weight: NDArray[np.floating[Any]],
+    seed: int,
+    *key: int | str,
+    root: bool = False,
+    draws: int | None = None,
+    level: float = 0.95,
+) -> list[Interval]:
+    """Weighted means of the columns (columns, n) of the same rows, or their roots, with intervals; the rows drawn alike for all."""
+    total = weight.sum()
+    means = (scores * weight).sum(1) / total if total else np.full(len(scores), np.nan)
+    found = mean_draws(scores, weight, seed, *key, root=root, draws=draws)
+    return [interval(float(x), y, level) for x, y in zip(np.sqrt(means) if root else means, found.T, strict=True)]
+
+
+def mean_draws(
+    scores: NDArray[np.floating[Any]],
+    weight: NDArray[np.floating[Any]],
+    seed: int,
+    *key: int | str,
+    root: bool = False,
+    draws: int | None = None,
+) -> NDArray[np.float64]:
+    """(draws, columns): what the weighted means of ``scores`` (columns, n) come out as; nan where no row that counts was drawn."""
+    columns, found = list(scores.astype(np.float64)), [np.empty((0, len(scores)))]
     for counts in drawings(len(weight), seed, *key, draws=draws):
         counted = counts * weight
-        total = counted.sum(1, keepdims=True)
+        total = counted.sum(1)
         # not a matrix product: its bits would depend on how many threads share it
-        means = [np.einsum("dn,kn->dk", counted, scores) / np.where(total, total, np.nan) for scores in sides]
-        found.append(np.sqrt(means[0]) - np.sqrt(means[1]) if root else means[0] - means[1])
-    ends = np.nanquantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return np.asarray(ends, dtype=np.float64)
+        sums = np.stack([np.einsum("dn,n->d", counted, column) for column in columns], axis=1)
+        found.append(sums / np.where(total, total, np.nan)[:, None])
+    means = np.concatenate(found)
+    return np.sqrt(means) if root else means
 
 
 def over_seeds(values: Sequence[float | None]) -> Spread:

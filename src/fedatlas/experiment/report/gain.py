@@ -170,7 +170,7 @@ def _verdict(subject: Subject, gains: Gains) -> Markup | str:
     least, row = min(found, key=lambda pair: pair[0])
     who, figure = subject.client(row["client"]), NAMES[subject.headline]
     text = Markup("<b>{} of {} do better together than alone</b>{}. ").format(
-        count(len(better)), count(len(found), "client"), _sure(better)
+        count(len(better)), count(len(found), "client"), _sure(subject, better)
     )
     if not least:
         return text + f"{capital(who)} gains nothing: its {figure} is the same as alone."
@@ -182,16 +182,17 @@ def _verdict(subject: Subject, gains: Gains) -> Markup | str:
     than = f"its {figure} is {number(-least)} {'higher' if subject.numbers else 'lower'} than alone"
     return (
         text
-        + f"{count(len(worse))} {'does' if len(worse) == 1 else 'do'} worse{_sure(worse)}, most of all {who}: {than}."
+        + f"{count(len(worse))} {'does' if len(worse) == 1 else 'do'} worse{_sure(subject, worse)}, most of all {who}: {than}."
     )
 
 
-def _sure(rows: Sequence[Mapping[str, Any]]) -> str:
-    """For how many of the clients the difference is beyond what the choice of test rows explains."""
+def _sure(subject: Subject, rows: Sequence[Mapping[str, Any]]) -> str:
+    """For how many of the clients the difference is beyond what the choice of the rows judged on explains."""
     if not any("gain" in row for row in rows):
         return ""
     sure = sum(map(_certain, rows))
-    return f" (for {count(sure) if sure else 'none'} of them by more than the choice of test rows explains)"
+    which = where(subject.config)
+    return f" (for {count(sure) if sure else 'none'} of them by more than the choice of {which} explains)"
 
 
 def _method(subject: Subject, gains: Gains) -> Markup:
@@ -292,7 +293,7 @@ def _table(subject: Subject, gains: Gains) -> Table:
     less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
     title = NAMES[subject.headline]
     paired = (
-        "; of the gain the interval of the difference, the same test rows drawn for both"
+        f"; of the gain the interval of the difference, the same {where(subject.config)} drawn for both"
         if any("gain" in row for row in gains.rows)
         else ""
     )
@@ -310,7 +311,7 @@ def _foot(subject: Subject, gains: Gains, both: bool) -> list[list[Cell]]:
     if not gains.summary:
         return []
     names = {
-        "mean": "mean" if len({row["test_rows"] for row in gains.rows}) == 1 else "mean, by test rows",
+        "mean": "mean" if len({row["test_rows"] for row in gains.rows}) == 1 else f"mean, by {where(subject.config)}",
         "p10": "90th percentile" if subject.numbers else "10th percentile",
         "min": "largest" if subject.numbers else "worst client",
     }

@@ -182,11 +182,14 @@ def _table(subject: Subject) -> Table:
 
 
 def _two_class(subject: Subject) -> list[Block]:
-    found = subject.summary["final"].get("two_class")
+    part = (
+        "test" if "two_class" in subject.summary.get("test", {}) else "final"
+    )  # where there are both, by which nothing was chosen
+    found = subject.summary[part].get("two_class")
     if not found:
         return []
     positive = subject.summary["class_names"][1]
-    at, ends = subject.at("final.two_class"), subject.summary["final"].get("interval", {})
+    at, ends = subject.at(f"{part}.two_class"), subject.summary[part].get("interval", {})
     means = {
         "auc": (
             "AUC",
@@ -204,14 +207,17 @@ def _two_class(subject: Subject) -> list[Block]:
         note = f"{ends['level']:.0%} interval {span}; {meaning}" if span else meaning
         keys.append(Key(name, printed(found[key], f"{at}.{key}"), note))
     return [
-        Text(f"Two classes: how good the probabilities of '{positive}' are.", tone="subhead"),
+        Text(
+            f"Two classes: how good the probabilities of '{positive}' are{', on the test rows' if part == 'test' else ''}.",
+            tone="subhead",
+        ),
         Keys(keys),
-        _reliability(subject, positive),
+        _reliability(subject, positive, part),
     ]
 
 
-def _reliability(subject: Subject, positive: str) -> Figure:
-    bins = subject.summary["final"]["two_class"]["reliability"]
+def _reliability(subject: Subject, positive: str, part: str) -> Figure:
+    bins = subject.summary[part]["two_class"]["reliability"]
     most = max(b["weight"] for b in bins)
     points = [
         Point(

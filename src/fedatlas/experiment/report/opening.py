@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 from markupsafe import Markup
 
@@ -98,7 +98,10 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
     entry = entries[0]
     out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
     out += [*_diverged(entries), *_stopped(entries), *_own_rows(entries), *_means(entries)]
-    return [*out, _seeds(entry) if len(entry.subjects) > 1 else _figures(entry.subjects[0]), *_weighted(entry)]
+    if len(entry.subjects) == 1:
+        return [*out, _figures(entry.subjects[0]), *_weighted(entry)]
+    tested = [_seeds(entry, "test")] if "test" in entry.summary["over_seeds"] else []
+    return [*out, _seeds(entry, "final"), *tested, *_weighted(entry)]
 
 
 def _diverged(entries: Sequence[Entry]) -> list[Block]:
@@ -290,7 +293,9 @@ def _figures(subject: Subject) -> Table:
         ends = printed(final[key], subject.at(f"final.{key}"))
         peak = printed(reached["value"] if reached else None, subject.at(f"best.{key}.value"))
         interval = final.get("interval", {}).get(key)
-        judged = [Cell(printed(test.get(key), subject.at(f"test.{key}")))] if test else []
+        ends_of_test = test.get("interval", {}).get(key)
+        note = interval_note(*ends_of_test) if ends_of_test else ""
+        judged = [Cell(printed(test.get(key), subject.at(f"test.{key}")), note)] if test else []
         last = Cell(ends, interval_note(*interval) if interval else "")
         rows.append([Cell(capital(NAMES[key])), last, Cell(peak, at), *judged])
     more = ["test rows"] if test else []
@@ -306,22 +311,23 @@ def _figures(subject: Subject) -> Table:
     return Table("figures", f"Figures on the {where(subject.config)}{below}{flatters}", head, rows, text)
 
 
-def _seeds(entry: Entry) -> Table:
+def _seeds(entry: Entry, part: Literal["final", "test"]) -> Table:
     """Every seed, and over all of them mean and standard deviation."""
-    keys = [k for k in COMPARED if k in entry.summary["final"]]
-    rows = [[Cell(s.label.rsplit(", ")[-1]), *(_final(s, k) for k in keys)] for s in entry.subjects]
-    spread = entry.summary["over_seeds"]["final"]
+    keys, spread = [k for k in COMPARED if k in entry.summary[part]], entry.summary["over_seeds"][part]
+    rows = [[Cell(s.label.rsplit(", ")[-1]), *(_final(s, k, part) for k in keys)] for s in entry.subjects]
     foot = [
-        [Cell("mean"), *(Cell(printed(spread[k]["mean"], entry.at(f"over_seeds.final.{k}.mean"))) for k in keys)],
+        [Cell("mean"), *(Cell(printed(spread[k]["mean"], entry.at(f"over_seeds.{part}.{k}.mean"))) for k in keys)],
         [
             Cell("standard deviation"),
-            *(Cell(printed(spread[k]["sd"], entry.at(f"over_seeds.final.{k}.sd"))) for k in keys),
+            *(Cell(printed(spread[k]["sd"], entry.at(f"over_seeds.{part}.{k}.sd"))) for k in keys),
         ],
     ]
-    table = [(s.summary["seed"], *(s.summary["final"][k] for k in keys)) for s in entry.subjects]
+    table = [(s.summary["seed"], *(s.summary.get(part, {}).get(k) for k in keys)) for s in entry.subjects]
     table += [("mean", *(spread[k]["mean"] for k in keys)), ("sd", *(spread[k]["sd"] for k in keys))]
-    caption = f"Figures after the last round on the {where(entry.config)}, seed by seed; below a figure its bootstrap interval"
-    return Table("figures", caption, [Cell("seed"), *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
+    which = where(entry.config) if part == "final" else "test rows"
+    caption = f"Figures after the last round on the {which}, seed by seed; below a figure its bootstrap interval"
+    name = "figures" if part == "final" else "test-figures"
+    return Table(name, caption, [Cell("seed"), *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
 
 
 def _runs(entries: Sequence[Entry]) -> Table:
@@ -362,10 +368,10 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, list) else value
 
 
-def _final(subject: Subject, key: str) -> Cell:
-    final = subject.summary["final"]
-    interval = final.get("interval", {}).get(key)
-    return Cell(printed(final[key], subject.at(f"final.{key}")), interval_note(*interval) if interval else "")
+def _final(subject: Subject, key: str, part: Literal["final", "test"] = "final") -> Cell:
+    found = subject.summary.get(part, {})  # a seed that diverged has no test figures
+    interval = found.get("interval", {}).get(key)
+    return Cell(printed(found.get(key), subject.at(f"{part}.{key}")), interval_note(*interval) if interval else "")
 
 
 def _head(key: str) -> Cell:
