@@ -155,6 +155,15 @@ def test_one_row_says_nothing_of_others() -> None:
     assert endless[:3] == (None, None, None)  # JSON has no such numbers
 
 
+def test_rows_that_all_came_out_alike_are_said_to(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{k},{'no' if k < 20 else 'yes'}\n" for k in range(40)))
+    data = {"name": "file", "path": str(tmp_path / "t.csv"), "label": "y"}
+    tables = {"data": data, "model": {"name": "logistic"}, "partition": {"name": "iid", "clients": 2}, "rounds": 30}
+    done = run(Experiment.of(**tables, local={"lr": 1.0}), out=tmp_path / "run", baselines=False)
+    assert done.summary["final"]["interval"]["accuracy"] == [1.0, 1.0]
+    assert "which all came out alike" in (done.path / "report.html").read_text()
+
+
 def test_very_many_labels_are_drawn_less_often() -> None:
     assert [usual_draws(n) for n in (0, 10, LARGE, 2 * LARGE, 100 * LARGE)] == [1000, 1000, 1000, 500, 200]
     seen: list[int] = []
@@ -220,3 +229,42 @@ def test_a_gain_of_less_than_a_digit_is_written_out(table: str, tmp_path: Path) 
     row["federated"]["value"] = row["local_only"]["value"] - 5e-7
     (path / "summary.json").write_text(json.dumps(found))
     assert "RMSE 5e−07 lower" in fedatlas.report(path).read_text()
+
+
+def test_clients_own_models_are_judged_by_the_same_drawings(table: str, tmp_path: Path) -> None:
+    done = run(experiment(table, "target", algorithm={"name": "local_only"}), out=tmp_path / "run", baselines=False)
+    arrays = np.load(done.path / "judged.npz")
+    weight, stream = arrays["weight"].astype(float), numpy_stream(1, "bootstrap", "clients")
+    drawn = [stream.integers(len(weight), size=len(weight)) for _ in range(1000)]
+    for row in done.summary["per_client"]:
+        score = arrays[f"score-{row['client']}"].astype(float)
+        ends = np.quantile([np.sqrt(np.average(score[i], weights=weight[i])) for i in drawn], [0.025, 0.975])
+        assert (row["low"], row["high"]) == pytest.approx(tuple(ends), rel=1e-5)
+    assert "interval" not in done.summary["final"]
+
+
+def test_under_validation_the_test_rows_have_all_figures_too(table: str, tmp_path: Path) -> None:
+    tables = {"evaluation": {"on": "validation"}}
+    done = run(experiment(table, "two", **tables), out=tmp_path / "run", baselines=True)
+    test, page = done.summary["test"], (done.path / "report.html").read_text()
+    assert set(test["interval"]) == set(done.summary["final"]["interval"])
+    low, high = test["interval"]["accuracy"]
+    assert low <= test["accuracy"] <= high
+    assert f'test.two_class.auc">{test["two_class"]["auc"]:.3f}' in page
+    assert "on the test rows." in page
+    assert "by more than the choice of validation rows explains" in page
+    assert "choice of test rows" not in page
+    own = run(experiment(table, "two", algorithm={"name": "ditto"}, **tables), out=tmp_path / "own", baselines=False)
+    assert own.summary["test"]["accuracy"] is not None
+    assert "interval" not in own.summary["test"]
+    seeds = run(experiment(table, "two", seeds=[1, 2], **tables), out=tmp_path / "seeds", baselines=False)
+    each = [json.loads((seeds.path / f"seed-{s}" / "summary.json").read_text())["test"]["accuracy"] for s in (1, 2)]
+    assert seeds.summary["test"]["accuracy"] == pytest.approx(np.mean(each))
+    assert seeds.summary["over_seeds"]["test"]["accuracy"]["n"] == 2
+    assert "Figures after the last round on the test rows, seed by seed" in (seeds.path / "report.html").read_text()
+
+
+def test_the_dry_run_counts_the_judging_of_every_client() -> None:
+    few, many = ({"partition": {"name": "iid", "clients": k}, "algorithm": {"name": "local_only"}} for k in (2, 60))
+    one, sixty = (fedatlas.dry_run(Experiment.of(rounds=1, **each))["seconds_evaluation"] for each in (few, many))
+    assert sixty > 5 * one > 0

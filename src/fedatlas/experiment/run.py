@@ -37,6 +37,7 @@ from fedatlas.models import flops
 from fedatlas.rounds import federated
 
 Row = dict[str, Any]
+NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 LOST = (
     "The clients' own models of that round are gone (checkpoint.every = 1 keeps them): there are no figures of theirs."
 )
@@ -337,6 +338,8 @@ def run_rounds(setup: Setup, folder: RunFolder, progress: Progress, start: Start
         if simulation.number < config.rounds:
             early = f"after round {simulation.number} of {config.rounds}: {stopped(config, rows)} ([stop])."
             progress.said(f"Stopped {early}")
+        if rows[-1]["seconds_by_phase"].get("evaluate", 0.0) > NOTED:
+            progress.said("The last models are judged, with intervals ...")
         summary = write_end(simulation, folder, rows, early=early)
     finally:
         simulation.close()

@@ -270,9 +270,8 @@ def interval_words(subject: Subject, key: str) -> str:
         return f"no interval of these {where(subject.config)}"
     rows = {row["test_rows"] for row in subject.summary["per_client"] if not row["own_rows"]}
     n = f"{count(rows.pop())} " if len(rows) == 1 else ""
-    return (
-        f"{interval['level']:.0%} interval {interval_text(low, high)}, from resampling the {n}{where(subject.config)}"
-    )
+    alike = ", which all came out alike: what others would do is not seen from them" if low == high else ""
+    return f"{interval['level']:.0%} interval {interval_text(low, high)}, from resampling the {n}{where(subject.config)}{alike}"
 
 
 def models_used(subject: Subject) -> str:
