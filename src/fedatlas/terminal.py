@@ -100,7 +100,7 @@ class Watcher:
 
     def beside(self, name: str) -> AbstractContextManager[Standing]:
         """A line that says how far a baseline is."""
-        return standing(f"Baseline {name}")
+        return standing(f"Baseline for comparison: {name}")
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
         """A short table and where the report is."""

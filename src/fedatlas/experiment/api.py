@@ -203,7 +203,6 @@ def _run_and_compare(
     judged = sum(row["test_rows"] for row in summary["per_client"])
     if wants_baselines(experiment.config, rows, judged, summary["forward_flops"], baselines):
         for name in BASELINES:
-            progress.said(f"Baseline for comparison: {name}.")
             try:
                 with progress.beside(name) as line:
                     _run_baseline(experiment, path, name, line)
