@@ -268,3 +268,18 @@ def test_the_dry_run_counts_the_judging_of_every_client() -> None:
     few, many = ({"partition": {"name": "iid", "clients": k}, "algorithm": {"name": "local_only"}} for k in (2, 60))
     one, sixty = (fedatlas.dry_run(Experiment.of(rounds=1, **each))["seconds_evaluation"] for each in (few, many))
     assert sixty > 5 * one > 0
+
+
+def test_a_comparison_says_what_clients_have_of_their_clusters(tmp_path: Path) -> None:
+    """C14's figures, also without baselines: the means on all test rows would rank such methods wrongly."""
+    tables = {"partition": {"name": "feature_skew", "clients": 6, "rotate": [0, 180]}, "rounds": 1}
+    for name in ("ifca", "fesem"):
+        one = Experiment.of(algorithm={"name": name}, evaluation={"clients": 0.25}, **tables)
+        run(one, out=tmp_path / name, baselines=False)
+    page = fedatlas.report([tmp_path / "ifca", tmp_path / "fesem"], tmp_path / "both.html").read_text()
+    for name in ("ifca", "fesem"):
+        found = json.loads((tmp_path / name / "summary.json").read_text())
+        own, clusters = found["final"]["client_accuracy"], found["clusters"]
+        assert f"accuracy {own['mean']:.3f} in the mean, {own['p10']:.3f} at the 10th percentile" in page
+        rand = f"{clusters['adjusted_rand']:.3f}".replace("-", "−")
+        assert f"adjusted Rand index {rand}, purity {clusters['purity']:.3f}" in page

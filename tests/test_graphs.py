@@ -116,3 +116,5 @@ def test_random_graphs_are_connected_and_of_the_seed(directed: bool) -> None:
     assert np.array_equal(graphs.hears(graph, 12, 3), drawn[3])
     dense = graphs.hears(graph._replace(probability=1.0), 12, 0)
     assert np.array_equal(dense, graphs.complete(12))
+    share = graphs.hears(graph, 200, 1).sum() / (200 * 199)
+    assert share == pytest.approx(2 * math.log(200) / 200, abs=0.008)  # five deviations of that many pairs

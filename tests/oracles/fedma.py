@@ -23,6 +23,7 @@ from oracles.problem import Named, Problem, gradient_of
 CASES: list[dict[str, Any]] = [
     {},
     {"averaging": "map", "sigma2": 0.5, "sigma0_2": 2.0, "mu0_bias": 0.0, "problem": {"rounds": 8}},
+    {"averaging": "map", "sigma2": 0.07, "sigma0_2": 2.1, "problem": {"rounds": 8}},
     {"gamma": 7.0, "sweeps": 1, "retrain_epochs": 1, "last_lr": 0.5, "problem": {"rounds": 8}},
     {"sigma2": 0.05, "sigma0_2": 4.0, "problem": {"momentum": 0.9, "m": 5, "lr": 0.02, "rounds": 6}},
     {"problem": {"deep": True, "rounds": 5}},

@@ -213,7 +213,7 @@ def averaged(
         total = sum(torch.zeros(G, x.shape[1], dtype=x.dtype).index_add_(0, pi[k], x) for k, x in members.items())
         drawn = ratio if own is None else 0.0
         like = next(iter(whole.values()))
-        mean: Tensor = (total + drawn * mu0[part.name]) / (n + drawn)[:, None]
+        mean: Tensor = (total + drawn * mu0[part.name]) / (n.double() + drawn)[:, None]
         out[part.name] = from_rows(mean, part.units, like).to(like.dtype)
     return out
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from fedatlas.experiment.report.blocks import Block, Cell, Key, Keys, Table, Text
-from fedatlas.experiment.report.source import Entry, Subject
+from fedatlas.experiment.report.source import Entry, Subject, whole
 from fedatlas.experiment.report.words import (
     NAMES,
     bytes_text,
@@ -25,6 +25,7 @@ from fedatlas.experiment.report.words import (
     seconds_text,
     where,
 )
+from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 
 SHOWN = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
@@ -198,9 +199,25 @@ def _means(entries: Sequence[Entry]) -> list[Block]:
         out.append(
             Text(
                 f"{whose} first figures and curves are means over the clients ({models_used(one)}), each judged on all of the "
-                f"{where(entry.config)}, also on classes it may never meet; {advice}"
+                f"{where(entry.config)}, also on classes it may never meet; {advice}{_of_clients(entry)}"
             )
         )
+    return out
+
+
+def _of_clients(entry: Entry) -> str:
+    """Figures on rows like the clients' own, and how well clusters agree with the groups that were planted (C14)."""
+    key, summaries = f"client_{entry.subjects[0].headline}", [s.summary for s in whole(entry.subjects)]
+    own = [s["final"][key] for s in summaries if s["final"].get(key)]
+    agree = [s["clusters"] for s in summaries if "purity" in s.get("clusters", {})]
+    out = ""
+    if own and entry.subjects[0].own_rows:
+        end = "90th" if entry.subjects[0].numbers else "10th"
+        mean, tail = (number(over_seeds([found[part] for found in own]).mean) for part in ("mean", "p10"))
+        out += f" On rows like a client's own: {NAMES[entry.subjects[0].headline]} {mean} in the mean, {tail} at the {end} percentile."
+    if agree:
+        rand, pure = (number(over_seeds([found[part] for found in agree]).mean) for part in ("adjusted_rand", "purity"))
+        out += f" Clusters beside the groups that were planted: adjusted Rand index {rand}, purity {pure}."
     return out
 
 
