@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import make_executor
-from fedatlas.engine.host import Host
 from fedatlas.errors import FedatlasError
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.machine import cores, describe
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import all_clients, first_server, set_up
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.in_process import InProcess
 from fedatlas.rounds import federated
 
 WANTED = {"share of FedAvg's rate": 0.8, "x tuned": 2.0}
@@ -52,8 +52,8 @@ class Contestant:
         plan = resolve_plan(self.setup)
         self.step, self.threads = plan.step, cores() if engine else 1
         self.executor = make_executor(plan, self.setup.bench, self.setup.sizes.values())
-        self.host = Host(self.setup.bench, self.executor, ClientStates(), self.setup.sizes, 1)
-        self.server, self.number = first_server(self.setup, self.host), 0
+        self.host = InProcess(self.setup.bench, self.executor, PartyState(), self.setup.sizes, 1)
+        self.server, self.number = first_server(self.setup), 0
         self.seconds: list[float] = []
         if self.setup.algorithm.prepare is not None:
             before = self.setup.algorithm.prepare(self.setup.algorithm, self.server, all_clients(self.setup))
@@ -77,7 +77,7 @@ class Contestant:
 
     def rate(self) -> float:
         """Operations a second of its own work."""
-        return self.host.cost.passes * self.setup.flops / self.median()
+        return self.host.view.passes * self.setup.flops / self.median()
 
 
 def measure(names: list[str], rounds: int, epochs: int) -> dict[str, dict[str, Any]]:
@@ -98,11 +98,11 @@ def measure(names: list[str], rounds: int, epochs: int) -> dict[str, dict[str, A
             "share of FedAvg's rate": ours.rate() / fedavg.rate(),
             "x tuned": tuned.median() / ours.median(),
             "step": ours.step,
-            "passes of an example": ours.host.cost.passes / max(ours.host.cost.examples, 1),
+            "passes of an example": ours.host.view.passes / max(ours.host.view.examples, 1),
         }
         for one in three:
             one.executor.close()
-            one.host.states.close()
+            one.host.states.after.close()
         print(f"{name} done", flush=True)
     return out
 

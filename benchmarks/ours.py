@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from workload import Unavailable, Workload, serve
 
 from fedatlas.algorithm import Budget, Round
-from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.executors import make_executor
-from fedatlas.engine.host import Host
 from fedatlas.experiment.config import ExperimentConfig, parse
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, set_up
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.in_process import InProcess
 from fedatlas.models import Dropout
 from fedatlas.rounds import federated
 
@@ -60,7 +60,7 @@ class Ours:
             raise Unavailable(f"the plan 'stacked' came out as '{plan.step}': {plan.reason}")
         self.setup, self.plan, self.lr, self.number = setup, plan, workload.lr, 0
         self.executor = make_executor(plan, setup.bench, setup.sizes.values())
-        self.host = Host(setup.bench, self.executor, ClientStates(), setup.sizes, workload.seed)
+        self.host = InProcess(setup.bench, self.executor, PartyState(), setup.sizes, workload.seed)
         facts = {"K": float(self.host.K), "n": float(self.host.n), "classes": float(setup.dataset.classes)}
         self.server = dict(setup.algorithm.server_init({"global": setup.params}, facts))
         if setup.buffers:

@@ -15,8 +15,8 @@ import torch
 from fedatlas.algorithm import SERVER, Algorithm, Budget, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, balanced_rows, batches, parted_rows, public_rows
-from fedatlas.engine.host import Host
 from fedatlas.errors import DivergedError
+from fedatlas.federation.in_process import InProcess
 from fedatlas.rng import numpy_stream
 from federation import (
     SIZES,
@@ -130,9 +130,9 @@ def distance(expected: Any, found: Any) -> float:
     return abs(expected - found)
 
 
-def outcome(server: State, host: Host) -> dict[str, Any]:
+def outcome(server: State, host: InProcess) -> dict[str, Any]:
     """What a run holds at its end, as an oracle states it."""
-    return {**server, "clients": {k: host.states.get(k) for k in host.states.clients()}}
+    return {**server, "clients": {k: host.states.get(k) for k in host.states.after.clients()}}
 
 
 def disagreement(name: str, case: Mapping[str, Any], build: Callable[..., Algorithm] | None = None) -> float:

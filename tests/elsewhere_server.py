@@ -22,12 +22,12 @@ from fedatlas.algorithm import Facts, Message, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import FastRunner
-from fedatlas.engine.host import Host
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.experiment import run as running
 from fedatlas.experiment.config import read
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup
+from fedatlas.federation.in_process import InProcess
 from fedatlas.tree import Tree
 from federation import Federation, brief, fast, federation, play, same, stacked, states, tuned
 
@@ -59,7 +59,7 @@ def differences(fed: Federation, engine: str) -> dict[str, Any]:
     return {**alike, "steps": [steps_of(host), steps_of(other)]}
 
 
-def steps_of(host: Host) -> list[str]:
+def steps_of(host: InProcess) -> list[str]:
     runner = host.executor.run_job
     return runner.notes() if isinstance(runner, FastRunner) else []
 

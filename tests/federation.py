@@ -14,14 +14,14 @@ from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, Round, State, U
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows, examples_of
 from fedatlas.deploy import codec
-from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
-from fedatlas.engine.host import Executor, Host
-from fedatlas.engine.job import Architecture, Bench, LocalOptions
+from fedatlas.engine.job import Architecture, Bench, Executor, LocalOptions
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.in_process import InProcess, server_facts
 from fedatlas.models.chain import elastic, find_chain
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import federated
@@ -159,17 +159,17 @@ class Federation(NamedTuple):
     params: Tree
     buffers: Tree
 
-    def host(self, make: Callable[[Bench], Executor] = SerialExecutor, seed: int = 1) -> Host:
+    def host(self, make: Callable[[Bench], Executor] = SerialExecutor, seed: int = 1) -> InProcess:
         sizes = {k: r.n for k, r in self.held.items()}
-        return Host(self.bench, make(self.bench), ClientStates(), sizes, seed)
+        return InProcess(self.bench, make(self.bench), PartyState(), sizes, seed)
 
-    def begin(self, host: Host | None = None, lr: float = 0.1) -> State:
+    def begin(self, host: InProcess | None = None, lr: float = 0.1) -> State:
         """The server before round 1, after the algorithm's set-up."""
         algorithm, host = self.bench.algorithm, host or self.host()
         kinds = self.bench.architectures
         more = {str(i): another(self.params, i) for i in range(1, algorithm.inits)}
         models = {name: one.network.initial()[0] for name, one in kinds.items()} or {"global": self.params, **more}
-        server = dict(algorithm.server_init(models, host.server_facts()))
+        server = dict(algorithm.server_init(models, server_facts(self.bench, {k: r.n for k, r in self.held.items()})))
         server = {**server, "buffers": self.buffers} if self.buffers and not kinds else server
         if algorithm.prepare is None:
             return server
@@ -245,10 +245,10 @@ def play(
     seed: int = 1,
     lr: float = 0.1,
     server: State | None = None,
-    host: Host | None = None,
+    host: InProcess | None = None,
     first: int = 1,
     budgets: Mapping[int, Budget] | None = None,
-) -> tuple[State, Host]:
+) -> tuple[State, InProcess]:
     """Runs so many rounds (or the given cohorts) and returns the server's state and the host."""
     plan = cohorts(rounds, len(fed.held), min(3, len(fed.held))) if isinstance(rounds, int) else rounds
     host = host or fed.host(make, seed)
@@ -261,9 +261,9 @@ def play(
     return server, host
 
 
-def states(host: Host) -> dict[str, object]:
+def states(host: InProcess) -> dict[str, object]:
     """What the clients keep, by name."""
-    return {str(k): host.states.get(k) for k in host.states.clients()}
+    return {str(k): host.states.get(k) for k in host.states.after.clients()}
 
 
 def fast(bench: Bench) -> SerialExecutor:

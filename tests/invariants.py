@@ -11,10 +11,10 @@ import torch
 
 from fedatlas.algorithm import Algorithm, Budget
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.engine.host import by_client
 from fedatlas.experiment import config
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.setup import set_up
+from fedatlas.federation.server import by_client
 from fedatlas.tree import Tree
 from federation import SIZES, Normed, cohorts, everyone, federation, gap, play, rows
 

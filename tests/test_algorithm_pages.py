@@ -114,8 +114,8 @@ def test_the_cost_of_its_page_is_counted(name: str) -> None:
     model = sum(x.numel() * x.element_size() for x in fed.params.values())
     server, host = play(fed, [(0, 1, 3), (1, 2, 3)])
     units = fed.round(2, (1, 2, 3), server=server).units
-    asked = len(units) or len(host.work.keys() - {SERVER})
-    state = max((codec.size(dict(host.states.get(k) or {})) for k in host.states.clients()), default=0)
+    asked = len(units) or len(host.view.work.keys() - {SERVER})
+    state = max((codec.size(dict(host.states.get(k) or {})) for k in host.states.after.clients()), default=0)
     counted = {
         "down": host.cost.bytes_down / asked,
         "up": host.cost.bytes_up / asked,

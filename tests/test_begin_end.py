@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from fedatlas import Experiment
-from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import Algorithm, Ask
-from fedatlas.engine.host import Host
 from fedatlas.errors import ConfigError, DivergedError, ProtocolError
 from fedatlas.experiment import api, config
 from fedatlas.experiment.api import resume, run
 from fedatlas.experiment.run import Silent, floats_in
+from fedatlas.federation.in_process import InProcess
 from federation import federation
 
 
@@ -94,10 +94,10 @@ def test_a_run_in_which_no_cluster_can_be_split_says_so(tmp_path: Path) -> None:
 def test_a_set_up_that_diverges_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates above the limit are refused beforehand; a loss that is no number in the set-up is said to be one before round 1."""
 
-    def broken(*given: Any) -> Any:
+    def broken(*given: Any, **options: Any) -> Any:
         raise DivergedError("the training loss of client 3 is nan")
 
-    monkeypatch.setattr(Host, "drive", broken)
+    monkeypatch.setattr(InProcess, "drive", broken)
     with pytest.raises(DivergedError, match="diverged before round 1: the training loss of client 3 is nan"):
         run(Experiment.of(rounds=1, algorithm={"name": "fesem"}), out=tmp_path / "run", baselines=False)
 
@@ -113,12 +113,14 @@ def test_figures_that_are_no_numbers_end_a_run() -> None:
         (Ask((0, 1), "train", {0: {}}, "each"), "asks client 1 for 'train' without a message"),
         (Ask((0,), "trian", {0: {}}, "each"), "asks for the task 'trian', but its tasks are train"),
         (Ask((0,), "train", {0: {}}, "neighbours"), "by reduce='neighbours' without mixing"),
+        (Ask((0,), "train", {0: {}}, "each"), "which looks at single clients, but the task declares"),
+        (Ask((0,), "train", {0: {}}, "medain"), "unknown reducer 'medain'"),
     ],
 )
 def test_an_algorithm_that_asks_for_what_cannot_be_answered_is_told(asked: Ask, said: str) -> None:
     """A mean without weights was a plain sum: twelve clients, twelve times the model."""
     with pytest.raises(ProtocolError, match=said):
-        federation(Algorithm("mine")).host().answer(asked, 1, 0.1)
+        federation(Algorithm("mine")).host().server.answer(asked, 1, 0.1)
 
 
 def test_updates_that_are_added_up_have_the_same_parts() -> None:

@@ -33,7 +33,7 @@ def test_cfl_asks_for_a_weighted_mean_at_rest_and_one_client_on_the_move(
     each = {k: {"model": Tree({"w": torch.tensor(move)})} for k, move in moves.items()}
     server = {**shared.first_state([told["model"]]), "splits": [], "cluster": dict.fromkeys("012", "0")}
     drawn = Round(1, (0, 1, 2), 3, 4, {0: 1, 1: 2, 2: 1})
-    replies = Replies((0, 1, 2), None, each, {})
+    replies = Replies((0, 1, 2), None, each)
     after = divided(server, "0", [0, 1, 2], replies, drawn, Rule(eps1, eps2, 0.0, "single", weights))
     assert len(after["clusters"]) == (2 if splits else 1)
     if splits:

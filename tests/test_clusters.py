@@ -10,18 +10,18 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from fedatlas.algorithm import Ask, Budget, Replies, State, Work
+from fedatlas.algorithm import Ask, Budget, Replies, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.cfl import Rule, bipartition, divided
 from fedatlas.algorithms.fesem import nearest, seeds
 from fedatlas.data.batches import Rows
-from fedatlas.engine.seal import MEMORY
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import api, config
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import set_up
+from fedatlas.federation.sealing import MEMORY
 from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
 from fedatlas.rng import numpy_stream
 from fedatlas.transforms import TRANSFORMS
@@ -73,7 +73,7 @@ def test_two_planted_populations_are_recovered(
     message = fed.bench.algorithm.broadcast(server, 1)
     own = fed.bench.algorithm.personal(message, {})  # type: ignore[misc]
     assert same(own, server["clusters"][str(found(fed, server)[1])]["model"])
-    assert host.states.clients() == []
+    assert host.states.after.clients() == []
 
 
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
@@ -150,7 +150,7 @@ def test_separation_is_the_root_of_half_of_one_minus_the_similarity(gamma: float
     server = {**fed.begin(), **shared.first_state([Tree(w=torch.zeros(2, dtype=torch.float64))])}
     server |= {"splits": [], "cluster": dict.fromkeys(map(str, ways), "0")}
     rule = Rule(9.0, 0.0, gamma, "complete", "uniform")
-    after = divided(server, "0", list(ways), Replies(tuple(ways), None, each, {}), fed.round(1, tuple(ways)), rule)
+    after = divided(server, "0", list(ways), Replies(tuple(ways), None, each), fed.round(1, tuple(ways)), rule)
     assert len(after["clusters"]) == clusters
 
 
@@ -176,13 +176,13 @@ def test_a_new_client_that_leaves_before_it_has_trained_stays_new(answers: str) 
     fed = federation(ALGORITHMS["cfl"](**SPLIT), populations(), **WHOLE)
     server, _ = play(fed, [tuple(range(4))] * 12, lr=0.3)
     host = fed.host()
-    answer = host.answer
+    answer = host.server.answer
 
     def losing(ask: Ask, number: int, lr: float) -> Replies:
         lost = 5 if number == 13 and (ask.what == "train" or answers == "nothing") else None
         return answer(ask._replace(to=tuple(k for k in ask.to if k != lost)), number, lr)
 
-    host.answer = losing  # type: ignore[method-assign]
+    host.server.answer = losing  # type: ignore[method-assign]
     after, _ = play(fed, everyone(fed, 1), server=server, first=13, lr=0.3, host=host)
     assert "4" in after["cluster"]
     assert "5" not in after["cluster"]
@@ -197,7 +197,7 @@ def test_finding_its_place_leaves_a_new_clients_memory_alone() -> None:
     fed = fed._replace(bench=fed.bench._replace(transform=TRANSFORMS["topk"](share=0.3)))
     host = fed.host()
     after, _ = play(fed, everyone(fed, 1), server=server, first=13, lr=0.3, host=host)
-    memory = {k: (host.states.get(k) or {})[MEMORY] for k in host.states.clients()}
+    memory = {k: (host.states.get(k) or {})[MEMORY] for k in host.states.after.clients()}
     assert sorted(memory) == list(range(K))
     assert all(found.keys() == {"train"} for found in memory.values())
     again = fed.host()  # the same round with the two at their places: nothing else differs
@@ -260,7 +260,6 @@ def test_neither_step_raises_the_objective() -> None:
             tuple(models),
             None,
             {k: {"model": w} for k, w in models.items()},
-            dict.fromkeys(models, Work(1, 1, 1, 0.1, 0.0)),
         )
         start = objective(models, server, {k: str(k % 2) for k in models})
         names = nearest(server, replies)
@@ -314,7 +313,7 @@ def test_the_set_up_keeps_the_models_with_the_lowest_training_loss() -> None:
 def score(fed: Federation, server: State) -> float:
     """Training loss where every client uses the model that fits it best."""
     made, host, clients = fed.bench.algorithm, fed.host(), tuple(range(K))
-    replies = host.answer(Ask(clients, "score", {k: made.broadcast(server, k) for k in clients}, "each"), 0, 0.1)
+    replies = host.server.answer(Ask(clients, "score", {k: made.broadcast(server, k) for k in clients}, "each"), 0, 0.1)
     sizes = {k: fed.held[k].n for k in clients}
     return sum(sizes[k] * replies.each[k]["loss"] for k in clients) / sum(sizes.values())
 

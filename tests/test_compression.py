@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fedatlas.cli import app
-from fedatlas.engine.client_state import ClientStates
-from fedatlas.engine.host import Host
-from fedatlas.engine.seal import MEMORY
 from fedatlas.experiment import config
 from fedatlas.experiment.api import resume, run
 from fedatlas.experiment.checkpoint import Checkpoints
 from fedatlas.experiment.setup import set_up
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.sealing import MEMORY
 from fedatlas.transforms import TRANSFORMS
 from test_run import refusal, rows, small, timeless
 
@@ -52,7 +52,7 @@ def test_a_resumed_run_keeps_what_was_not_sent(tmp_path: Path) -> None:
     assert (whole.path / "model.safetensors").read_bytes() == (part.path / "model.safetensors").read_bytes()
     kept = {}
     for path in (whole.path, part.path):
-        states = ClientStates()
+        states = PartyState()
         Checkpoints(path / "checkpoint", config.read(path / "config.toml").hash()).load(states)
         kept[path] = {k: (states.get(k) or {})[MEMORY]["train"]["model"].tolist() for k in states.clients()}
     assert kept[whole.path]
@@ -70,7 +70,9 @@ def test_error_feedback_is_worth_its_memory(tmp_path: Path, monkeypatch: pytest.
     """One coordinate in a hundred a round: with what was left out sent later the default experiment learns, else much less."""
     table = {"rounds": 20, "compression": {"name": "topk"}}
     kept = run(small(**table), out=tmp_path / "kept", baselines=False).summary["final"]["accuracy"]
-    monkeypatch.setattr(Host, "_memory", lambda self, ask, client, number: {"off": True})  # a memory without the model
+    monkeypatch.setattr(
+        InProcess, "_memory", lambda self, ask, client, number: {"off": True}
+    )  # a memory without the model
     lost = run(small(**table), out=tmp_path / "lost", baselines=False).summary["final"]["accuracy"]
     assert kept > lost + 0.05
 

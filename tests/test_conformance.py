@@ -7,7 +7,7 @@ the first one's docstring is what docs/conformance.md says of it (``python tests
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -16,16 +16,17 @@ import pytest
 import torch
 
 import second_device
-from fedatlas.algorithm import SERVER, UNION, Algorithm, Ask, Budget, Replies, RoundGenerator, State
+from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
-from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.fast import FastRunner
-from fedatlas.engine.host import Executor, Host
-from fedatlas.engine.job import Bench
+from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.pool import PoolExecutor, can_fork
+from fedatlas.federation.client_states import ClientStates, PartyState
+from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.link import Reply, Request
 from federation import (
     SIZES,
     Federation,
@@ -93,7 +94,7 @@ def test_pure(name: str) -> None:
     for k, data in held.items():
         state = codec.decode(data)
         if state:
-            fresh.states.restore(k, state)
+            fresh.states.after.restore(k, state)
     again, _ = play(fed, cohorts(1), server=server, host=fresh, first=4)
     assert same(once, again)
 
@@ -146,8 +147,8 @@ def test_engines(name: str, optimizer: Optimizer, make: Callable[[Bench], Execut
     quick, quick_host = play(fed, make=make, lr=0.05)
     assert gap(oracle, quick) < 1e-11
     assert gap(states(host), states(quick_host)) < 1e-10
-    for k, work in host.work.items():
-        assert quick_host.work[k].loss == pytest.approx(work.loss, abs=1e-11)
+    for k, work in host.view.work.items():
+        assert quick_host.view.work[k].loss == pytest.approx(work.loss, abs=1e-11)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -201,8 +202,8 @@ def test_resume(name: str) -> None:
     whole, host = play(fed, plan)
     server, first = play(fed, plan[:2])
     second = fed.host()
-    for k in first.states.clients():
-        second.states.restore(k, codec.decode(codec.encode(dict(first.states.get(k) or {}))))
+    for k in first.states.after.clients():
+        second.states.after.restore(k, codec.decode(codec.encode(dict(first.states.get(k) or {}))))
     resumed, _ = play(fed, plan[2:], server=codec.decode(codec.encode(dict(server))), host=second, first=3)
     assert same(whole, resumed)
     assert same(states(host), states(second))
@@ -213,7 +214,7 @@ def flat(outputs: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None = N
     return 0 * outputs.sum()
 
 
-def models_of(fed: Federation, server: State, host: Host) -> dict[str, Any]:
+def models_of(fed: Federation, server: State, host: InProcess) -> dict[str, Any]:
     """Every model that the server names and every one that a client would use."""
     made = fed.bench.algorithm
     found: dict[str, Any] = {"model": server.get("model", {}), **made.models(server)}
@@ -246,23 +247,21 @@ def test_nobody(name: str) -> None:
     assert same(server, after)
 
 
-class Losing(Host):
-    """Loses a client in every ask of the set-up and in every one of a round after the first; or all replies of one ask of round 2."""
+class Losing(InProcess):
+    """Loses a client's reply in every ask of the set-up and in every one of a round after the first; or all of one ask of round 2."""
 
-    asked, silent = 0, 0  # how many asks there were; in which of round 2 everybody works and no reply arrives
+    silent = 0  # which ask of round 2 nobody's reply arrives of
 
-    def drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
-        self.asked = 0
-        return super().drive(generator, number, lr)
-
-    def answer(self, ask: Ask, number: int, lr: float) -> Replies:
-        self.asked += 1
-        if self.silent:
-            replies = super().answer(ask, number, lr)
-            there = (number, self.asked) != (2, self.silent) or SERVER in ask.to  # the server hears itself
-            return replies if there else Replies((), None, {}, {})
-        lost = max(ask.to) if (self.asked > 1 or number == 0) and len(ask.to) > 1 else None
-        return super().answer(ask._replace(to=tuple(k for k in ask.to if k != lost)), number, lr)
+    def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:
+        last = max(request.client for request in requests)
+        for request, reply in zip(requests, super().__call__(requests, deadline), strict=True):
+            if request.client == SERVER:  # hears itself
+                yield reply
+            elif self.silent:
+                if (request.round, request.number + 1) != (2, self.silent):
+                    yield reply
+            elif (request.number == 0 and request.round > 0) or len(requests) == 1 or request.client != last:
+                yield reply
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -273,7 +272,7 @@ def test_leaving(name: str) -> None:
     """
     for loss, silent in product((cross_entropy, flat), (0, 1, 2, 3)):
         fed = federation(algorithm(name, "leaving"), loss=loss)
-        host = Losing(fed.bench, SerialExecutor(fed.bench), ClientStates(), {k: r.n for k, r in fed.held.items()}, 1)
+        host = Losing(fed.bench, SerialExecutor(fed.bench), PartyState(), {k: r.n for k, r in fed.held.items()}, 1)
         host.silent = silent
         begun = fed.begin(host)
         before = models_of(fed, begun, host)
@@ -308,9 +307,9 @@ def test_stragglers_shorter_work_is_counted(name: str) -> None:
     usual, host = play(fed, [(0, 1, 2)])
     short, short_host = play(fed, [(0, 1, 2)], budgets={1: Budget(epochs=1)})
     if fed.bench.algorithm.sends == "rows":  # one party, which goes through as many examples as the cohort would have
-        assert host.work[UNION].examples - short_host.work[UNION].examples == 12
+        assert host.view.work[UNION].examples - short_host.view.work[UNION].examples == 12
     else:  # an epoch of three steps less in each of its trainings
-        less = host.work[1].steps - short_host.work[1].steps
+        less = host.view.work[1].steps - short_host.view.work[1].steps
         assert less > 0
         assert less % 3 == 0
     assert not same({"s": usual, "c": states(host)}, {"s": short, "c": states(short_host)})
@@ -337,8 +336,14 @@ def test_states_survive_a_small_memory() -> None:
     """Client states that spill to disk come back bit for bit."""
     fed = federation(ALGORITHMS["scaffold"]())
     plain, host = play(fed, 4)
-    tight = Host(fed.bench, SerialExecutor(fed.bench), ClientStates(budget=1), {k: r.n for k, r in fed.held.items()}, 1)
+    tight = InProcess(
+        fed.bench,
+        SerialExecutor(fed.bench),
+        PartyState(ClientStates(budget=1)),
+        {k: r.n for k, r in fed.held.items()},
+        1,
+    )
     spilled, _ = play(fed, 4, host=tight)
     assert same(plain, spilled)
     assert same(states(host), states(tight))
-    tight.states.close()
+    tight.states.after.close()

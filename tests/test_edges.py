@@ -14,7 +14,7 @@ from torch import nn
 
 import fedatlas
 from fedatlas import Experiment, cli, terminal
-from fedatlas.aggregation.mean import WeightedSum, part_of
+from fedatlas.aggregation.reducers import WeightedSum, part_of
 from fedatlas.algorithm import Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Draw, Rows, batches

@@ -28,7 +28,7 @@ def h_is_the_mean_of_the_duals(build: Callable[..., Algorithm], by_size: bool = 
     for number, cohort in enumerate(UNEVEN, start=1):
         server, _ = play(fed, [cohort], server=server, host=host, first=number)
         mean = fed.params.zeros()
-        for k in host.states.clients():
+        for k in host.states.after.clients():
             share = SIZES[k] / sum(SIZES) if by_size else 1 / K  # (1/K) alpha/alpha_k = n_k/n
             mean = mean + share * (host.states.get(k) or {})["g_k"]
         assert gap(server["h"], mean) < 1e-14
@@ -57,7 +57,7 @@ def test_the_thesis_variant_keeps_nothing_on_its_clients() -> None:
     assert gap(play(paper, everyone(paper, 1))[0]["model"], play(code, everyone(code, 1))[0]["model"]) == 0
     server, host = play(code, everyone(code, 2))
     assert gap(play(paper, everyone(paper, 2))[0]["model"], server["model"]) > 1e-3
-    assert list(host.states.clients()) == []
+    assert list(host.states.after.clients()) == []
 
 
 def test_a_client_without_rows_keeps_its_dual() -> None:
@@ -93,7 +93,7 @@ def test_a_dual_points_against_the_clients_drift() -> None:
         alone = {k: fed.host() for k in cohort}
         for k, other in alone.items():
             if k in expected:
-                other.states.restore(k, host.states.get(k) or {})
+                other.states.after.restore(k, host.states.get(k) or {})
             other_server, _ = play(fed, [(k,)], server=server, host=other, first=number)
             w_k = fed.bench.algorithm.models(other_server)["mean"]
             expected[k] = expected.get(k, before.zeros()) - 0.1 * (w_k - before)

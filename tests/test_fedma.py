@@ -256,9 +256,14 @@ def test_a_round_that_breaks_off(answering: int) -> None:
     """If nobody answers from some exchange on the model stays, and whoever had begun is sent all of it next time."""
     fed = layerwise(BUILD, "dense")
     server, host = play(fed, [(0, 1, 2)])
-    rounds, answer, nobody, asks = fed.bench.algorithm.rounds, host.answer, Replies((), None, {}, {}), itertools.count()
+    rounds, answer, nobody, asks = (
+        fed.bench.algorithm.rounds,
+        host.server.answer,
+        Replies((), None, {}),
+        itertools.count(),
+    )
     assert rounds is not None
-    host.answer = lambda *ask: answer(*ask) if next(asks) < answering else nobody  # type: ignore[method-assign]
+    host.server.answer = lambda *ask: answer(*ask) if next(asks) < answering else nobody  # type: ignore[method-assign]
     after = host.drive(rounds(fed.bench.algorithm, server, fed.round(2, (0, 1))), 2, 0.1)
     assert same(after["model"], server["model"])
     assert after["there"] == [2]

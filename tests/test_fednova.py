@@ -83,7 +83,7 @@ def test_unequal_steps_with_momentum_move_by_the_mean_gradient() -> None:
     head = {k: (k + 1.0) / 3 for k in cohort}  # gradient of the last layer's bias
     p = {k: SIZES[k] / sum(SIZES[j] for j in cohort) for k in cohort}
     server, host = play(fed, [cohort], lr=0.01)
-    tau = {k: host.work[k].steps for k in cohort}
+    tau = {k: host.view.work[k].steps for k in cohort}
     assert len(set(tau.values())) == 3
     tau_eff = sum(p[k] * a_norm(tau[k], rho, 0.0) for k in cohort)
     expected = fed.params["head.bias"] - tau_eff * sum(p[k] * 0.01 * head[k] for k in cohort)

@@ -57,7 +57,7 @@ def test_duals_add_up_over_chains(by_size: bool) -> None:
     server, host = play(fed, 4, lr=0.1)
     n, sizes, N_S = sum(UNEQUAL["n"]), UNEQUAL["n"], len(groups(server))
     assert 1 < N_S < 5
-    weight = {k: 5 * sizes[k] / n if by_size else 1.0 for k in host.states.clients()}
+    weight = {k: 5 * sizes[k] / n if by_size else 1.0 for k in host.states.after.clients()}
     duals = sum(float((host.states.get(k) or {})["g_k"]["w"]) * weight[k] for k in weight)
     assert abs(float(server["h"]["w"])) > 0.1
     assert float(server["h"]["w"]) == pytest.approx(duals / N_S, abs=1e-12)
@@ -72,7 +72,7 @@ def test_a_single_chain_is_sequential_training() -> None:
     fed = federation(fedseq(phi="random", group_size=5))
     server, host = play(fed, everyone(fed, 1))
     assert len(groups(server)) == 1
-    assert {k: w.steps for k, w in host.work.items()} == {0: 4, 1: 6, 2: 6, 3: 12, 4: 4}
+    assert {k: w.steps for k, w in host.view.work.items()} == {0: 4, 1: 6, 2: 6, 3: 12, 4: 4}
     alone = federation(ALGORITHMS["fedavg"]())
     model = alone.params
     for k in numpy_stream(1, "chain", 1, 0, 0).permutation(5):
@@ -113,8 +113,8 @@ def test_who_leaves_on_the_way_does_not_count() -> None:
     fed = federation(fedseq(phi="random"))
     host = fed.host()
     server = {**fed.begin(host), "groups": [[0, 1, 2], [3, 4]]}
-    answer = host.answer
-    host.answer = lambda ask, *more: answer(ask._replace(to=tuple(k for k in ask.to if k != 1)), *more)  # type: ignore[method-assign]
+    answer = host.server.answer
+    host.server.answer = lambda ask, *more: answer(ask._replace(to=tuple(k for k in ask.to if k != 1)), *more)  # type: ignore[method-assign]
     number = next(t for t in range(1, 20) if chain_of(fed.round(t, (0, 1, 2)), 0, (0, 1, 2), 1).order[-1] != 1)
     play(fed, everyone(fed, 1), server=server, host=host, first=number)
     assert sorted(host.cost.weights.values()) == pytest.approx([14 / 42, 28 / 42])
@@ -126,7 +126,7 @@ def test_several_passes_visit_every_member_again_with_other_batches() -> None:
     twice, host = play(fed, everyone(fed, 1))
     single, other = play(once, everyone(once, 1))
     assert not same(twice["model"], single["model"])
-    assert host.cost.examples == 2 * other.cost.examples
+    assert host.view.examples == 2 * other.view.examples
 
 
 def test_fedprox_in_a_chain_is_anchored_at_the_predecessor_or_at_the_server() -> None:
@@ -192,7 +192,7 @@ def test_confidence_finds_the_class_a_client_holds() -> None:
     seen: list[int] = []
     fed = federation(fedseq(), held=held)
     host = fed.host()
-    answer = host.answer
+    answer = host.server.answer
 
     def watch(ask: Any, number: int, lr: float) -> Any:
         replies = answer(ask, number, lr)
@@ -200,7 +200,7 @@ def test_confidence_finds_the_class_a_client_holds() -> None:
             seen.append(int(next(iter(replies.each.values()))["p"].argmax()))
         return replies
 
-    host.answer = watch  # type: ignore[method-assign]
+    host.server.answer = watch  # type: ignore[method-assign]
     fed.begin(host, 0.1)
     assert seen == [0, 1, 2]
 

@@ -16,12 +16,12 @@ from fedatlas.algorithms import ALGORITHMS, graphs
 from fedatlas.algorithms.graphs import Graph
 from fedatlas.data.batches import Rows
 from fedatlas.deploy import codec
-from fedatlas.engine.host import Host
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import config
 from fedatlas.experiment.api import run
 from fedatlas.experiment.dry import dry_run
 from fedatlas.experiment.setup import set_up
+from fedatlas.federation.in_process import InProcess
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, cohorts, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of
@@ -238,9 +238,9 @@ def test_an_absent_node_keeps_its_model(name: str, keys: Mapping[str, Any]) -> N
 class Sizes:
     """Notes the length of what each node's work returned, through the executor the host drives."""
 
-    def __init__(self, host: Host) -> None:
-        self.inner, self.seen = host.executor, list[tuple[int, int]]()
-        host.executor = self
+    def __init__(self, host: InProcess) -> None:
+        self.inner, self.seen = host.party.executor, list[tuple[int, int]]()
+        host.party.executor = self
 
     def run(self, jobs: Any) -> Any:
         for result in self.inner.run(jobs):

@@ -19,8 +19,7 @@ from fedatlas.algorithms.distillation import divergence
 from fedatlas.data.config import PublicConfig
 from fedatlas.deploy import codec
 from fedatlas.engine.fast import FastRunner
-from fedatlas.engine.host import Executor
-from fedatlas.engine.job import Bench
+from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.errors import ConfigError, FedatlasError
@@ -71,8 +70,8 @@ def test_engines_agree_on_several_architectures(name: str, make: Callable[[Bench
     quick, quick_host = play(mixed(name), make=make)
     assert gap(oracle, quick) < 1e-11
     assert gap(states(host), states(quick_host)) < 1e-10
-    assert host.cost.passes_of.keys() == {"six", "nine"}
-    assert host.cost.passes_of == quick_host.cost.passes_of
+    assert host.view.passes_of.keys() == {"six", "nine"}
+    assert host.view.passes_of == quick_host.view.passes_of
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
@@ -91,8 +90,8 @@ def test_workers_and_resume_with_several_architectures(name: str) -> None:
     whole, _ = play(fed, plan)
     server, first = play(fed, plan[:2])
     second = fed.host()
-    for k in first.states.clients():
-        second.states.restore(k, codec.decode(codec.encode(dict(first.states.get(k) or {}))))
+    for k in first.states.after.clients():
+        second.states.after.restore(k, codec.decode(codec.encode(dict(first.states.get(k) or {}))))
     resumed, _ = play(fed, plan[2:], server=codec.decode(codec.encode(dict(server))), host=second, first=3)
     assert same(whole, resumed)
 
@@ -119,13 +118,13 @@ def test_identical_models_agree_with_their_consensus() -> None:
     fed = federation(ALGORITHMS["fedmd"](start_epochs=0, private_epochs=0))
     asks: list[Ask] = []
     host = fed.host()
-    answer = host.answer
+    answer = host.server.answer
 
     def watched(ask: Ask, number: int, lr: float) -> Replies:
         asks.append(ask)
         return answer(ask, number, lr)
 
-    host.answer = watched  # type: ignore[method-assign]
+    host.server.answer = watched  # type: ignore[method-assign]
     server, _ = play(fed, [(0, 1, 3)], host=host)
     public = fed.bench.rows(SERVER)
     own = fed.bench.network.logits(fed.params, Batch(public.x, public.y)).detach()
@@ -165,7 +164,7 @@ def test_who_stays_away_learns_nothing() -> None:
 def test_a_straggler_revisits_with_its_own_epochs_and_never_with_more(epochs: int, steps: int) -> None:
     """A straggler's number is drawn from 1 to local.epochs, which may be above the revisit's two."""
     _, host = play(federation(ALGORITHMS["fedmd"](**SHORT["fedmd"])), [(0, 1)], budgets={1: Budget(epochs=epochs)})
-    assert (host.work[0].steps, host.work[1].steps) == (12 + 2 * 2, 12 + steps)  # digest and revisit
+    assert (host.view.work[0].steps, host.view.work[1].steps) == (12 + 2 * 2, 12 + steps)  # digest and revisit
 
 
 def test_the_temperature_softens_both() -> None:
@@ -223,7 +222,7 @@ def test_an_architecture_without_clients_learns_from_the_others() -> None:
     server, host = play(fed, [(1, 3)])  # nobody with six units
     start = fed.bench.architectures["six"].network.initial()[0]
     assert gap(server["states"]["six"]["model"], start) > 1e-3
-    assert host.cost.passes_of["six"] > 0
+    assert host.view.passes_of["six"] > 0
 
 
 def test_the_server_works_without_sending() -> None:
@@ -233,8 +232,8 @@ def test_the_server_works_without_sending() -> None:
     _, without = play(federation(ALGORITHMS["feddf"](steps=0)), plan)
     assert (with_steps.cost.bytes_up, with_steps.cost.bytes_down) == (without.cost.bytes_up, without.cost.bytes_down)
     scored = 3 * 12
-    distilled = with_steps.work[SERVER].examples
-    assert with_steps.cost.passes == without.cost.passes + scored + 3 * distilled
+    distilled = with_steps.view.work[SERVER].examples
+    assert with_steps.view.passes == without.view.passes + scored + 3 * distilled
     assert {"score", "distil"} <= with_steps.cost.seconds.keys()
 
 
@@ -386,7 +385,7 @@ def test_everyone_takes_part_in_the_start() -> None:
     fed = mixed("fedmd")
     host = fed.host()
     fed.begin(host)
-    assert sorted(host.states.clients()) == list(range(5))
+    assert sorted(host.states.after.clients()) == list(range(5))
     assert host.cost.bytes_up + host.cost.bytes_down < 5 * 2 * 2 * 100
     server, _ = play(fed, everyone(fed, 1))
     assert server["consensus"].shape == (12, 3)

@@ -45,7 +45,7 @@ def test_the_first_participation_has_no_term() -> None:
     moon, fedavg = (federation(ALGORITHMS[name](), make=HEADED) for name in ("moon", "fedavg"))
     (a, ha), (b, hb) = (play(f, [(0, 1), (2, 3), (4,)]) for f in (moon, fedavg))
     assert same(a["model"], b["model"])
-    assert ha.work == hb.work
+    assert ha.view.work == hb.view.work
     assert not same(play(moon, [(0, 1), (0, 1)])[0]["model"], play(fedavg, [(0, 1), (0, 1)])[0]["model"])
 
 
@@ -168,7 +168,7 @@ def test_a_step_costs_three_forward_passes_and_one_backward() -> None:
     for name, passes in (("moon", 5), ("fedavg", 3)):
         fed = federation(ALGORITHMS[name]())
         _, host = play(fed, everyone(fed, 1))
-        assert host.cost.passes == passes * 2 * sum(SIZES)
+        assert host.view.passes == passes * 2 * sum(SIZES)
 
 
 def test_up_and_down_go_models_alone() -> None:

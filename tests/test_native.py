@@ -163,8 +163,8 @@ def test_every_kind_of_step(name: str) -> None:
     found, other = small.play(fed, make=lambda bench: made_of, lr=0.05)
     assert any(": native" in note for note in made_of.run_job.notes())
     assert small.gap(expected, found) < 1e-11
-    for k, work in host.work.items():
-        assert other.work[k].loss == pytest.approx(work.loss, abs=1e-11)
+    for k, work in host.view.work.items():
+        assert other.view.work[k].loss == pytest.approx(work.loss, abs=1e-11)
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")

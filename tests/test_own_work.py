@@ -23,8 +23,7 @@ from fedatlas.algorithm import (
     Task,
 )
 from fedatlas.data.batches import examples_of, parted_rows, public_rows
-from fedatlas.engine.host import Executor
-from fedatlas.engine.job import Bench, Job, batch_size_of, job_batches, prepare
+from fedatlas.engine.job import Bench, Executor, Job, batch_size_of, job_batches, prepare
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.optim import Optimizer
 from federation import Federation, Smooth, fast, federation, gap, play, rows, stacked
@@ -103,7 +102,7 @@ def test_work_without_a_gain_ends_early(make: Callable[[Bench], Executor]) -> No
     """A rate of 0 never gains: the first pass sets the mark, and three more are waited for."""
     fed = worker(Local(epochs=50, lr=0.0, patience=Patience(passes=3)))
     server, host = play(fed, [(1,)], make=make)
-    assert host.work[1].steps == 4 * 3  # 12 rows in batches of 4
+    assert host.view.work[1].steps == 4 * 3  # 12 rows in batches of 4
     assert gap(server["model"], fed.params) == 0
 
 
@@ -121,13 +120,13 @@ def test_a_pass_is_over_without_the_row_that_batch_norm_leaves_out(
 
     fed = worker(Local(epochs=50, lr=0.0, patience=Patience(passes=3)), make=Normed, objective=level)
     _, host = play(fed, [(client,)], make=make)
-    assert host.work[client].steps == 4 * a_pass  # the first pass sets the mark, three more are waited for
+    assert host.view.work[client].steps == 4 * a_pass  # the first pass sets the mark, three more are waited for
 
 
 def test_steps_without_a_gain_are_counted_too() -> None:
     fed = worker(Local(epochs=50, lr=0.0, patience=Patience(steps=7)))
     _, host = play(fed, [(1,)])
-    assert host.work[1].steps == 4 * 3  # after 3, 6 and 9 more: judged after whole passes only
+    assert host.view.work[1].steps == 4 * 3  # after 3, 6 and 9 more: judged after whole passes only
 
 
 @pytest.mark.parametrize("make", [SerialExecutor, fast])
@@ -136,7 +135,7 @@ def test_the_best_model_on_held_out_rows_is_kept(make: Callable[[Bench], Executo
     fed = worker(Local(epochs=9, lr=200.0, patience=Patience(passes=5, held_out=0.25)))
     server, host = play(fed, [(1,)], make=make)
     assert gap(server["model"], fed.params) == 0
-    assert host.work[1].examples % 9 == 0  # three of twelve rows are not trained on
+    assert host.view.work[1].examples % 9 == 0  # three of twelve rows are not trained on
 
 
 def test_held_out_rows_are_a_share_at_least_one_and_never_all() -> None:

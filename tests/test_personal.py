@@ -15,13 +15,13 @@ from fedatlas.algorithm import Algorithm, Batch, Budget, Replies, State, mean_gr
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedbn import local_norms, recalibrated
 from fedatlas.engine.fast import FastRunner
-from fedatlas.engine.host import Host
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import config
 from fedatlas.experiment.api import Experiment, run
 from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import set_up, with_batch_norm
+from fedatlas.federation.in_process import InProcess
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, everyone, federation, gap, module, play, rows, same
 
@@ -43,13 +43,13 @@ class Convolved(nn.Module):
         return self.head(torch.tanh(self.norm(self.conv(x[:, None]))).flatten(1))
 
 
-def state(host: Host, client: int) -> State:
+def state(host: InProcess, client: int) -> State:
     held = host.states.get(client)
     assert held is not None
     return held
 
 
-def personal(fed: Federation, server: State, host: Host, client: int) -> Tree:
+def personal(fed: Federation, server: State, host: InProcess, client: int) -> Tree:
     """What a client would use."""
     made = fed.bench.algorithm
     buffers = {"buffers": server["buffers"]} if server.get("buffers") else {}
@@ -70,8 +70,8 @@ def test_the_global_path_of_ditto_is_fedavg_bit_for_bit(weights: str) -> None:
     assert host.cost.bytes_down == plain.cost.bytes_down
     assert host.cost.bytes_up - plain.cost.bytes_up == 3 * 64, "three empty messages"
     assert host.cost.bytes_peer == 0
-    assert {k: w.loss for k, w in host.work.items()} == {k: w.loss for k, w in plain.work.items()}
-    assert host.cost.passes == 2 * plain.cost.passes
+    assert {k: w.loss for k, w in host.view.work.items()} == {k: w.loss for k, w in plain.view.work.items()}
+    assert host.view.passes == 2 * plain.view.passes
 
 
 def test_ditto_without_a_pull_is_local_training() -> None:
@@ -104,7 +104,7 @@ def test_own_epochs_are_counted_apart() -> None:
     b, host_b = play(long, 2)
     assert same(a, b)
     assert gap(state(host_a, 0), state(host_b, 0)) > 1e-4
-    assert host_a.cost.passes / host_b.cost.passes == pytest.approx((2 + 1) / (2 + 3))
+    assert host_a.view.passes / host_b.view.passes == pytest.approx((2 + 1) / (2 + 3))
 
 
 def test_an_own_model_has_own_statistics() -> None:
@@ -184,7 +184,7 @@ def test_engines_agree_on_batch_norm_that_stays() -> None:
             fed, 4, make=lambda bench: SerialExecutor(bench, FastRunner(bench, SIZES, "program", "float64"))
         )
         assert gap(oracle, quick) < 1e-11
-        assert max(gap(state(host, k), state(quick_host, k)) for k in host.states.clients()) < 1e-10
+        assert max(gap(state(host, k), state(quick_host, k)) for k in host.states.after.clients()) < 1e-10
 
 
 @pytest.mark.parametrize("kind", ["topk", "clip"])
@@ -258,10 +258,10 @@ def test_statistics_stay_where_everybody_leaves_before_they_are_asked_for() -> N
     fed = federation(made, make=Normed, **WHOLE)
     server, host = fed.begin(), fed.host()
     rounds = made.rounds(made, server, fed.round(1, (0, 1)))  # type: ignore[misc]
-    ask = rounds.send(host.answer(next(rounds), 1, 0.1))
+    ask = rounds.send(host.server.answer(next(rounds), 1, 0.1))
     assert ask.what == "statistics"
     with pytest.raises(StopIteration) as end:
-        rounds.send(Replies((), None, {}, {}))
+        rounds.send(Replies((), None, {}))
     assert same(end.value.value, play(federation(ALGORITHMS["fedavg"](), make=Normed, **WHOLE), [(0, 1)])[0])
 
 

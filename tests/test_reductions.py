@@ -58,7 +58,7 @@ def test_centralised_draws_as_many_samples_as_the_cohort() -> None:
     f = fed("centralised")
     for cohort in cohorts(3):
         _, host = play(f, [cohort])
-        assert host.work[UNION].examples == 2 * sum(SIZES[k] for k in cohort)
+        assert host.view.work[UNION].examples == 2 * sum(SIZES[k] for k in cohort)
 
 
 def test_pieces_of_a_client_count_by_their_weights_and_tokens() -> None:
@@ -87,7 +87,7 @@ def test_centralised_takes_every_client_s_steps() -> None:
     f = fed("centralised", budget=Budget(steps=2))
     _, host = play(f, [tuple(range(len(SIZES)))])
     _, of_all = play(fed("fedavg", budget=Budget(steps=2)), [tuple(range(len(SIZES)))])
-    assert host.work[UNION].examples == sum(work.examples for work in of_all.work.values())
+    assert host.view.work[UNION].examples == sum(work.examples for work in of_all.view.work.values())
 
 
 def test_fedsgd_is_one_full_gradient_step_on_the_union() -> None:
@@ -315,11 +315,10 @@ def test_adaptive_mu_follows_the_training_loss() -> None:
     algorithm: Algorithm = ALGORITHMS["fedprox"](mu=0.5, adaptive=True)
     f = fed("fedprox", keys={"mu": 0.5, "adaptive": True})
     server, round_ = f.begin(), f.round(1, (0, 1))
-    mean = {"model": f.params}
     seen = []
     losses = (9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 4.5, 4.5, 4.0, 3.0, 3.0, 2.0, 1.0, 0.9, 0.8, 0.7)
     for loss in losses:
-        server = algorithm.server_update(server, mean, round_._replace(loss=loss))
+        server = algorithm.server_update(server, {"model": f.params, "losses": 4 * loss, "examples": 4.0}, round_)
         seen.append(round(server["mu"], 3))
     assert seen == [*[0.5] * 5, 0.4, *[0.5] * 9, 0.4]  # nothing to compare the first with; an equal loss is neither
 

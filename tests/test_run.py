@@ -16,7 +16,6 @@ from torch import nn
 import fedatlas
 from fedatlas import Experiment
 from fedatlas.algorithm import Work
-from fedatlas.engine.host import Host, joined
 from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
 from fedatlas.experiment import config
 from fedatlas.experiment.api import resume, run
@@ -24,6 +23,7 @@ from fedatlas.experiment.cohort import draw_round, learning_rate, select
 from fedatlas.experiment.config import CohortConfig, ScheduleConfig
 from fedatlas.experiment.resolve import chunk_for
 from fedatlas.experiment.setup import set_up
+from fedatlas.federation.in_process import InProcess, joined
 
 ROW = {
     "round", "accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss", "client_accuracy", "train_loss", "clients", "selected",
@@ -218,15 +218,15 @@ def test_after_a_divergence_clients_have_the_models_of_the_last_good_round(
     """Those of its checkpoint; without one it is said that they are gone."""
     table = {"algorithm": {"name": "ditto"}, "checkpoint": {"every": every}}
     good = run(small(rounds=1, **table), out=tmp_path / "good", baselines=False).summary
-    drive = Host.drive
+    drive = InProcess.drive
 
-    def diverging(self: Host, generator: Any, number: int, lr: float) -> Any:
+    def diverging(self: InProcess, generator: Any, number: int, lr: float) -> Any:
         server = drive(self, generator, number, lr)
         if number == 2:
             raise DivergedError("the training loss of client 11 is nan")
         return server
 
-    monkeypatch.setattr(Host, "drive", diverging)
+    monkeypatch.setattr(InProcess, "drive", diverging)
     with pytest.raises(DivergedError, match="diverged in round 2"):
         run(small(rounds=3, **table), out=tmp_path / "run", baselines=False)
     found = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -25,13 +25,13 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedseq import fedseq
 from fedatlas.algorithms.superclients import groups
 from fedatlas.deploy import codec
-from fedatlas.engine.client_state import ClientStates
-from fedatlas.engine.host import Executor, Host
-from fedatlas.engine.job import Bench
+from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor, run_job
 from fedatlas.engine.pool import PoolExecutor, can_fork
-from fedatlas.engine.seal import MEMORY, seal, unseal
 from fedatlas.errors import DivergedError, ProtocolError
+from fedatlas.federation.client_states import ClientStates, PartyState
+from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.sealing import MEMORY, seal, unseal
 from fedatlas.rng import torch_stream
 from fedatlas.rounds import messages
 from fedatlas.transforms import TRANSFORMS
@@ -80,13 +80,13 @@ def test_pure(name: str, kind: str) -> None:
     """A round changes no state that it is given, memories included, and can be run again from it."""
     fed = compressed(name, kind)
     server, host = play(fed)
-    held = {k: codec.encode(dict(host.states.get(k) or {})) for k in host.states.clients()}
-    kept = {k: host.states.get(k) for k in host.states.clients()}
+    held = {k: codec.encode(dict(host.states.get(k) or {})) for k in host.states.after.clients()}
+    kept = {k: host.states.get(k) for k in host.states.after.clients()}
     once, _ = play(fed, cohorts(1), server=server, host=host, first=4)
     assert all(codec.encode(dict(state or {})) == held[k] for k, state in kept.items())
     fresh = fed.host()
     for k, data in held.items():
-        fresh.states.restore(k, codec.decode(data))
+        fresh.states.after.restore(k, codec.decode(data))
     again, _ = play(fed, cohorts(1), server=server, host=fresh, first=4)
     assert same(once, again)
 
@@ -142,8 +142,8 @@ def test_resume(name: str, kind: str) -> None:
     whole, host = play(fed, plan)
     server, first = play(fed, plan[:2])
     second = fed.host()
-    for k in first.states.clients():
-        second.states.restore(k, codec.decode(codec.encode(dict(first.states.get(k) or {}))))
+    for k in first.states.after.clients():
+        second.states.after.restore(k, codec.decode(codec.encode(dict(first.states.get(k) or {}))))
     resumed, _ = play(fed, plan[2:], server=codec.decode(codec.encode(dict(server))), host=second, first=3)
     assert same(whole, resumed)
     assert same(states(host), states(second))
@@ -152,11 +152,17 @@ def test_resume(name: str, kind: str) -> None:
 def test_memories_survive_a_small_memory() -> None:
     fed = compressed("scaffold", "topk")
     plain, host = play(fed, 4)
-    tight = Host(fed.bench, SerialExecutor(fed.bench), ClientStates(budget=1), {k: r.n for k, r in fed.held.items()}, 1)
+    tight = InProcess(
+        fed.bench,
+        SerialExecutor(fed.bench),
+        PartyState(ClientStates(budget=1)),
+        {k: r.n for k, r in fed.held.items()},
+        1,
+    )
     spilled, _ = play(fed, 4, host=tight)
     assert same(plain, spilled)
     assert same(states(host), states(tight))
-    tight.states.close()
+    tight.states.after.close()
 
 
 # ------------------------------------------------------------------------------------------------ invariants of stateful methods
@@ -205,7 +211,7 @@ def test_feddyns_duals_add_up_over_chains_too(kind: str) -> None:
     server, host = fed.begin(), fed.host()
     for number, cohort in enumerate(cohorts(4), start=1):
         server, _ = play(fed, [cohort], server=server, host=host, first=number)
-    duals = [(host.states.get(k) or {})["g_k"] for k in host.states.clients()]
+    duals = [(host.states.get(k) or {})["g_k"] for k in host.states.after.clients()]
     assert 1 < len(groups(server)) < len(SIZES)
     assert gap(server["h"], sum(duals[1:], duals[0]) / len(groups(server))) < 1e-14
     assert server["h"].norm() > 0
@@ -223,7 +229,7 @@ def test_a_chain_whose_end_is_clipped_ends_at_the_optimum() -> None:
 def test_a_tracked_part_has_no_memory() -> None:
     """c_k moves by what was sent of its change, so the next change holds the rest: a memory would count it twice."""
     _, host = play(compressed("scaffold", "topk"))
-    memory = (host.states.get(host.states.clients()[0]) or {})[MEMORY]
+    memory = (host.states.get(host.states.after.clients()[0]) or {})[MEMORY]
     assert memory["train"].keys() == {"model"}
 
 
@@ -304,7 +310,7 @@ def test_in_a_chain_the_last_hop_is_compressed() -> None:
     assert host.cost.bytes_down - plain.cost.bytes_down >= 8 * fed.params.size()
     moved = (server["model"] - fed.params).flatten()
     assert int((moved != 0).sum()) == math.ceil(0.1 * len(moved))  # exactly those that were sent
-    assert host.states.clients() == [1]  # a memory where something was left out, nowhere else
+    assert host.states.after.clients() == [1]  # a memory where something was left out, nowhere else
 
 
 def test_an_algorithm_says_what_its_parts_are_changes_of() -> None:
@@ -325,7 +331,7 @@ def test_a_set_up_is_not_compressed() -> None:
     assert fed.begin()["groups"] == fed._replace(bench=fed.bench._replace(transform=None)).begin()["groups"]
     host = fed.host()
     fed.begin(host)
-    assert host.states.clients() == []
+    assert host.states.after.clients() == []
 
 
 def test_a_model_of_unknown_origin_is_refused() -> None:

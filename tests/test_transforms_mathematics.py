@@ -18,6 +18,7 @@ from fedatlas.algorithm import (
     Round,
     RoundGenerator,
     State,
+    Task,
     Transform,
     Update,
     by_samples,
@@ -27,8 +28,8 @@ from fedatlas.deploy import codec
 from fedatlas.engine.job import Job, Result
 from fedatlas.engine.loop import SerialExecutor, run_job
 from fedatlas.engine.pool import PoolExecutor, can_fork
-from fedatlas.engine.seal import MEMORY
 from fedatlas.errors import TransportError
+from fedatlas.federation.sealing import MEMORY
 from fedatlas.rng import torch_stream
 from fedatlas.rounds import messages
 from fedatlas.transforms import chain
@@ -62,7 +63,7 @@ def test_topk_of_everything_is_fedavg() -> None:
     fed = using(ALGORITHMS["fedavg"](), made("topk", share=1.0))
     sent, host = play(fed, 4)
     assert gap(plain, sent) < 1e-15
-    for k in host.states.clients():
+    for k in host.states.after.clients():
         memory = (host.states.get(k) or {})[MEMORY]["train"]["model"]
         assert float(memory.abs().max()) == 0.0
 
@@ -345,7 +346,8 @@ def test_an_algorithm_whose_server_sees_each_is_given_updates_back() -> None:
             model = model + share[k] * update["model"]
         return {**server, "model": model}
 
-    fed = using(Algorithm("each", rounds=rounds, needs="each"), made("qsgd", levels=65535))
+    seen = {"train": Task(shows=("model",))}
+    fed = using(Algorithm("each", rounds=rounds, tasks=seen), made("qsgd", levels=65535))
     each, host = play(fed)
     mean, mean_host = play(using(ALGORITHMS["fedavg"](), made("qsgd", levels=65535)))
     assert gap(each["model"], mean["model"]) < 1e-14

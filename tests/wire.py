@@ -7,9 +7,9 @@ from typing import Any
 
 from fedatlas.algorithm import SERVER, Ask, Replies, State
 from fedatlas.deploy import codec
-from fedatlas.engine.host import Host
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import run_job
+from fedatlas.federation.in_process import InProcess
 from federation import Federation
 
 
@@ -43,7 +43,7 @@ def crossed(value: Any) -> Any:
     return None if value is None else codec.decode(codec.encode(dict(value)))
 
 
-def spied(fed: Federation) -> tuple[State, Host, Wire]:
+def spied(fed: Federation) -> tuple[State, InProcess, Wire]:
     """A federation about to begin round 1 behind a wire that has counted nothing yet."""
     wires: list[Wire] = []
 
@@ -52,7 +52,7 @@ def spied(fed: Federation) -> tuple[State, Host, Wire]:
         return wires[-1]
 
     host = fed.host(make)
-    server, wire, answer = fed.begin(host), wires[-1], host.answer
+    server, wire, answer = fed.begin(host), wires[-1], host.server.answer
     wire.received = wire.down = 0
 
     def watched(ask: Ask, number: int, lr: float) -> Replies:
@@ -65,5 +65,5 @@ def spied(fed: Federation) -> tuple[State, Host, Wire]:
         wire.down -= sum(codec.size(dict(ask.messages[k])) for k, by in ask.sender.items() if by == k)
         return replies
 
-    host.answer = watched  # type: ignore[method-assign]
+    host.server.answer = watched  # type: ignore[method-assign]
     return server, host, wire

@@ -168,11 +168,32 @@ class Task(NamedTuple):
     # part of the next, so that no error memory is kept for them.
     tracked: tuple[str, ...] = ()
     options: Local = Local()
+    # Parts of a single client's update that the server may look at; () = it sees sums alone, which can be masked.
+    shows: tuple[str, ...] = ()
+    # Parts that are added up as they are, whatever the weights: {"losses": ...} of a mean.
+    sums: tuple[str, ...] = ()
     stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
     remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
     reshapes: bool = False  # its tensors differ in shape from round to round: only a long job gets a step program
     step_passes: float = 3.0  # cost of a step's example in forward passes: forward 1, backward 2
     survey_passes: float = 0.0  # the same of the survey
+
+
+class Question(NamedTuple):
+    """What a party can be asked that is no training: label counts, scores, phases of a protocol, histograms of a tree.
+
+    ``answer(model, data, message, state, session) -> (reply, state, session)``. ``model`` is the party's network (`Model`),
+    ``data`` its rows (`Data`), or None where it has none. ``session`` is what this party's earlier answers of the round left in its
+    memory (None at first): it is never written and never sent. A reply that holds a "model" goes with the buffers it came with.
+    """
+
+    answer: Callable[[Model, Data | None, Message, State, Any], tuple[Update, State, Any]]
+    data: Literal["own", "public", "none"] = "own"
+    rows: int = 0  # of the public rows: so many, drawn anew each round, the same for every party; 0 = all
+    balanced: bool = False  # a class-balanced subset of the rows, redrawn each round
+    stateful: bool = False  # the client's state is handed in and kept; else the question knows of none
+    shows: tuple[str, ...] = ()  # as a task's
+    passes: float = 0.0  # its cost in forward passes of each row
 
 
 class Unit(NamedTuple):
@@ -193,7 +214,6 @@ class Round(NamedTuple):
     examples: int = 0  # examples the cohort goes through in this round's local work
     budgets: Mapping[int, Budget] = {}  # clients whose amount of work differs (stragglers)
     facts: Mapping[int, Mapping[str, float]] = {}  # further plain numbers the server learnt of a client
-    loss: float = float("nan")  # mean training loss of the clients that returned, by examples
     seed: int = 0  # of the run, for what a round draws itself
     units: tuple[Unit, ...] = ()  # in the order drawn, where clients are grouped; the cohort holds their members
     groups: int = 0  # units in all
@@ -227,7 +247,7 @@ class Ask(NamedTuple):
     to: tuple[int, ...]
     what: str
     messages: Mapping[int, Message]
-    reduce: Literal["mean", "sum", "each", "neighbours"] = "mean"
+    reduce: Any = "mean"  # the name of a reducer, or one (`fedatlas.aggregation`)
     weights: Callable[[tuple[int, ...]], Weights] | None = None
     budgets: Mapping[int, Budget] = {}
     visits: Mapping[int, int] = {}  # how often a party has done this already in this round: its epochs go on from there
@@ -248,13 +268,6 @@ class Replies(NamedTuple):
     clients: tuple[int, ...]  # who answered
     value: Update | None  # the mean or the sum, tensors in float64; None for the others or if nobody answered
     each: Mapping[int, Update]  # "each": the updates; "neighbours": each node's sum, tensors in float64; else empty
-    work: Mapping[int, Work]
-
-    @property
-    def loss(self) -> float:
-        """Mean training loss over the examples of those who answered."""
-        total = sum(w.examples for w in self.work.values() if w.steps)
-        return sum(w.loss * w.examples for w in self.work.values() if w.steps) / total if total else float("nan")
 
 
 RoundGenerator = Generator[Ask, Replies, State]
@@ -323,7 +336,7 @@ class Algorithm(NamedTuple):
     prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients; what
     # it leaves in server["notices"] is said to the user
     groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
-    tasks: Mapping[str, Task] = {"train": Task()}
+    tasks: Mapping[str, Task | Question] = {"train": Task()}
     # Of the initial models and `Host.server_facts`, with the run's rounds.
     server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model
     client_init: Callable[[Tree, Facts], State] | None = None

@@ -48,7 +48,13 @@ SYNONYMS = {
 }
 """What other software calls a key -> its name here."""
 
-PLUGINS: dict[str, dict[str, Builder]] = {"algorithms": {}, "models": {}, "partitions": {}, "transforms": {}}
+PLUGINS: dict[str, dict[str, Builder]] = {
+    "algorithms": {},
+    "models": {},
+    "partitions": {},
+    "transforms": {},
+    "reducers": {},
+}
 """What ``--plugin`` brought, by kind: the only table that is filled at run time."""
 INSTALLED: dict[str, str] = {}
 """Packages whose builders were asked for, with their versions: a result depends on them, too."""

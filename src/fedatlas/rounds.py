@@ -71,7 +71,7 @@ def chained(passes: int = 1, *, anchored: bool = False) -> Callable[[Algorithm, 
 
         replies = yield Ask(tuple(unit_of), "train", weights=weights, **last)
         there = tuple(sorted(unit_of[k] for k in replies.clients))
-        return updated(algorithm, server, replies, over._replace(cohort=there, loss=replies.loss))
+        return updated(algorithm, server, replies, over._replace(cohort=there))
 
     return rounds
 
@@ -219,7 +219,7 @@ def weights_of(algorithm: Algorithm, round: Round) -> Callable[[tuple[int, ...]]
 
 def returned(round: Round, replies: Replies) -> Round:
     """The round as it came out: the cohort are those who answered."""
-    return round._replace(cohort=replies.clients, loss=replies.loss)
+    return round._replace(cohort=replies.clients)
 
 
 def cast_like(value: Any, like: Any) -> Any:

@@ -75,7 +75,7 @@ def local_only() -> Algorithm:
         return {}, {"model": params, **({"buffers": facts.buffers} if facts.buffers else {})}
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-        yield Ask(round.cohort, "train", messages(algorithm, server, round.cohort), "each", budgets=round.budgets)
+        yield Ask(round.cohort, "train", messages(algorithm, server, round.cohort), "sum", budgets=round.budgets)
         return server
 
     return Algorithm(
@@ -87,7 +87,6 @@ def local_only() -> Algorithm:
         broadcast=architectures.told,
         models=lambda server: {},  # what the server has is where all began
         personal=own,
-        needs="each",
         mixed=True,
         family="baseline",
         keeps="its own model",

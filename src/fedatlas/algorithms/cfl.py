@@ -92,7 +92,10 @@ def cfl(
     return Algorithm(
         "cfl",
         rounds=rounds,
-        tasks={"train": Task(), "place": Task(remembered=False)},  # as training, but nothing comes of it
+        tasks={
+            "train": Task(shows=("model",)),
+            "place": Task(shows=("model",), remembered=False),
+        },  # as training, but nothing comes of it
         server_init=server_init,
         broadcast=shared.of_client,
         models=shared.models,

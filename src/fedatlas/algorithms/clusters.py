@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import Message, Replies, State, Update
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import (
     SERVER,
     Algorithm,
@@ -102,7 +102,7 @@ def feddf(
     return Algorithm(
         "feddf",
         rounds=rounds,
-        tasks={"train": Task(), "score": SCORE, "distil": distil},
+        tasks={"train": Task(shows=("model",)), "score": SCORE, "distil": distil},
         server_init=server_init,
         broadcast=architectures.told,
         weigh=weighting(weights),

@@ -101,12 +101,12 @@ def fedma(
         return averaged(layer, local, pi, ratio, bias), pi
 
     epochs = retrain_epochs or None
-    retrain = Task(later_layers, count_rows, loss_behind_frozen, finish=send_next, reshapes=True)
+    retrain = Task(later_layers, count_rows, loss_behind_frozen, finish=send_next, shows=("model",), reshapes=True)
     return Algorithm(
         "fedma",
         rounds=layer_by_layer(merge),
         tasks={
-            "train": Task(start=own_units, survey=count_rows, finish=send_first),
+            "train": Task(start=own_units, survey=count_rows, finish=send_first, shows=("model",)),
             "retrain": retrain._replace(options=Local(epochs=epochs, lr_scale=retrain_lr)),
             "last": retrain._replace(
                 options=Local(epochs=last_epochs or epochs, lr_scale=last_lr, weight_decay=last_weight_decay)

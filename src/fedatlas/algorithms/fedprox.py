@@ -16,11 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, keep_model, take_mean
+from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, Work, keep_model, take_mean
 from fedatlas.errors import DivergedError
 from fedatlas.registry import Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
+
+NO_LOSS = {"losses": 0.0, "examples": 0.0}
 
 
 def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "samples") -> Algorithm:
@@ -46,11 +48,12 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
         if not adaptive:
             return after
         before = server["loss"]
-        falls = server["falls"] + 1 if round.loss < before < math.inf else 0
-        now = server["mu"] + 0.1 if round.loss > before else server["mu"]
+        loss = mean["losses"] / mean["examples"] if mean["examples"] else math.nan
+        falls = server["falls"] + 1 if loss < before < math.inf else 0
+        now = server["mu"] + 0.1 if loss > before else server["mu"]
         if falls == 5:
             now, falls = max(now - 0.1, 0.0), 0
-        return {**after, "mu": now, "loss": round.loss, "falls": falls}
+        return {**after, "mu": now, "loss": loss, "falls": falls}
 
     def start(message: Message, client: State, facts: Facts) -> Tree:
         if not facts.momentum and message["mu"] * facts.lr >= 2:
@@ -59,14 +62,19 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
             )
         return Tree(message["model"])
 
+    def finish(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        losses = {"losses": work.loss * work.examples, "examples": float(work.examples)} if work.steps else NO_LOSS
+        return {"model": w, **losses}, client
+
+    watched = Task(direction=direction, start=start, finish=finish, sums=("losses", "examples"))
     return Algorithm(
         "fedprox",
-        tasks={"train": Task(direction=direction, start=start) if adaptive else Task(direction=direction)},
+        tasks={"train": watched if adaptive else Task(direction=direction)},
         server_init=server_init,
         broadcast=lambda server, client_id: {"model": server["model"], "mu": server["mu"]},
         server_update=server_update,
         weigh=weighting(weights),
         lr_below=2 / mu if mu else math.inf,
         family="regularisation",
-        leaves="the local model, and its training loss in a mean (not yet masked)" if adaptive else "the local model",
+        leaves="the local model" + (", and its training loss in a sum (not yet masked)" if adaptive else ""),
     )

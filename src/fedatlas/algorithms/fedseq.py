@@ -42,7 +42,7 @@ from typing import Any, Literal
 
 import torch
 
-from fedatlas.aggregation.mean import WeightedSum
+from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import (
     Algorithm,
     Ask,
@@ -174,7 +174,8 @@ def fedseq_inter(
             omega[slot] = omega.get(slot, 0) + chain.examples
         return averaged({**server, "bank": bank, "omega": omega, "held": held}) if bank else server
 
-    return local._replace(name="fedseq_inter", server_init=server_init, rounds=rounds, needs="each")
+    tasks = {**local.tasks, "train": local.tasks["train"]._replace(shows=("model",))}
+    return local._replace(name="fedseq_inter", server_init=server_init, rounds=rounds, tasks=tasks, needs="each")
 
 
 def rebased(server: State) -> dict[str, Any]:

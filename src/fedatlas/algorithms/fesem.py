@@ -36,6 +36,9 @@ from fedatlas.weighting import Weighting
 DRAWS, STEPS = 5, 100  # of first centres; of E and M until they rest
 
 
+TRAIN = Task(shows=("model",))
+
+
 def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting = "uniform") -> Algorithm:
     """Gives each client to the nearest of several models and averages within: for a known number of groups.
 
@@ -80,7 +83,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         "fesem",
         rounds=rounds,
         prepare=prepare if clusters > 1 else None,
-        tasks={"train": Task(), "pretrain": Task(options=Local(epochs=pretrain_epochs))},
+        tasks={"train": TRAIN, "pretrain": TRAIN._replace(options=Local(epochs=pretrain_epochs))},
         server_init=server_init,
         broadcast=shared.of_client,
         models=shared.models,

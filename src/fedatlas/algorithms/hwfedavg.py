@@ -94,7 +94,11 @@ def label_spread(
             survey=count_labels, finish=send_counts, options=Local(steps=0, balanced=balanced), stateful=False
         ),
         "score": Task(
-            survey=count_labels, finish=send_score, options=Local(steps=0, balanced=balanced), stateful=False
+            survey=count_labels,
+            finish=send_score,
+            options=Local(steps=0, balanced=balanced),
+            stateful=False,
+            shows=("omega", "n_k"),
         ),
         "train": Task(options=Local(balanced=balanced)),
     }

@@ -100,8 +100,8 @@ def ifca(
         rounds=rounds,
         prepare=prepare if starts > 1 else None,
         tasks={
-            "train": Task(start=from_picked, finish=say_which, **choose),
-            "score": Task(finish=say_loss, options=Local(steps=0), **choose),
+            "train": Task(start=from_picked, finish=say_which, shows=("model", "cluster"), **choose),
+            "score": Task(finish=say_loss, options=Local(steps=0), shows=("loss", "cluster"), **choose),
         },
         inits=clusters * starts,
         server_init=server_init,

@@ -98,7 +98,7 @@ def pretrain(how: Grouping) -> Task:
         names = message.get("linear", params)
         return {"model": Tree({name: params[name] for name in names})}, client
 
-    return Task(finish=finish, options=Local(epochs=how.pretrain_epochs), stateful=False)
+    return Task(finish=finish, options=Local(epochs=how.pretrain_epochs), stateful=False, shows=("model",))
 
 
 def confidences(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -9,8 +10,8 @@ from itertools import islice
 from fedatlas.algorithm import Work
 from fedatlas.engine.device import placing
 from fedatlas.engine.fast import FastRunner, inputs_of, resized, spec_of
-from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare
-from fedatlas.engine.loop import check_finite
+from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare, question_of, training_of
+from fedatlas.engine.loop import check_finite, timed
 from fedatlas.engine.stacked import StackedProgram, derive_stacked
 from fedatlas.engine.step import NotTraceable
 from fedatlas.engine.together import Member, train_together
@@ -42,6 +43,10 @@ class StackedExecutor:
             yield from (results[job.client] for job in jobs)
             return
         bench = self.bench.of(jobs[0])
+        if question_of(bench, jobs[0]) is not None:
+            yield from (timed(self.run_job, bench, job) for job in jobs)
+            return
+        started = time.perf_counter()
         self.run_job.warm(bench, jobs[0])
         first = prepare(bench, jobs[0])
         sort = self.run_job.sort_of(bench, jobs[0])
@@ -49,7 +54,7 @@ class StackedExecutor:
         ready = [first, *(prepare(bench, job) for job in jobs[1:])] if programs else [first]
         inputs = [inputs_of(one) for one in ready]
         if not programs or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
-            yield from (self.run_job(bench, job) for job in jobs)
+            yield from (timed(self.run_job, bench, job) for job in jobs)
             return
         bench.network.module.train()
         members = [
@@ -64,11 +69,11 @@ class StackedExecutor:
             work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)
             result = finish(bench, job, one, done.params, done.buffers, work)
             check_finite(result)
-            yield result
+            yield result._replace(seconds=(time.perf_counter() - started) / len(jobs))
 
     def programs_for(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
         """The stacked programs of a sort of job by batch size; None, or none at all, where it cannot be stacked."""
-        if self.bench.algorithm.tasks[job.what].reshapes:
+        if training_of(self.bench.of(job), job).reshapes:
             return None
         if sort not in self.programs:
             self.programs[sort] = self.derived(sort, job, ready)
@@ -76,7 +81,7 @@ class StackedExecutor:
 
     def derived(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
         batch, bench = self.run_job.examples.get(sort), self.bench.of(job)
-        task = bench.algorithm.tasks[job.what]
+        task = training_of(bench, job)
         if batch is None or task.options.patience is not None:
             return None  # clients that stop early, each when it will, go alone
         spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(ready)

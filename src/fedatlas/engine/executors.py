@@ -10,8 +10,7 @@ import torch
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.device import find_device
 from fedatlas.engine.fast import FastRunner
-from fedatlas.engine.host import Executor
-from fedatlas.engine.job import Bench
+from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.memory import keep_freed_memory
 from fedatlas.engine.pool import PoolExecutor

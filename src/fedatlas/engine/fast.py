@@ -21,11 +21,14 @@ from fedatlas.engine.job import (
     Job,
     Prepared,
     Result,
+    answered,
     batch_size_of,
     budget_of,
     finish,
     job_batches,
     prepare,
+    question_of,
+    training_of,
 )
 from fedatlas.engine.loop import check_finite
 from fedatlas.engine.patience import watching
@@ -69,7 +72,7 @@ class FastRunner:
         if self.step == "tuned" or self.short(bench, job):
             return kind
         key = kind, form_of(told)
-        if bench.algorithm.tasks[job.what].reshapes:
+        if training_of(bench, job).reshapes:
             return self.shaped(kind, key[1] | shapes_of(told))
         if key not in self.sorts:
             number = 1 + sum(each == kind for each, _ in self.sorts)
@@ -78,8 +81,8 @@ class FastRunner:
 
     def short(self, bench: Bench, job: Job) -> bool:
         """Whether a job whose tensors may be of a new shape is done before a program for them would be derived."""
-        options, n = bench.algorithm.tasks[job.what].options, int(job.facts.n_k)
-        if not bench.algorithm.tasks[job.what].reshapes:
+        options, n = training_of(bench, job).options, int(job.facts.n_k)
+        if not training_of(bench, job).reshapes:
             return False
         size = batch_size_of(options, bench.local.batch_size, n, bench.network.least) or max(n, 1)
         return examples_of(budget_of(job, options), n, size) < LONG * size
@@ -97,12 +100,12 @@ class FastRunner:
 
     def warm(self, bench: Bench, job: Job) -> bool:
         """Derives the programs of a task from one of its jobs; True if there was something to derive."""
-        if bench.algorithm.tasks[job.what].options.steps == 0:
+        bench = bench.of(job)
+        if question_of(bench, job) is not None or training_of(bench, job).options.steps == 0:
             return False
         sort = self.sort_of(bench, job)
         if (sort, -1) in self.steps:
             return False
-        bench = bench.of(job)
         ready = prepare(bench, job)
         batch = next(iter(islice(job_batches(ready), 1)), None)
         if batch is None:
@@ -140,8 +143,7 @@ class FastRunner:
 
     def sizes(self, bench: Bench, job: Job, ready: Prepared) -> frozenset[int]:
         """Batch sizes worth a program: by all clients' rows, or by this job's where the task has rows or batches of its own."""
-        task = bench.algorithm.tasks[job.what]
-        options = task.options
+        options = training_of(bench, job).options
         if self.step == "tuned" or self.short(bench, job):
             return frozenset()
         own = options.data == "public" or options.batch_size is not None
@@ -172,8 +174,10 @@ class FastRunner:
 
     def __call__(self, bench: Bench, job: Job) -> Result:
         """The local work of one client."""
-        self.warm(bench, job)
         bench = bench.of(job)
+        if question_of(bench, job) is not None:
+            return answered(bench, job)
+        self.warm(bench, job)
         ready = prepare(bench, job)
         if not ready.params:
             return finish(bench, job, ready, ready.params, ready.buffers, Work(ready.rows.n, 0, 0, 0.0, math.nan))
@@ -252,7 +256,7 @@ def batch_sizes(batch: int, sizes: Iterable[int]) -> frozenset[int]:
 
 def spec_of(bench: Bench, job: Job, precision: str) -> StepSpec:
     """The step of a task, written in terms of its algorithm's own objective and direction."""
-    task = bench.algorithm.tasks[job.what]
+    task = training_of(bench, job)
 
     def loss(params: Tree, buffers: Tree, batch: Batch, inputs: Mapping[str, Any]) -> Tensor:
         batch = batch._replace(extra={**buffers, **batch.extra})

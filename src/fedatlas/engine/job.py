@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import SERVER, Algorithm, Batch, Budget, Facts, Local, Message, State, Transform, Update, Work
+from fedatlas.algorithm import (
+    SERVER,
+    Algorithm,
+    Batch,
+    Budget,
+    Facts,
+    Local,
+    Message,
+    Question,
+    State,
+    Task,
+    Transform,
+    Update,
+    Work,
+)
 from fedatlas.data.batches import Draw, Masks, Rows, Values, balanced_rows, batches, parted_rows, public_rows
 from fedatlas.engine.device import CPU, placing, without_cudnn
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
-from fedatlas.engine.seal import seal, unseal
 from fedatlas.engine.step import moved
+from fedatlas.federation.sealing import seal, unseal
 from fedatlas.layers import Layer
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
@@ -46,11 +61,13 @@ class Job(NamedTuple):
         None  # of the transform that seals the update, {} before its first use; None: it is not sealed
     )
     architecture: str = ""  # of the network it works with, where there are several
+    role: str = ""  # of the party, where it is not like the others
+    session: Any = None  # what earlier questions of this round left in the party's memory
 
     @property
     def kind(self) -> str:
         """Jobs of one kind share their step programs."""
-        return f"{self.what} {self.architecture}" if self.architecture else self.what
+        return " ".join(name for name in (self.what, self.architecture, self.role) if name)
 
 
 class Result(NamedTuple):
@@ -61,6 +78,28 @@ class Result(NamedTuple):
     state: State
     work: Work
     memory: State | None = None
+    seconds: float = 0.0  # the work took, sealing included
+    session: Any = None  # for the questions that follow in this round
+
+
+class Executor(Protocol):
+    """Runs jobs; results come in the order of the jobs. Be done with one before asking for the next: its memory may be reused."""
+
+    @property
+    def run_job(self) -> Callable[[Bench, Job], Result]: ...  # one job, alone
+    def run(self, jobs: Iterable[Job]) -> Iterator[Result]: ...
+    def close(self) -> None: ...
+
+
+Tasks = Mapping[str, Task | Question]
+
+
+class Role(NamedTuple):
+    """What a party that is not like the others does in their place: malicious, holder of the labels, helper."""
+
+    tasks: Callable[[Tasks], Tasks] = dict  # of the algorithm's tasks its own
+    rows: Callable[[RowSource], RowSource] = lambda rows: rows
+    client_init: Callable[[Tree, Facts], State] | None = None  # its state at its first use; None: the algorithm's
 
 
 class Architecture(NamedTuple):
@@ -87,6 +126,9 @@ class Bench(NamedTuple):
     architectures: Mapping[str, Architecture] = {}  # by name, where there are several; ``network`` is the first then
     owners: tuple[str, ...] = ()  # by client: whose model has which architecture
     public: int = 0  # public rows
+    roles: Mapping[str, Role] = {}  # by name
+    cast: Mapping[int, str] = {}  # party -> the name of its role, where it has one
+    role: str = ""  # that this bench was made for
     device: torch.device = CPU  # where jobs are done; the networks are there
 
     def on(self, device: torch.device) -> Bench:
@@ -107,12 +149,17 @@ class Bench(NamedTuple):
 
     def of(self, job: Job) -> Bench:
         """The bench as a job finds it: the network of its architecture, the optimiser of its task."""
-        bench, options = self, self.algorithm.tasks[job.what].options
+        bench = self
+        if job.role != self.role:
+            own, algorithm = self.roles[job.role], self.algorithm
+            algorithm = algorithm._replace(tasks=own.tasks(algorithm.tasks))
+            bench = bench._replace(algorithm=algorithm, rows=own.rows(self.rows), role=job.role)
+        task = bench.algorithm.tasks[job.what]
         if job.architecture:
-            own = self.architectures[job.architecture]
-            bench = bench._replace(network=own.network, masks=own.masks)
-        if options.optimizer is not None:
-            bench = bench._replace(local=self.local._replace(optimizer=Optimizer(options.optimizer), clip=0.0))
+            kind = self.architectures[job.architecture]
+            bench = bench._replace(network=kind.network, masks=kind.masks)
+        if isinstance(task, Task) and task.options.optimizer is not None:
+            bench = bench._replace(local=self.local._replace(optimizer=Optimizer(task.options.optimizer), clip=0.0))
         return bench
 
 
@@ -169,6 +216,46 @@ class Prepared(NamedTuple):
     held: Rows | None = None  # kept out of training to judge by (`Patience.held_out`)
 
 
+def answered(bench: Bench, job: Job) -> Result:
+    """What comes of a question; the same for every executor. ``bench``: from `Bench.of`."""
+    question = question_of(bench, job)
+    assert question is not None
+    message, state = (job.message, job.state) if bench.device == CPU else moved((job.message, job.state), bench.device)
+    buffers = told_buffers(bench, message)
+    data = None
+    if question.data != "none":
+        options = Local(data=question.data, rows=question.rows, balanced=question.balanced)
+        rows = rows_for(bench, job, options)
+        data = ClientData(rows, bench.classes, buffers, lambda: (), bench.network.ordered)
+    bench.network.module.eval()
+    with placing(bench.device), without_cudnn(bench.device):
+        reply, state, session = question.answer(bench.network, data, message, state, job.session)
+    if bench.device != CPU:
+        reply, state, buffers = moved((reply, state, buffers), CPU)
+    if buffers and "model" in reply:
+        reply = {**reply, "buffers": buffers}
+    n = data.n if data is not None else 0
+    return Result(job.client, reply, state, Work(n, 0, 0, 0.0, math.nan), session=session)
+
+
+def training_of(bench: Bench, job: Job) -> Task:
+    """The training that a job asks for."""
+    task = bench.algorithm.tasks[job.what]
+    assert isinstance(task, Task)
+    return task
+
+
+def question_of(bench: Bench, job: Job) -> Question | None:
+    """The question that a job asks, if it asks one."""
+    task = bench.algorithm.tasks[job.what]
+    return task if isinstance(task, Question) else None
+
+
+def told_buffers(bench: Bench, message: Message) -> Tree:
+    """The buffers that a party works with: those of its message, or the network's where nobody tells of a model."""
+    return copied(message.get("buffers", {} if "model" in message else bench.network.buffers()))
+
+
 def rows_for(bench: Bench, job: Job, options: Local) -> Rows:
     """The rows of a job: the party's own or the public ones, all or this round's, with their labels or the message's targets."""
     rows = bench.rows(SERVER if options.data == "public" else job.client)
@@ -182,15 +269,14 @@ def rows_for(bench: Bench, job: Job, options: Local) -> Rows:
 
 def prepare(bench: Bench, job: Job) -> Prepared:
     """All of a job that comes before its first step; the same for every executor. ``bench``: from `Bench.of`."""
-    task = bench.algorithm.tasks[job.what]
+    task = training_of(bench, job)
     options, streams, held = task.options, max(job.client, 0), None
     message, state = (job.message, job.state) if bench.device == CPU else moved((job.message, job.state), bench.device)
     rows = rows_for(bench, job, options)
     facts = job.facts._replace(n_k=float(rows.n))
     if options.patience is not None and options.patience.held_out:
         rows, held = parted_rows(rows, options.patience.held_out, job.seed, int(job.facts.round), streams)
-    told = message.get("buffers", {} if "model" in message else bench.network.buffers())
-    buffers = copied(told)
+    buffers = told_buffers(bench, message)
     decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
     facts = facts._replace(weight_decay=decay)
     local, budget = bench.local, budget_of(job, options)
@@ -234,7 +320,7 @@ def parted(found: Mapping[str, Tensor], buffers: Tree) -> tuple[Tree, Tree]:
 
 def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tree, work: Work) -> Result:
     """All of a job that comes after its last step; the same for every executor."""
-    task = bench.algorithm.tasks[job.what]
+    task = training_of(bench, job)
     facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
     with placing(bench.device):
         update, state = task.finish(params, work, prepared.message, prepared.state, facts)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from fedatlas.algorithm import Work
 from fedatlas.engine import optim
 from fedatlas.engine.device import placing
-from fedatlas.engine.job import Bench, Job, Result, finish, job_batches, prepare
+from fedatlas.engine.job import Bench, Job, Result, answered, finish, job_batches, prepare, question_of, training_of
 from fedatlas.engine.model import detached, grad, with_grad
 from fedatlas.engine.patience import watching
 from fedatlas.errors import DivergedError
@@ -16,8 +17,10 @@ from fedatlas.errors import DivergedError
 
 def run_job(bench: Bench, job: Job) -> Result:
     """Local work of one client: every step is gradient + decay -> direction -> clip -> optimiser."""
-    bench, task = bench.of(job), bench.algorithm.tasks[job.what]
-    ready = prepare(bench, job)
+    bench = bench.of(job)
+    if question_of(bench, job) is not None:
+        return answered(bench, job)
+    task, ready = training_of(bench, job), prepare(bench, job)
     watch = watching(bench, job, ready)
     params, buffers = ready.params, ready.buffers
     memory = optim.start(bench.local.optimizer, params)
@@ -52,6 +55,12 @@ def check_finite(result: Result) -> None:
         raise DivergedError(f"the training loss of client {result.client} is {result.work.loss}")
 
 
+def timed(run_job: Callable[[Bench, Job], Result], bench: Bench, job: Job) -> Result:
+    """A job's result with the seconds that it took."""
+    started = time.perf_counter()
+    return run_job(bench, job)._replace(seconds=time.perf_counter() - started)
+
+
 class SerialExecutor:
     """Runs jobs one after another in this process."""
 
@@ -61,7 +70,7 @@ class SerialExecutor:
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
         """Results in the order of the jobs."""
         for job in jobs:
-            yield self.run_job(self.bench, job)
+            yield timed(self.run_job, self.bench, job)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -30,6 +30,7 @@ from fedatlas.algorithm import Budget, Facts, Work
 from fedatlas.data.batches import examples_of
 from fedatlas.deploy import codec
 from fedatlas.engine.job import Bench, Job, Result
+from fedatlas.engine.loop import timed
 from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, first_line
 
 RunJob = Callable[[Bench, Job], Result]
@@ -119,7 +120,7 @@ class PoolExecutor:
     def _send(self, worker: Worker, job: Job, places: tuple[Any, ...]) -> None:
         try:
             sealed, who = job.memory is not None, (job.client, job.what, job.architecture)
-            worker.pipe.send((*places, *who, tuple(job.facts), tuple(job.budget), job.seed, sealed))
+            worker.pipe.send((*places, *who, tuple(job.facts), tuple(job.budget), job.seed, sealed, job.role))
         except OSError:
             raise self._dead(worker, job) from None
 
@@ -154,8 +155,10 @@ class PoolExecutor:
             value = codec.decode(memoryview(self.arena.answers)[at : at + answer], copy=False)
         else:
             value = codec.decode(answer)
-        kept = codec.decode(codec.encode({"state": value["state"], "memory": value["memory"]}), copy=False)
-        return Result(job.client, value["update"], kept["state"], Work(*value["work"]), kept["memory"])
+        kept = {name: value[name] for name in ("state", "memory", "session")}
+        kept = codec.decode(codec.encode(kept), copy=False)
+        done = Result(job.client, value["update"], kept["state"], Work(*value["work"]), kept["memory"])
+        return done._replace(seconds=value["seconds"], session=kept["session"])
 
     def _ready(self, told: int, slot: int, slots: int) -> Arena:
         """Workers and an arena with room for this chunk; they are made anew where there is too little."""
@@ -216,8 +219,9 @@ class Layout(NamedTuple):
 
 
 def kept_by(job: Job) -> dict[str, Any]:
-    """What the client kept: its state, and the transform's memory where its update will be sealed."""
-    return dict(job.state) if job.memory is None else {"state": dict(job.state), "memory": dict(job.memory)}
+    """What the client kept: its state, the transform's memory where its update will be sealed, a protocol's session."""
+    memory = {} if job.memory is None else {"memory": dict(job.memory)}
+    return {"state": dict(job.state), **memory, **({} if job.session is None else {"session": job.session})}
 
 
 def lay_out(jobs: list[Job]) -> Layout:
@@ -251,14 +255,15 @@ def _work(
     told = memoryview(arena.told)
     while True:
         try:
-            slot, message, state, client, what, architecture, facts, budget, seed, sealed = pipe.recv()
+            slot, message, state, client, what, architecture, facts, budget, seed, sealed, role = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         try:
             said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
-            had, memory = (had["state"], had["memory"]) if sealed else (had, None)
-            job = Job(client, what, said, had, Facts(*facts), Budget(*budget), seed, memory, architecture)
-            answer: tuple[str, Any] = ("done", _answer(run_job(bench, job), arena, slot))
+            memory, session = had["memory"] if sealed else None, had.get("session")
+            rest = (Facts(*facts), Budget(*budget), seed, memory, architecture, role, session)
+            result = timed(run_job, bench, Job(client, what, said, had["state"], *rest))
+            answer: tuple[str, Any] = ("done", _answer(result, arena, slot))
         except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the client and raises it
             answer = ("error", (type(error).__name__, str(error), traceback.format_exc()))
         try:
@@ -274,6 +279,8 @@ def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
         "state": dict(result.state),
         "work": list(result.work),
         "memory": result.memory,
+        "seconds": result.seconds,
+        "session": result.session,
     }
     if codec.size(value) > arena.slot:
         return bytes(codec.encode(value))

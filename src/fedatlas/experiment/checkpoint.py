@@ -18,19 +18,25 @@ from typing import Any, NamedTuple
 
 from fedatlas.algorithm import State
 from fedatlas.deploy import codec
-from fedatlas.engine.client_state import ClientStates
 from fedatlas.errors import CheckpointError, TransportError
 from fedatlas.experiment.files import write_bytes
+from fedatlas.federation.client_states import PartyState
 
 FORMAT = 1
+
+
+class RunState(NamedTuple):
+    """The state of a run on the server's side; `PartyState` is the rest. The ledger of what was released stands beside both."""
+
+    round: int
+    server: State
+    rows: int  # bytes of metrics.jsonl that belong to it
 
 
 class Restored(NamedTuple):
     """The state of a run, read back."""
 
-    round: int
-    server: State
-    metrics_bytes: int
+    run: RunState
     extra: Mapping[str, Any]
     refused: tuple[str, ...]  # newer checkpoints that could not be used, and why
 
@@ -42,16 +48,16 @@ class Checkpoints:
         self.folder, self.config_hash, self.keep = folder, config_hash, keep
         self.clients: dict[str, list[str]] = {}  # client -> [file, SHA-256]
 
-    def save(
-        self, number: int, server: State, states: ClientStates, metrics_bytes: int, extra: Mapping[str, Any]
-    ) -> None:
+    def save(self, run: RunState, party: PartyState, extra: Mapping[str, Any]) -> None:
         """Writes what changed since the last call, then the manifest, then forgets what is no longer named."""
-        server_file = f"server-{number:06d}.bin"
-        server_sum = write_bytes(self.folder / server_file, codec.encode(dict(server)))
-        for k in states.take_changed():
+        number, server_file = run.round, f"server-{run.round:06d}.bin"
+        server_sum = write_bytes(self.folder / server_file, codec.encode(dict(run.server)))
+        for k in party.after.take_changed():
             name = f"client-{k}-{number:06d}.bin"
-            state = states.get(k)
-            assert state is not None
+            state = party.get(k)
+            if state is None:  # the only round it worked in did not count
+                self.clients.pop(str(k), None)
+                continue
             self.clients[str(k)] = [name, write_bytes(self.folder / name, codec.encode(dict(state)))]
         body = {
             "format": FORMAT,
@@ -59,13 +65,13 @@ class Checkpoints:
             "config": self.config_hash,
             "server": [server_file, server_sum],
             "clients": self.clients,
-            "metrics_bytes": metrics_bytes,
+            "metrics_bytes": run.rows,
             "extra": dict(extra),
         }
         write_bytes(self.folder / f"manifest-{number:06d}.json", _sealed(body))
         self._forget()
 
-    def load(self, states: ClientStates) -> Restored:
+    def load(self, party: PartyState) -> Restored:
         """The newest checkpoint that is whole; CheckpointError if there is none."""
         refused: list[str] = []
         for path in sorted(self.folder.glob("manifest-*.json"), reverse=True):
@@ -78,9 +84,10 @@ class Checkpoints:
                 refused.append(str(error))
                 continue
             for k, entry in body["clients"].items():
-                states.restore(int(k), self._read(entry))
+                party.after.restore(int(k), self._read(entry))
             self.clients = dict(body["clients"])
-            return Restored(body["round"], server, body["metrics_bytes"], body["extra"], tuple(refused))
+            run = RunState(body["round"], server, body["metrics_bytes"])
+            return Restored(run, body["extra"], tuple(refused))
         why = (
             " ".join(refused)
             or f"'{self.folder}' holds none: the run ended before its first checkpoint, start it anew."

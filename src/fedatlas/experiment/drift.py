@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedatlas.algorithm import Ask, Update
+from fedatlas.algorithm import Task, Update
 from fedatlas.experiment.setup import Setup
+from fedatlas.federation.link import Observer, Request
 from fedatlas.metrics.fairness import drift_correlation
 from fedatlas.tree import Tree
 
 
-class Drift:
+class Drift(Observer):
     """Looks at the models that come back in a round; of a chain the first client's counts, the others' are not one client's work."""
 
     def __init__(self, setup: Setup) -> None:
@@ -36,16 +37,17 @@ class Drift:
         self.like, self.models = {name: x.shape for name, x in like.items()}, {}
         self.told, self.apart = None, False
 
-    def see(self, ask: Ask, client: int, update: Update) -> None:
+    def opened(self, request: Request, update: Update) -> None:
         """Keeps the model in an update, where it holds a whole one that began with what the server sent.
 
         Where clients began with different ones (clusters, nodes of a graph) the distance is that of the starts, and there is no figure.
         """
-        model = update.get("model", {})
-        own = ask.sender.get(client, client) == client
-        if own and client in self.shares and {name: x.shape for name, x in model.items()} == self.like:
+        model, client, task = update.get("model", {}), request.client, self.tasks[request.what]
+        if not isinstance(task, Task) or request.sender not in {None, client}:
+            return
+        if client in self.shares and {name: x.shape for name, x in model.items()} == self.like:
             self.models[client] = Tree(model).flatten().numpy().copy()
-            told = Tree(self.tasks[ask.what].base(ask.messages[client], update).get("model", {}))
+            told = Tree(task.base(request.message, update).get("model", {}))
             self.apart |= self.told is not None and not alike(told, self.told)
             self.told = told
 

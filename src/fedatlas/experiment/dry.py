@@ -13,7 +13,6 @@ from fedatlas.algorithm import Round
 from fedatlas.data.partition import draw, draw_text
 from fedatlas.deploy import codec
 from fedatlas.engine.executors import Plan
-from fedatlas.engine.host import Cost
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import ExperimentConfig
@@ -25,6 +24,7 @@ from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, judged_rows, set_up, share_out
 from fedatlas.experiment.summary import partition_facts
 from fedatlas.experiment.trial import Judging, trial, trial_of_evaluation, trial_of_setup
+from fedatlas.federation.server import Cost
 
 SHOWN = 40  # clients whose holdings fit on a screen
 DRAWN = 20  # rounds that are drawn to see how many return

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from fedatlas.aggregation import REDUCERS
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.record import RunFolder
 from fedatlas.models.registry import MODELS
-from fedatlas.registry import PLUGINS
+from fedatlas.registry import PLUGINS, Builder
 from fedatlas.transforms import TRANSFORMS
 
-OURS = {"algorithms": ALGORITHMS, "models": MODELS, "partitions": PARTITIONS, "transforms": TRANSFORMS}
+OURS: Mapping[str, Mapping[str, Builder]] = {
+    "algorithms": ALGORITHMS,
+    "models": MODELS,
+    "partitions": PARTITIONS,
+    "transforms": TRANSFORMS,
+    "reducers": REDUCERS,
+}
 
 LOADED: dict[str, str] = {}
 """The files that this process has run, as they were named, and their SHA-256: a run's record says them."""

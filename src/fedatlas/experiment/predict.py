@@ -16,9 +16,7 @@ from fedatlas.data.files import read_inputs
 from fedatlas.data.frame import read_table
 from fedatlas.data.pictures import pictures_in
 from fedatlas.data.preprocess import Preprocess
-from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.model import Network, with_tied
-from fedatlas.engine.seal import MEMORY
 from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.experiment.beginning import own_module
 from fedatlas.experiment.checkpoint import Checkpoints
@@ -27,6 +25,8 @@ from fedatlas.experiment.networks import DTYPES, Built
 from fedatlas.experiment.personal import used_by
 from fedatlas.experiment.record import RunFolder, file_of
 from fedatlas.experiment.setup import make_algorithm, with_batch_norm
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.sealing import MEMORY
 from fedatlas.metrics.quality import predictions
 from fedatlas.models import make_loss, make_model
 from fedatlas.models.chain import resized
@@ -116,7 +116,7 @@ class FinishedRun(NamedTuple):
         made = self.network(architecture)
         several = {name: as_built(self.network(name)) for name in names(self.config.models)}
         algorithm = with_batch_norm(make_algorithm(self.config), self.config.model.bn, len(several))
-        states = ClientStates()
+        states = PartyState()
         restored = Checkpoints(self.path / "checkpoint", self.config.hash()).load(states)
         K, classes = int(self.summary["clients"]), len(self.preprocess.class_names)
 
@@ -125,10 +125,10 @@ class FinishedRun(NamedTuple):
             if kept or algorithm.client_init is None:
                 return kept
             first = Tree(message["model"]) if "model" in message else as_built(made).params
-            return algorithm.client_init(first, Facts(0.0, 0.0, K, classes, float(restored.round), 0.0))
+            return algorithm.client_init(first, Facts(0.0, 0.0, K, classes, float(restored.run.round), 0.0))
 
         try:
-            found = used_by(client, algorithm, restored.server, state_of, several, architecture)
+            found = used_by(client, algorithm, restored.run.server, state_of, several, architecture)
         finally:
             states.close()
         return filled(made, {**found.params, **found.buffers})

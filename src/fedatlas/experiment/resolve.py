@@ -5,11 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from fedatlas.deploy import codec
-from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.device import free_memory
 from fedatlas.engine.executors import Plan
-from fedatlas.engine.host import Host
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.pool import can_fork
 from fedatlas.engine.stacked import worth_stacking
@@ -18,6 +16,8 @@ from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.config import bytes_of
 from fedatlas.experiment.setup import Setup, first_server
 from fedatlas.experiment.trial import trial
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.party import PartyHalf
 from fedatlas.models.inspection import is_recurrent
 from fedatlas.rounds import messages
 
@@ -113,13 +113,14 @@ def held(setup: Setup) -> int:
     Of clients whose models differ: those of the one that holds most.
     """
     algorithm, bench = setup.algorithm, setup.bench
-    host = Host(bench, SerialExecutor(bench), ClientStates(), setup.sizes, setup.seed)
-    server, found = first_server(setup, host), 0
+    parties = PartyHalf(bench, SerialExecutor(bench), PartyState(), setup.sizes, setup.seed)
+    server, found = first_server(setup), 0
     for client in {bench.architecture(k): k for k in sorted(setup.sizes, reverse=True)}.values():
         one = setup.built(bench.architecture(client))
         model = sum(x.numel() * x.element_size() for x in (*one.params.values(), *one.buffers.values()))
         message = messages(algorithm, server, (client,))[client]
-        state = host.state_of(client, message, host.facts(client, 1, setup.config.local.lr))
+        facts = parties.facts(client, 1, setup.config.local.lr, len(setup.sizes), sum(setup.sizes.values()))
+        state = parties.state_of(client, message, facts)
         memory = model if bench.transform is not None and bench.transform.memory_init is not None else 0
         kept = codec.size(dict(state)) + memory
         # kept: before, told, answered, and put away

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,14 +14,12 @@ import torch
 from torch import nn
 
 from fedatlas.algorithm import SERVER, RoundGenerator, State, Work
-from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor, restore, steps_of
-from fedatlas.engine.host import Cost, Host
 from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.experiment import machine, plugins
 from fedatlas.experiment.beginning import own_module, restore_derived, write_beginning
-from fedatlas.experiment.checkpoint import Checkpoints, Restored
+from fedatlas.experiment.checkpoint import Checkpoints, Restored, RunState
 from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
 from fedatlas.experiment.config import ExperimentConfig, bytes_of
 from fedatlas.experiment.drift import Drift
@@ -32,15 +30,16 @@ from fedatlas.experiment.record import JUDGED, SUMMARY, RunFolder, Start, file_o
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up, test_rows
 from fedatlas.experiment.summary import planted_groups, summarise
+from fedatlas.federation.client_states import ClientStates, PartyState
+from fedatlas.federation.in_process import InProcess, View
+from fedatlas.federation.link import Observer
+from fedatlas.federation.server import Cost
 from fedatlas.metrics.clusters import cluster_figures
 from fedatlas.models import flops
 from fedatlas.rounds import federated
 
 Row = dict[str, Any]
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
-LOST = (
-    "The clients' own models of that round are gone (checkpoint.every = 1 keeps them): there are no figures of theirs."
-)
 
 
 class Progress(Protocol):
@@ -90,31 +89,47 @@ class Simulation:
     """The state of a run between rounds, and what one round does to it."""
 
     def __init__(
-        self, setup: Setup, plan: Plan, states: ClientStates, checkpoints: Checkpoints, folder: RunFolder
+        self,
+        setup: Setup,
+        plan: Plan,
+        party: PartyState,
+        checkpoints: Checkpoints,
+        folder: RunFolder,
+        observers: Iterable[Observer] = (),
     ) -> None:
-        self.setup, self.plan, self.states, self.folder, self.checkpoints = setup, plan, states, folder, checkpoints
-        self.executor = make_executor(plan, setup.bench, setup.sizes.values())
+        self.setup, self.plan, self.folder, self.checkpoints = setup, plan, folder, checkpoints
+        executor = make_executor(plan, setup.bench, setup.sizes.values())
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
-        watch = self.drift.see if self.drift else None
-        self.host = Host(setup.bench, self.executor, states, setup.sizes, setup.seed, watch)
+        watching = [*observers, *([self.drift] if self.drift else [])]
+        run = folder.path.name
+        self.federation = InProcess(setup.bench, executor, party, setup.sizes, setup.seed, run=run, observers=watching)
         self.evaluator = Evaluator(setup, plan.threads, find_device(plan.device))
         self.data = fingerprint(setup)
-        self.server: State = {}
-        self.began: State = {}  # the server as the round found it
-        self.number = 0
+        self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
         self.saved = -1  # round of the last checkpoint
-        self.metrics_bytes = 0
+
+    @property
+    def number(self) -> int:
+        """Rounds that have landed."""
+        return self.state.round
+
+    @property
+    def server(self) -> State:
+        """The server's state."""
+        return self.state.server
 
     def begin(self) -> Row:
         """Round 0: the initial model, evaluated (ALGORITHMS.md C4)."""
         started = time.perf_counter()
-        self.server = first_server(self.setup, self.host)
+        self.state = self.state._replace(server=first_server(self.setup))
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
-            before = algorithm.prepare(algorithm, self.server, all_clients(self.setup))
-            self.server = self._drive(before, 0, self.setup.config.local.lr)
-            up, down = (cost.bytes_up + self.host.cost.bytes_up, cost.bytes_down + self.host.cost.bytes_down)
-            cost = self.host.cost._replace(bytes_up=up, bytes_down=down)
+            self._drive(
+                algorithm.prepare(algorithm, self.server, all_clients(self.setup)), 0, self.setup.config.local.lr
+            )
+            spent = self.federation.cost
+            up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
+            cost = spent._replace(bytes_up=up, bytes_down=down)
         return self._close(0, None, cost, math.nan, started)
 
     def resume(self, restored: Restored) -> None:
@@ -124,9 +139,8 @@ class Simulation:
                 f"the data are not those that '{self.folder.path}' began with (rows, labels or who holds them changed): "
                 "put the original data back, or start a new run."
             )
-        self.server, self.number, self.saved = restored.server, restored.round, restored.round
-        self.folder.truncate(restored.metrics_bytes, restored.extra.get("rows_sha256"))
-        self.metrics_bytes = restored.metrics_bytes
+        self.state, self.saved = restored.run, restored.run.round
+        self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
 
     def step(self) -> Row:
         """One round: draw, drive, evaluate, record, checkpoint."""
@@ -136,20 +150,22 @@ class Simulation:
         lr = learning_rate(local.schedule, local.lr, number, setup.config.rounds)
         groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
         drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups)
-        self.began = self.server
+        self.began = self.state
         try:
             if self.drift:
                 self.drift.begin(self.server.get("model", {}))
             rounds = setup.algorithm.rounds or federated
-            self.server = self._drive(rounds(setup.algorithm, self.server, drawn.round), number, lr)
-            return self._close(number, drawn, self.host.cost, lr, started)
-        except DivergedError:
-            self.server = self.began  # the last one that was finite is what is kept
+            self._drive(rounds(setup.algorithm, self.server, drawn.round), number, lr)
+            return self._close(number, drawn, self.federation.cost, lr, started)
+        except DivergedError:  # the last state that was finite is what is kept, on both sides
+            self.state = self.began
+            self.federation.server.commit(number, ())
             raise
 
-    def _drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
+    def _drive(self, generator: RoundGenerator, number: int, lr: float) -> None:
         try:
-            return self.host.drive(generator, number, lr)
+            server = self.federation.drive(generator, number, lr, commit=False)
+            self.state = self.state._replace(server=server)
         except DivergedError as error:
             raise self._diverged(number, f"{error}{self.setup.loss.domain}; lower local.lr (now {lr:g})") from None
 
@@ -172,28 +188,28 @@ class Simulation:
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
         row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
-        row |= {"flops": self._flops(cost), "peak_memory_bytes": machine.peak_memory()}
+        row |= {"flops": self._flops(self.federation.view), "peak_memory_bytes": machine.peak_memory()}
         if figures is not None:
             row["figures"] = figures
         if self.drift:
             row["drift_correlation"] = self.drift.figure() if evaluated else None
-        self.metrics_bytes = self.folder.append(row)
-        self.number = number
+        self.federation.server.commit(number)
+        self.state = RunState(number, self.server, self.folder.append(row))
         if last or number % config.checkpoint.every == 0:
             self.save()
         return row
 
-    def _flops(self, cost: Cost) -> int:
+    def _flops(self, view: View) -> int:
         """Operations of a round, each party's passes times its network's; where shapes change, of the model it began with."""
         setup = self.setup
         if not any(task.reshapes for task in setup.algorithm.tasks.values()):
-            return int(sum(passes * setup.built(name).flops for name, passes in cost.passes_of.items()))
-        params = self.began.get("model", setup.params)
+            return int(sum(passes * setup.built(name).flops for name, passes in view.passes_of.items()))
+        params = self.began.server.get("model", setup.params)
         x = setup.dataset.inputs(setup.dataset.x_train[:2], next(iter(params.values())).dtype)
-        return int(cost.passes * flops(setup.network.module, x, params))
+        return int(view.passes * flops(setup.network.module, x, params))
 
     def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
-        work = self.host.work if drawn else {}
+        work = self.federation.view.work if drawn else {}
         done = {k: w for k, w in work.items() if w.steps and k != SERVER}
         total = sum(w.examples for w in done.values())
         loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
@@ -224,7 +240,7 @@ class Simulation:
         """A checkpoint of this round, unless there is one."""
         if self.saved != self.number:
             extra = {"plan": self.plan.plain(), "data": self.data, "rows_sha256": self.folder.rows_sha256()}
-            self.checkpoints.save(self.number, self.server, self.states, self.metrics_bytes, extra)
+            self.checkpoints.save(self.state, self.federation.states, extra)
             self.saved = self.number
 
     def models(self) -> dict[str, Trained]:
@@ -233,8 +249,8 @@ class Simulation:
 
     def client_model(self, client: int) -> Trained:
         """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
-        own, facts = self.setup.bench.architecture(client), self.host.facts(client, self.number, 0.0)
-        state_of = lambda message: self.host.state_of(client, message, facts)  # noqa: E731
+        own, facts = self.setup.bench.architecture(client), self.federation.facts(client, self.number, 0.0)
+        state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
         return used_by(client, self.setup.algorithm, self.server, state_of, self.setup.several, own)
 
     def quality(self) -> Row:
@@ -247,20 +263,9 @@ class Simulation:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
 
-    def go_back(self) -> bool:
-        """After a divergence: the clients' states of the last good round from its checkpoint; False where there is none."""
-        if self.setup.algorithm.personal is None or self.setup.algorithm.client_init is None:
-            return True  # nothing that is told of the run depends on them
-        if self.saved != self.number:
-            return False
-        self.states.clear()
-        self.checkpoints.load(self.states)
-        return True
-
     def close(self) -> None:
         """Ends the workers and removes their scratch files."""
-        self.executor.close()
-        self.states.close()
+        self.federation.close()
 
 
 def floats_in(value: Any) -> Iterator[float]:
@@ -281,6 +286,7 @@ def run_one(
     module: nn.Module | None = None,
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
+    observers: Iterable[Observer] = (),
 ) -> Run:
     """One seed of an experiment: new, again from its beginning after a stop before the first checkpoint, or from its last checkpoint."""
     progress, resume = progress or Silent(), start == "resume"
@@ -289,23 +295,25 @@ def run_one(
         plugins.check_unchanged(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
-    return Run(path, run_rounds(setup, folder, progress, start))
+    return Run(path, run_rounds(setup, folder, progress, start, observers))
 
 
-def run_rounds(setup: Setup, folder: RunFolder, progress: Progress, start: Start) -> dict[str, Any]:
+def run_rounds(
+    setup: Setup, folder: RunFolder, progress: Progress, start: Start, observers: Iterable[Observer] = ()
+) -> dict[str, Any]:
     """All rounds that are left of a run, and its end; returns the summary."""
     config, resume = setup.config, start == "resume"
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
-    states = ClientStates(bytes_of(config.engine.state_memory))
-    restored = checkpoints.load(states) if resume else None
+    party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
+    restored = checkpoints.load(party) if resume else None
     plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
-    simulation = Simulation(setup, plan, states, checkpoints, folder)
+    simulation = Simulation(setup, plan, party, checkpoints, folder, observers)
     try:
         for notice in setup.notices:
             progress.said(notice)
         if restored:
             for refused in restored.refused:
-                progress.said(f"{refused} The checkpoint of round {restored.round} is used.")
+                progress.said(f"{refused} The checkpoint of round {restored.run.round} is used.")
             simulation.resume(restored)
             for name in restore_derived(setup, folder):
                 progress.said(
@@ -376,10 +384,9 @@ def write_end(
         only = not model.architecture and name == next(iter(models))
         network = simulation.setup.built(model.architecture).network
         folder.save_model(file_of("model", "" if only else name), network.state_dict(model.params, model.buffers))
-    kept = not diverged or simulation.go_back()
-    last = judged(simulation, rows[-1]) if kept else None
+    last = judged(simulation, rows[-1])
     summary = summarise(simulation.setup, simulation.plan, [*rows[:-1], last or rows[-1]])
-    summary["plan"]["steps"] = steps_of(simulation.executor)
+    summary["plan"]["steps"] = steps_of(simulation.federation.executor)
     if simulation.setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
     summary["per_client"] = (
@@ -399,7 +406,7 @@ def write_end(
     if simulation.setup.own_module:
         summary["module"] = type(simulation.setup.network.module).__name__
     if diverged:
-        summary["diverged"] = diverged + ("" if kept else f" {LOST}")
+        summary["diverged"] = diverged
     if early:
         summary["stopped"] = early
     folder.write_json(SUMMARY, summary)

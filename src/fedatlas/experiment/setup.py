@@ -19,7 +19,6 @@ from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
-from fedatlas.engine.host import Cost, Host
 from fedatlas.engine.job import Architecture, Bench, LocalOptions
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
@@ -46,6 +45,8 @@ from fedatlas.experiment.refusals import (
     check_rate,
 )
 from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_public
+from fedatlas.federation.in_process import server_facts
+from fedatlas.federation.server import Cost
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
@@ -377,9 +378,9 @@ def own_rows(setup: Setup, client: int) -> Rows:
     return source.of(client, setup.held_out[client], "held out")
 
 
-def first_server(setup: Setup, host: Host) -> dict[str, Any]:
+def first_server(setup: Setup) -> dict[str, Any]:
     """The server's state before round 1, with the model's buffers where it has any."""
-    facts = {**host.server_facts(), "rounds": setup.config.rounds}
+    facts = {**server_facts(setup.bench, setup.sizes), "rounds": setup.config.rounds}
     if setup.several:
         models = {name: one.params for name, one in setup.several.items()}
         return dict(setup.algorithm.server_init(models, facts))

@@ -6,24 +6,29 @@ import time
 from typing import NamedTuple
 
 from fedatlas.algorithm import SERVER, Ask, Replies, State, Unit
-from fedatlas.engine.client_state import ClientStates
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
-from fedatlas.engine.host import Cost, Executor, Host
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.evaluate import Evaluator, Trained
 from fedatlas.experiment.setup import Setup, all_clients, first_server
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.link import Link
+from fedatlas.federation.server import Cost, ServerHalf
 from fedatlas.metrics.intervals import bootstrap, usual_draws
 from fedatlas.rounds import federated
 
 FEW_DRAWS = 20  # by which all are judged
 
 
-class Sampled(Host):
+class Sampled(ServerHalf):
     """Asks one party for each task, once, and takes its answer for everybody's: costs are those of all."""
 
-    def __init__(self, setup: Setup, executor: Executor) -> None:
-        super().__init__(setup.bench, executor, ClientStates(), setup.sizes, setup.seed)
+    def __init__(self, setup: Setup, link: Link) -> None:
+        bench = setup.bench
+        super().__init__(
+            bench.algorithm, link, setup.sizes, setup.seed, transform=bench.transform, raw_bytes=bench.raw_bytes
+        )
         self.known: dict[tuple[str, bool], tuple[Replies, Cost]] = {}  # by task, and whether the server was asked
 
     def answer(self, ask: Ask, number: int, lr: float) -> Replies:
@@ -46,31 +51,29 @@ class Sampled(Host):
             seconds={**before.seconds, **seconds},
         )
         each = {k: update for update in found.each.values() for k in ask.to}
-        work = {k: done for done in found.work.values() for k in ask.to}
-        return found._replace(clients=tuple(sorted(ask.to)), each=each, work=work)
+        return found._replace(clients=tuple(sorted(ask.to)), each=each)
 
 
 def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
     """About what the algorithm's set-up before round 1 costs (seconds of one worker), and a server that has gone through it."""
     algorithm, executor = setup.algorithm, make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
-    host = Sampled(setup, executor)
-    server = first_server(setup, host)
+    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed)
+    asking, server = Sampled(setup, both), first_server(setup)
     try:
         if algorithm.prepare is not None:
             before = algorithm.prepare(algorithm, server, all_clients(setup))
-            server = dict(host.drive(before, 0, setup.config.local.lr))
+            server = dict(asking.drive(before, 0, setup.config.local.lr))
     finally:
-        executor.close()
-        host.states.close()
-    return host.cost, server
+        both.close()
+    return asking.cost, server
 
 
 def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost], float]:
     """Costs of a first and a second round with these clients, and the second's seconds: its step is derived by then."""
     executor = make_executor(plan, setup.bench, setup.sizes.values())
-    host = Host(setup.bench, executor, ClientStates(), setup.sizes, setup.seed)
+    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed)
     algorithm, lr = setup.algorithm, setup.config.local.lr
-    server: State = first_server(setup, host)
+    server: State = first_server(setup)
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
     sizes = setup.sizes
     some = drawn._replace(cohort=cohort, sizes={k: sizes[k] for k in cohort})
@@ -80,12 +83,11 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost]
     try:
         for number in (1, 2):
             started, asked = time.perf_counter(), some._replace(number=number)
-            server = host.drive((algorithm.rounds or federated)(algorithm, server, asked), number, lr)
+            server = both.drive((algorithm.rounds or federated)(algorithm, server, asked), number, lr)
             seconds = time.perf_counter() - started
-            costs.append(host.cost)
+            costs.append(both.cost)
     finally:
-        executor.close()
-        host.states.close()
+        both.close()
     return costs, seconds
 
 

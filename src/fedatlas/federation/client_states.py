@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import OrderedDict
+from collections.abc import Collection
 from pathlib import Path
 
 from fedatlas.algorithm import State
@@ -42,6 +43,14 @@ class ClientStates:
     def restore(self, client: int, state: State) -> None:
         """Puts back a state from a checkpoint; it does not count as changed."""
         self._keep(client, state)
+
+    def remove(self, client: int) -> None:
+        """As if this client had not been used yet."""
+        self.changed.add(client)
+        if client in self._memory:
+            del self._memory[client]
+            self._held -= self._sizes[client]
+        self._spilled.discard(client)
 
     def clear(self) -> None:
         """As if no client had been used yet."""
@@ -83,3 +92,56 @@ class ClientStates:
             self._temporary = tempfile.TemporaryDirectory(prefix="fedatlas-states-")
             self._folder = Path(self._temporary.name)
         return self._folder / f"client-{client}.state"
+
+
+class PartyState:
+    """The state of a run on the parties' side: what every client keeps, after the current round and before it.
+
+    A client's state moves when its work is done, but only a commit makes that final: until then the state before the round is held,
+    too, and who does not count goes back to it.
+    """
+
+    def __init__(self, after: ClientStates | None = None) -> None:
+        self.after = after or ClientStates()
+        self.before = ClientStates(self.after.budget // 4)  # of the clients that worked in this round
+        self.fresh: set[int] = set()  # those that had no state before it
+        self.round = -1
+
+    def get(self, client: int) -> State | None:
+        """The state of a client, None before its first use."""
+        return self.after.get(client)
+
+    def begin(self, round: int) -> None:
+        """A request of this round has come; what an earlier one left without a commit did not count."""
+        if round != self.round:
+            self.commit(self.round, ())
+            self.round = round
+
+    def put(self, client: int, state: State) -> None:
+        """The state of a client after this piece of its work."""
+        held = self.before.get(client)
+        if held is None and client not in self.fresh:
+            old = self.after.get(client)
+            if old is None:
+                self.fresh.add(client)
+            else:
+                self.before.put(client, old)
+        self.after.put(client, state)
+
+    def commit(self, round: int, counted: Collection[int]) -> None:
+        """Makes the round final; who is not ``counted`` goes back."""
+        if round != self.round:
+            return
+        for client in self.fresh - set(counted):
+            self.after.remove(client)
+        for client in set(self.before.clients()) - set(counted):
+            old = self.before.get(client)
+            assert old is not None
+            self.after.put(client, old)
+        self.before.clear()
+        self.fresh.clear()
+
+    def close(self) -> None:
+        """Removes the files that states were moved to."""
+        self.after.close()
+        self.before.close()

@@ -9,43 +9,32 @@ Statistics of batch norm, and layers that stay with the client (`Task.beside`), 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from fedatlas.algorithm import SERVER, Ask, Message, Round, State, Task, Transform, Update
-from fedatlas.deploy import codec
+from fedatlas.algorithm import SERVER, Message, Question, State, Task, Transform, Update
 from fedatlas.errors import DivergedError, ProtocolError
-from fedatlas.rng import torch_stream
+from fedatlas.federation.link import Request
 from fedatlas.tree import Tree
-
-if TYPE_CHECKING:
-    from fedatlas.engine.job import Bench, Result
 
 MEMORY = "$memory"  # beside the algorithm's own state of a client: task -> memory of the transform
 BUFFERS = "buffers"  # never transformed (ALGORITHMS.md C9)
 BESIDE = "beside"  # where a model's tensors of `Task.beside` travel
 
 
-def sealed(bench: Bench, ask: Ask, number: int) -> bool:
-    """Whether the updates of an ask are sealed: those of rounds that reach the server, but not sums such as class counts.
+def sealed(transform: Transform | None, task: Task | Question, request: Request) -> bool:
+    """Whether the update is sealed: those of rounds that reach the server are, but not sums such as class counts, or answers.
 
     A set-up (round 0) is sent whole: what is left out of a model that is sent once would never come.
     """
-    to_server = ask.via == "server" and ask.reduce in {"mean", "each"} and SERVER not in ask.to
-    return bench.transform is not None and number > 0 and to_server
+    to_server = not request.peer and request.reduce in {"mean", "each"} and request.client != SERVER
+    return transform is not None and isinstance(task, Task) and request.round > 0 and to_server
 
 
-def message_for(ask: Ask, client: int) -> Message:
+def told(message: Message, anchor: Tree | None) -> Message:
     """What a client whose update will be sealed is told: its message, and the model that the server knows (`Ask.anchors`)."""
-    anchor = {"anchor": ask.anchors[client]} if client in ask.anchors else {}
-    return {**ask.messages[client], **anchor}
-
-
-def extra_bytes(ask: Ask) -> int:
-    """Bytes of the anchors that the server sends along; who hands its own message on has got it before."""
-    told = [k for k in ask.anchors if ask.sender.get(k) != k]
-    return sum(codec.size(message_for(ask, k)) - codec.size(dict(ask.messages[k])) for k in told)
+    return message if anchor is None else {**message, "anchor": anchor}
 
 
 def seal(
@@ -77,25 +66,6 @@ def unseal(transform: Transform | None, task: Task, message: Message, sent: Upda
     changes = [name for name in opened if name in base and not isinstance(sent[name], Tree)]
     seen = {**sent, **opened, **{name: _apply(opened[name], base[name]) for name in changes}}
     return _joined(message, seen) if BESIDE in seen else seen
-
-
-def received(bench: Bench, ask: Ask, result: Result) -> Update:
-    """A client's update, opened where it was sealed."""
-    if result.memory is None:
-        return result.update
-    return unseal(bench.transform, bench.algorithm.tasks[ask.what], message_for(ask, result.client), result.update)
-
-
-def finalized(bench: Bench, ask: Ask, value: Update | None, round: Round, seed: int) -> Update | None:
-    """The reduced value after `Transform.finalize`."""
-    if (
-        value is None
-        or not sealed(bench, ask, round.number)
-        or bench.transform is None
-        or bench.transform.finalize is None
-    ):
-        return value
-    return bench.transform.finalize(value, round, torch_stream(seed, "compression", round.number, "server", ask.what))
 
 
 def _parted(task: Task, message: Message, update: Update) -> tuple[Update, Update]:

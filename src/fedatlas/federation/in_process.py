@@ -1,0 +1,128 @@
+"""Both halves of a federation in one process: the simulator's link is a function call, which hands a whole ask to the executor at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fedatlas.algorithm import Facts, Question, RoundGenerator, State, Work
+from fedatlas.engine.job import Bench, Executor
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.link import Observer, Reply, Request
+from fedatlas.federation.party import PartyHalf
+from fedatlas.federation.server import Cost, ServerHalf
+
+
+class View:
+    """What a simulation alone sees of a round: the work of every client. For the record; no algorithm reads it."""
+
+    def __init__(self) -> None:
+        self.work: dict[int, Work] = {}  # by client, all that it did
+        self.examples = 0  # that went through local steps
+        self.passes = 0.0  # forward passes of one example, a backward one counted as two (C13)
+        self.passes_of: dict[str, float] = {}  # the same by architecture; "" where there is one for all
+        self._last: dict[int, str] = {}  # the task of a client's last steps
+
+    def add(self, request: Request, work: Work, bench: Bench) -> None:
+        """One more piece of work."""
+        k, task = request.client, bench.algorithm.tasks[request.what]
+        alike = self._last.get(k) == request.what
+        self.work[k] = joined(self.work[k], work, alike) if k in self.work else work
+        self._last[k] = request.what if work.steps else self._last.get(k, "")
+        if isinstance(task, Question):
+            passes = task.passes * work.n_k
+        else:
+            passes = task.step_passes * work.examples + task.survey_passes * work.n_k
+        name = request.architecture or bench.architecture(k)
+        self.examples += work.examples
+        self.passes += passes
+        self.passes_of[name] = self.passes_of.get(name, 0.0) + passes
+
+
+class InProcess:
+    """A simulated federation: the server half, the party half of all its clients, and the simulation's own view of the work."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        executor: Executor,
+        state: PartyState,
+        sizes: Mapping[int, int],
+        seed: int,
+        *,
+        run: str = "",
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self.bench, self.executor, self.sizes = bench, executor, sizes
+        self.party = PartyHalf(bench, executor, state, sizes, seed)
+        self.server = ServerHalf(
+            bench.algorithm,
+            self,
+            sizes,
+            seed,
+            run=run,
+            transform=bench.transform,
+            raw_bytes=bench.raw_bytes,
+            observers=observers,
+        )
+        self.view = View()
+
+    def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
+        """The link: replies in the order of the requests, none is ever late."""
+        for request, answer in zip(requests, self.party.answer(requests), strict=True):
+            self.view.add(request, answer.work, self.bench)
+            yield answer.reply
+
+    def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
+        """The link's commit."""
+        self.party.commit(round, counted)
+
+    def drive(self, generator: RoundGenerator, number: int, lr: float, *, commit: bool = True) -> State:
+        """Runs one round to its end, and commits it unless the caller will."""
+        self.view = View()
+        state = self.server.drive(generator, number, lr)
+        if commit:
+            self.server.commit(number)
+        return state
+
+    @property
+    def cost(self) -> Cost:
+        """What the round cost so far."""
+        return self.server.cost
+
+    @property
+    def states(self) -> PartyState:
+        """What the clients keep."""
+        return self.party.state
+
+    def facts(self, client: int, number: int, lr: float) -> Facts:
+        """What a party knows before its work."""
+        return self.party.facts(client, number, lr, self.server.K, self.server.n)
+
+    def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
+        """A client's state, made at its first use."""
+        return self.party.state_of(client, message, facts)
+
+    def close(self) -> None:
+        """Ends the workers and removes scratch files."""
+        self.executor.close()
+        self.party.state.close()
+
+
+def server_facts(bench: Bench, sizes: Mapping[int, int]) -> dict[str, Any]:
+    """What `Algorithm.server_init` is told of the federation and of the model's tensors."""
+    known = {"K": len(sizes), "n": sum(sizes.values()), "classes": bench.classes, "roles": bench.network.roles()}
+    known |= {"chain": bench.chain, "public": bench.public}
+    if not bench.architectures:
+        return known
+    buffers = {name: one.network.buffers() for name, one in bench.architectures.items()}
+    return {**known, "owners": bench.owners, "buffers": buffers}
+
+
+def joined(first: Work, then: Work, alike: bool) -> Work:
+    """Two pieces of a client's work as one; the loss is the mean of both where the task is the same, else the later one's."""
+    if not (first.steps and then.steps):
+        return then if then.steps else first
+    examples = first.examples + then.examples
+    loss = (first.loss * first.examples + then.loss * then.examples) / examples if alike else then.loss
+    return Work(then.n_k, first.steps + then.steps, examples, first.lr_sum + then.lr_sum, loss)

@@ -1,0 +1,152 @@
+"""The party half: what is asked of a party becomes a job on its own rows, with its own state; what comes of it goes back.
+
+In a simulation one party half plays all parties. Nothing here knows how updates are reduced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedatlas.algorithm import SERVER, Budget, Facts, State, Task, Work
+from fedatlas.data.batches import examples_of
+from fedatlas.engine.job import Bench, Executor, Job, Result
+from fedatlas.errors import ProtocolError
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.link import Reply, Request
+from fedatlas.federation.sealing import BUFFERS, MEMORY, sealed, told
+
+
+class Answer(NamedTuple):
+    """A reply, and beside it what a simulation may know of the work: no algorithm reads it, no link carries it."""
+
+    reply: Reply
+    work: Work
+
+
+class PartyHalf:
+    """Answers requests. ``sizes`` are the training rows of the parties that it plays."""
+
+    def __init__(
+        self, bench: Bench, executor: Executor, state: PartyState, sizes: Mapping[int, int], seed: int
+    ) -> None:
+        self.bench, self.executor, self.state, self.sizes, self.seed = bench, executor, state, sizes, seed
+        self.sessions: dict[int, Any] = {}  # of questions that go on within a round; in memory alone
+
+    def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
+        """Answers in the order of the requests. Their tensors hold until the next one is asked for."""
+        for request in requests:
+            check_request(request, self.bench)
+            self.state.begin(request.round)
+        jobs = (self.job(request) for request in requests)
+        for request, result in zip(requests, self.executor.run(jobs), strict=True):
+            check_shown(request, result, self.bench)
+            self._keep(request, result)
+            yield Answer(Reply(result.client, result.update, result.seconds), result.work)
+
+    def commit(self, round: int, counted: Collection[int]) -> None:
+        """The round has landed: who is not ``counted`` has the state from before it again."""
+        self.state.commit(round, counted)
+        self.sessions.clear()
+
+    def job(self, request: Request) -> Job:
+        """A request as a piece of work."""
+        bench, k = self.bench, request.client
+        task = bench.algorithm.tasks[request.what]
+        memory = self._memory(request)
+        message = request.message if memory is None else told(request.message, request.anchor)
+        facts = self.facts(k, request.round, request.lr, request.K, request.n)
+        stateful = task.stateful
+        state = self.state_of(k, message, facts) if stateful else {}
+        where = request.architecture or bench.architecture(k)
+        session = self.sessions.get(k)
+        return Job(
+            k,
+            request.what,
+            message,
+            state,
+            facts,
+            self._budget(request, int(facts.n_k)),
+            self.seed,
+            memory,
+            where,
+            bench.cast.get(k, ""),
+            session,
+        )
+
+    def facts(self, client: int, number: int, lr: float, K: int, n: int) -> Facts:
+        """What a party knows before its work."""
+        n_k = self.sizes.get(client, n)  # the union of all rows is no client
+        optimizer = self.bench.local.optimizer
+        momentum = optimizer.betas[0] if optimizer.name == "adam" else optimizer.momentum
+        return Facts(float(n_k), float(n), K, self.bench.classes, float(number), lr, momentum=momentum)
+
+    def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
+        """A client's state, made at its first use."""
+        own = self.bench.roles.get(self.bench.cast.get(client, ""))
+        init = (own and own.client_init) or self.bench.algorithm.client_init
+        if init is None:
+            return {}
+        state = {name: x for name, x in (self.state.get(client) or {}).items() if name != MEMORY}
+        if state:
+            return state
+        model = message["model"] if "model" in message else self.bench.network_of(client).initial()[0]
+        return init(model, facts)
+
+    def _budget(self, request: Request, n: int) -> Budget:
+        """The work to do; a further visit goes on where the epochs of those before it ended."""
+        local, task = self.bench.local, self.bench.algorithm.tasks[request.what]
+        budget = request.budget or local.budget
+        if not request.visits:
+            return budget
+        least = self.bench.network_of(request.client).least
+        epochs = math.ceil(examples_of(budget, n, local.batch_size, least) / max(n, 1))
+        epochs = max(epochs, task.options.epochs or 0) if isinstance(task, Task) else epochs
+        return budget._replace(first_epoch=request.visits * epochs)
+
+    def _memory(self, request: Request) -> State | None:
+        """The transform's memory for this task, {} before its first use; None where the update is not sealed."""
+        if not sealed(self.bench.transform, self.bench.algorithm.tasks[request.what], request):
+            return None
+        memory: State = (self.state.get(request.client) or {}).get(MEMORY, {}).get(request.what, {})
+        return memory
+
+    def _keep(self, request: Request, result: Result) -> None:
+        """Puts away the client's state, and beside it the memory of the transform that sealed its update."""
+        task = self.bench.algorithm.tasks[request.what]
+        if result.session is not None:
+            self.sessions[result.client] = result.session
+        stateful = self.bench.algorithm.client_init is not None and task.stateful
+        kept = result.memory if isinstance(task, Task) and task.remembered else None
+        if stateful or kept:
+            held = self.state.get(result.client) or {}
+            memory = {**held.get(MEMORY, {}), **({request.what: kept} if kept else {})}
+            state = result.state if stateful else {name: x for name, x in held.items() if name != MEMORY}
+            self.state.put(result.client, {**state, MEMORY: memory} if memory else state)
+
+
+def check_request(request: Request, bench: Bench) -> None:
+    """ProtocolError for what this party would not do: a task it does not know, or one whose updates are seen in sums only."""
+    task = bench.algorithm.tasks.get(request.what)
+    if task is None:
+        raise ProtocolError(
+            f"client {request.client} is asked for '{request.what}', which '{bench.algorithm.name}' does not know."
+        )
+    if request.single and not request.peer and request.client != SERVER and not task.shows:
+        raise ProtocolError(
+            f"client {request.client} is asked for '{request.what}' on its own, but '{bench.algorithm.name}' declares that "
+            "the server sees it in sums only (Task.shows)."
+        )
+
+
+def check_shown(request: Request, result: Result, bench: Bench) -> None:
+    """ProtocolError where the server would see a part of a single client's update that the task does not declare."""
+    if not request.single or request.peer or request.client == SERVER:
+        return
+    shows = bench.algorithm.tasks[request.what].shows
+    if odd := sorted(result.update.keys() - {*shows, BUFFERS}):
+        raise ProtocolError(
+            f"'{bench.algorithm.name}' would show the server '{odd[0]}' of client {request.client}, but its task "
+            f"'{request.what}' declares {', '.join(shows)} (Task.shows)."
+        )
