@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedatlas import registry
-from fedatlas.data.sources import find_source
+from fedatlas.data.by_name import find_source
 from fedatlas.errors import ConfigError
 
 

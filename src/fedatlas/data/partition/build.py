@@ -12,6 +12,7 @@ from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition.classes import majority, majority_even, pick_two, shards
 from fedatlas.data.partition.common import check_sizes
 from fedatlas.data.partition.dirichlet import dirichlet, dirichlet_class, dirichlet_fedseq
+from fedatlas.data.partition.flower import FLOWER, from_flower
 from fedatlas.data.partition.sizes import feature_skew, iid, natural, quantity_skew, random
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import arguments, find
@@ -30,7 +31,6 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
     "quantity_skew": quantity_skew,
     "feature_skew": feature_skew,
 }
-FLOWER = "flwr:"  # prefix of the partitioners that flwr-datasets brings
 REDRAWN = ("dirichlet_class", "quantity_skew")  # these keep a minimum by drawing again
 
 
@@ -71,8 +71,6 @@ def split(
 ) -> Partition:
     """As `make_partition`, from plain arrays: ``labels`` (n,) and, where rows have owners, ``owners`` (n,); else ``why`` they have none."""
     if name.startswith(FLOWER):
-        from fedatlas.data.partition.flower import from_flower
-
         part = from_flower(name.removeprefix(FLOWER), params, labels, owners, clients, seed)
     else:
         builder = find("partitions", PARTITIONS, name)
