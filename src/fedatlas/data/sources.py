@@ -65,12 +65,7 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
 def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
     """The same, from its files."""
     source = find_source(config.name)
-    by_file = isinstance(config.test, str) and config.test != "own"
-    if by_file and not source.test_files:
-        raise ConfigError(
-            f"data.test = '{config.test}': '{config.name}' takes 'own' or a fraction; a file is for tables and files."
-        )
-    request = Request(store, seed, str(config.test) if by_file else "", drop_unusable=config.missing != "error")
+    request = Request(store, seed, config.test_file, drop_unusable=config.missing != "error")
     options = config.options()
     loaded = numbered(source.load(request, **options))
     if source.test_files and isinstance(config.test, str):
@@ -85,15 +80,15 @@ def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
         "licence": source.licence,
         "citation": source.citation,
         "units": source.units,
-        "test": _test_words(config, by_file),
+        "test": _test_words(config),
     }
     dataset = to_dataset(config.name, replace(loaded, facts={**about, **loaded.facts}))
     return drop_holes(dataset) if config.missing == "drop" else dataset
 
 
-def _test_words(config: DataConfig, by_file: bool) -> str:
+def _test_words(config: DataConfig) -> str:
     """How the test rows came about, where `split_test` did not say it."""
-    return f"file {config.test}" if by_file else "the source's own"
+    return f"file {config.test}" if config.test_file else "the source's own"
 
 
 def take_public(

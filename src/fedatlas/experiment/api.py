@@ -19,8 +19,8 @@ from fedatlas.experiment.files import disk_error, write_json
 from fedatlas.experiment.gain import BASELINES, baseline_config, baseline_path, gain, wants_baselines
 from fedatlas.experiment.record import CONFIG, OPTIONS, SUMMARY, RunFolder, Start
 from fedatlas.experiment.report import write_report
+from fedatlas.experiment.resolution import apply_fixes, make_algorithm
 from fedatlas.experiment.run import Progress, Run, Silent, run_one
-from fedatlas.experiment.setup import apply_fixes, make_algorithm
 from fedatlas.experiment.summary import over
 
 if TYPE_CHECKING:
