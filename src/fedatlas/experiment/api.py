@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, DivergedError, FedatlasError
 from fedatlas.experiment.config import ExperimentConfig, override, parse, read
+from fedatlas.experiment.ensure import ensure, holds, rounds_done, start_of
 from fedatlas.experiment.files import disk_error, write_json
 from fedatlas.experiment.gain import BASELINES, baseline_config, baseline_path, gain, wants_baselines
 from fedatlas.experiment.record import CONFIG, OPTIONS, SUMMARY, RunFolder, Start
@@ -142,24 +143,6 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
     return wanted
 
 
-def rounds_done(path: Path) -> int:
-    """The round of a run's newest checkpoint, 0 where it has none."""
-    numbers = (file.stem.removeprefix("manifest-") for file in (path / "checkpoint").glob("manifest-*.json"))
-    return max((int(number) for number in numbers if number.isdigit()), default=0)
-
-
-def start_of(path: Path) -> Start:
-    """How a run goes on: from its checkpoint, or from its beginning where it had none yet; ConfigError where it has none any more."""
-    if any((path / "checkpoint").glob("manifest-*.json")):
-        return "resume"
-    folder = RunFolder(path)
-    if folder.finished() or len(folder.rows()) > 1:
-        raise ConfigError(
-            f"'{path}' has no checkpoint any more, so there is nothing to go on from: 'fedatlas run {path / CONFIG}' repeats the run."
-        )
-    return "again" if (path / CONFIG).exists() else "new"
-
-
 def remember(path: Path, baselines: bool | None) -> bool | None:
     """What is asked about baselines: now, else when the run began (None = where they are cheap). Kept with the run."""
     if baselines is not None:
@@ -179,26 +162,25 @@ def asked(baselines: bool | None) -> dict[str, Any]:
 def _run_seed(experiment: Experiment, path: Path, start: Start, baselines: bool | None, progress: Progress) -> Run:
     """One run, and where they are wanted its baselines, for which its data are kept."""
     with contextlib.nullcontext() if baselines is False else read_once():
-        return _run_and_compare(experiment, path, start, baselines, progress)
+        try:
+            done = run_one(
+                experiment.config,
+                path,
+                start=start,
+                module=experiment.module,
+                progress=progress,
+                options=asked(baselines),
+            )
+        except DivergedError:
+            if (path / SUMMARY).exists():
+                write_report([path], None)  # of what was done until then
+            raise
+        return _compare(experiment, done, baselines, progress)
 
 
-def _run_and_compare(
-    experiment: Experiment, path: Path, start: Start, baselines: bool | None, progress: Progress
-) -> Run:
-    try:
-        done = run_one(
-            experiment.config,
-            path,
-            start=start,
-            module=experiment.module,
-            progress=progress,
-            options=asked(baselines),
-        )
-    except DivergedError:
-        if (path / SUMMARY).exists():
-            write_report([path], None)  # of what was done until then
-        raise
-    summary = dict(done.summary)
+def _compare(experiment: Experiment, done: Run, baselines: bool | None, progress: Progress) -> Run:
+    """A finished run with its baselines, where they are wanted, and its report."""
+    path, summary = done.path, dict(done.summary)
     rows = [row["train_rows"] for row in summary["per_client"]]
     judged = sum(row["test_rows"] for row in summary["per_client"])
     if wants_baselines(experiment.config, rows, judged, summary["forward_flops"], baselines):
@@ -219,30 +201,22 @@ def _run_baseline(experiment: Experiment, path: Path, name: str, progress: Progr
     """Trains, or continues, one baseline of a run, with what its algorithm fixed: the same rows, the same local work (H0)."""
     run, folder = RunFolder.open(path), baseline_path(path, name)
     config = baseline_config(run.config(), name, run.rows()[-1]["round"])
-    if (folder / CONFIG).exists() and RunFolder.open(folder).config().rounds != config.rounds:
+    if (folder / CONFIG).exists() and not holds(folder, config, experiment.module):
         shutil.rmtree(folder)  # the run went further: so do its baselines
-    started = any((folder / "checkpoint").glob("manifest-*.json"))
-    if not started:
-        shutil.rmtree(folder, ignore_errors=True)
-    if not RunFolder(folder).finished():
-        run_one(config, folder, start="resume" if started else "new", module=experiment.module, progress=progress)
+    ensure(config, folder, module=experiment.module, report=False, progress=progress)
 
 
 def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progress: Progress) -> Run:
     config = experiment.config
     summaries, diverged = [], dict[int, DivergedError]()
     for seed in config.seeds or ():
-        folder = path / f"seed-{seed}"
-        one = config.model_copy(update={"seed": seed, "seeds": None})
+        one = experiment._replace(config=config.model_copy(update={"seed": seed, "seeds": None}))
         progress.said(f"Seed {seed}.")
         try:
-            with RunFolder(folder).claimed():
-                done = _run_seed(Experiment(one, experiment.module), folder, start_of(folder), baselines, progress)
+            summaries.append(_ensure_seed(one, path / f"seed-{seed}", baselines, progress).summary)
         except DivergedError as error:
             diverged[seed] = error
             progress.said(f"Seed {seed}: {error}")
-            continue
-        summaries.append(done.summary)
     if diverged:
         write_report([path], None)
         raise DivergedError(" ".join(f"seed {seed}: {error}" for seed, error in diverged.items()))
@@ -251,6 +225,16 @@ def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progr
     write_report([path], None)
     progress.finished(path, summary)
     return Run(path, summary)
+
+
+def _ensure_seed(experiment: Experiment, path: Path, baselines: bool | None, progress: Progress) -> Run:
+    """One of several seeds: its run and its baselines, as far as they are not there."""
+    with contextlib.nullcontext() if baselines is False else read_once():
+        done = ensure(
+            experiment.config, path, module=experiment.module, options=asked(baselines), report=False, progress=progress
+        )
+        with RunFolder(path).claimed():
+            return _compare(experiment, done, baselines, progress)
 
 
 def new_folder(config: ExperimentConfig) -> Path:
