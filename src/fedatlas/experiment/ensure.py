@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 
 from fedatlas.errors import ConfigError, DivergedError
-from fedatlas.experiment import plugins
-from fedatlas.experiment.beginning import own_module
+from fedatlas.experiment.beginning import own_module, same_plugins
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.record import CONFIG, SUMMARY, RunFolder, Start
 from fedatlas.experiment.report import REPORT, write_report
@@ -66,7 +65,7 @@ def finished(config: ExperimentConfig, folder: Path, module: nn.Module | None = 
     if RunFolder(folder).config().rounds != config.rounds or not came_to_its_end(folder):
         return None
     own_module(folder, module, resume=True)
-    plugins.check_unchanged(folder)
+    same_plugins(folder)
     return Run(folder, RunFolder(folder).summary())
 
 
