@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -173,6 +173,25 @@ def test_imports_point_one_way():
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_module_is_imported_by_what_it_imports():
+    """Whether at the top, inside a function or for type checkers alone: a circle hides which of the two is needed first."""
+    known = {module_name(path): path for path in sources()}
+    needs = {name: {module_of(found, known) for _, found in imports(path)} for name, path in known.items()}
+    needs = {name: {*found} - {name, "", "fedatlas"} for name, found in needs.items()}
+    while free := {name for name, found in needs.items() if not found & needs.keys()}:
+        needs = {name: found for name, found in needs.items() if name not in free}
+    while unused := needs.keys() - set().union(*needs.values()):
+        needs = {name: found for name, found in needs.items() if name not in unused}
+    assert sorted(needs) == ["fedatlas.engine.job", "fedatlas.engine.seal"]  # the one that is left to open
+
+
+def module_of(name: str, known: Collection[str]) -> str:
+    """The module that an import names: ``fedatlas.rng.derive`` -> ``fedatlas.rng``; "" where it is none of ours."""
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name
+
+
 def test_oracles_know_nothing_of_fedatlas():
     wrong = [
         where(path, line)
@@ -188,15 +207,45 @@ def test_public_names_are_pinned():
 
     assert sorted(fedatlas.__all__) == PUBLIC
     assert all(hasattr(fedatlas, name) for name in PUBLIC)
+    assert not hasattr(fedatlas, "Algoritm")
+    listed = run_python("import fedatlas; print(*dir(fedatlas))").split()
+    assert set(PUBLIC) < set(listed), "a shell completes also what has not been asked for"
 
 
-def test_importing_fedatlas_loads_no_extra_and_no_report():
+def test_a_type_checker_sees_what_is_imported_later():
+    """The table of `fedatlas.__init__` and its imports for type checkers name the same, each from the same place."""
+    import fedatlas
+
+    tree = parsed(PACKAGE / "__init__.py")
+    checked = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    seen = {module for _, module in imports(PACKAGE / "__init__.py", checked)}
+    assert seen == {f"{module}.{name}" for module, names in fedatlas._LATER.items() for name in names}
+
+
+def run_python(code: str, *arguments: str) -> str:
+    """What a fresh Python prints."""
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("arguments", ["", "--help", "--version", "run --help", "reproduce --help"])
+def test_to_be_imported_and_to_help_takes_no_torch(arguments: str):
+    """It costs seconds and 250 MB."""
+    code = "import sys, fedatlas"
+    if arguments:
+        code = "import sys\nfrom fedatlas.cli import main\ntry: main()\nexcept SystemExit as end: assert not end.code"
+    last = run_python(f"{code}\nprint(); print(*sys.modules)", *arguments.split()).splitlines()[-1]
+    assert not {"torch", "numpy", "pandas"} & set(last.split())
+    assert "fedatlas.errors" in last.split()
+
+
+def test_a_run_loads_no_extra_and_no_report():
     """What only some runs need must not cost every run its start."""
     heavy = modules_of({k: v for e in PROJECT["optional-dependencies"] for k, v in requirements(e).items()})
     heavy |= {"jinja2", "pandas", "pooch", "sklearn"}
-    code = "import sys, fedatlas; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not heavy & set(loaded)
+    loaded = set(run_python("import sys, fedatlas; from fedatlas import *; print(*sys.modules)").split())
+    assert "torch" in loaded
+    assert not heavy & loaded
 
 
 def test_extras_are_imported_where_they_are_used():

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import fedatlas
 from fedatlas import Algorithm, Experiment, registry
 from fedatlas.cli import app
-from fedatlas.data.sources import SOURCES
+from fedatlas.data.by_name import SOURCES
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import catalogue, plugins
 from fedatlas.experiment.api import run

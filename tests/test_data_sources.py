@@ -14,10 +14,11 @@ from sklearn.datasets import load_digits
 
 from fedatlas.apportion import largest_remainder, proportional
 from fedatlas.data import shakespeare, stackoverflow
+from fedatlas.data.by_name import SOURCES, describe_sources, find_data
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.images import digit_rows
 from fedatlas.data.loaded import Loaded, Request, Split, limit_rows, split_test
-from fedatlas.data.sources import SOURCES, describe_sources, find_data, load_dataset, take_public
+from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 

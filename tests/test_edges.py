@@ -27,8 +27,6 @@ from fedatlas.experiment import catalogue, config, dry, plugins
 from fedatlas.experiment.api import run
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.gain import wants_baselines
-from fedatlas.experiment.reproduce import study
-from fedatlas.experiment.reproduce.gates import Part
 from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import Setup, set_up
@@ -308,13 +306,6 @@ def test_predictions_of_pictures_name_the_file(tmp_path: Path) -> None:
     done = run_one(config.read(None, chosen), tmp_path / "run")
     found = fedatlas.predict(done.path, tmp_path / "pictures" / "dog")
     assert list(found["file"]) == [f"{i}.png" for i in range(8)]
-
-
-def test_a_folder_of_another_configuration_is_not_taken_for_a_studys(tmp_path: Path) -> None:
-    study.same_part(Part("one", {"rounds": 2}, (1,)), tmp_path)
-    study.same_part(Part("one", {"rounds": 2}, (1,)), tmp_path)
-    with pytest.raises(ConfigError, match="holds runs of 'one' with another configuration"):
-        study.same_part(Part("one", {"rounds": 3}, (1,)), tmp_path)
 
 
 def test_weights_by_part_need_no_part_called_model() -> None:

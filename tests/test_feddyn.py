@@ -12,7 +12,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import parse
-from fedatlas.experiment.setup import make_algorithm
+from fedatlas.experiment.resolution import make_algorithm
 from fedatlas.tree import Tree
 from federation import SIZES, cohorts, everyone, federation, gap, play, rows
 

@@ -16,7 +16,7 @@ from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import parse
-from fedatlas.experiment.setup import apply_fixes, make_algorithm
+from fedatlas.experiment.resolution import apply_fixes, make_algorithm
 from federation import SIZES, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of
 

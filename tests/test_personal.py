@@ -19,8 +19,9 @@ from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import config
 from fedatlas.experiment.api import Experiment, run
+from fedatlas.experiment.resolution import with_batch_norm
 from fedatlas.experiment.run import run_one
-from fedatlas.experiment.setup import set_up, with_batch_norm
+from fedatlas.experiment.setup import set_up
 from fedatlas.federation.in_process import InProcess
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, everyone, federation, gap, module, play, rows, same

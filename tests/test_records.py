@@ -19,7 +19,7 @@ import fedatlas
 from fedatlas import Experiment
 from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, DataError, DivergedError
-from fedatlas.experiment import api, config
+from fedatlas.experiment import config, ensure
 from fedatlas.experiment.api import run
 from fedatlas.experiment.dry import dry_run
 from fedatlas.experiment.evaluate import Evaluator, Trained
@@ -273,13 +273,13 @@ def test_a_report_of_a_run_that_diverged(tmp_path: Path) -> None:
 
 def test_a_report_of_seeds_of_which_one_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one, in which round, and the others as they are, also those behind it."""
-    run_one = api.run_one
+    run_one = ensure.run_one
 
     def diverging(given: config.ExperimentConfig, *where: Any, **how: Any) -> Any:
         rule = {"algorithm": {"name": "fedavgm", "server_lr": 1e38}} if given.seed == 3 else {}
         return run_one(config.parse({**given.plain(), **rule}), *where, **how)
 
-    monkeypatch.setattr(api, "run_one", diverging)
+    monkeypatch.setattr(ensure, "run_one", diverging)
     path = tmp_path / "run"
     with pytest.raises(DivergedError, match=r"seed 3: the run diverged in round \d"):
         run(Experiment.of(rounds=2, seeds=[1, 2, 3, 4]), out=path, baselines=False)

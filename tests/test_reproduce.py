@@ -10,8 +10,7 @@ import pytest
 
 from fedatlas import terminal
 from fedatlas.errors import ConfigError, DivergedError
-from fedatlas.experiment.api import Experiment
-from fedatlas.experiment.config import parse
+from fedatlas.experiment.config import ExperimentConfig, parse
 from fedatlas.experiment.reproduce import study as room
 from fedatlas.experiment.reproduce.drawing import draw, plain
 from fedatlas.experiment.reproduce.gates import Gate, Outcome, Outcomes, Part, Picture, Study, Verdict
@@ -68,24 +67,33 @@ def test_another_configuration_is_run_anew(studies: dict[str, Study], tmp_path: 
     assert "| FAIL |" in (docs / "results.md").read_text()
 
 
+def test_a_folder_of_another_configuration_is_not_taken_for_a_parts(studies: dict[str, Study], tmp_path: Path) -> None:
+    assert room.reproduce("small", only=["one"], out=tmp_path)
+    (part,) = studies["small"].parts
+    other = part._replace(tables={**part.tables, "local": {"lr": 0.01}})
+    studies["small"] = studies["small"]._replace(parts=(other,))
+    with pytest.raises(ConfigError, match="seed-1' holds a run of another configuration: remove it"):
+        room.reproduce("small", out=tmp_path)
+
+
 def test_a_gate_is_open_until_all_seeds_are_in(
     studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A seed that diverges is said and keeps no other from being run; the gate passes when it is there."""
-    run = room.run
+    ensure = room.ensure
 
-    def diverging(experiment: Experiment, **how: Any) -> Any:
-        if experiment.config.seed == 1:
+    def diverging(config: ExperimentConfig, folder: Path, **how: Any) -> Any:
+        if config.seed == 1:
             raise DivergedError("the run diverged in round 1")
-        return run(experiment, **how)
+        return ensure(config, folder, **how)
 
-    monkeypatch.setattr(room, "run", diverging)
+    monkeypatch.setattr(room, "ensure", diverging)
     assert room.reproduce("small", out=tmp_path)
     assert "one, seed 1 (run 1 of 2): the run diverged in round 1" in capsys.readouterr().err
     (gate,) = json.loads((tmp_path / "small.json").read_text())["gates"]
     assert (gate["seeds"], gate["passed"]) == (1, None)
     assert "| 1 | open |" in (tmp_path / "small.md").read_text()
-    monkeypatch.setattr(room, "run", run)
+    monkeypatch.setattr(room, "ensure", ensure)
     assert room.reproduce("small", out=tmp_path)
     assert "| 2 | pass |" in (tmp_path / "small.md").read_text()
 

@@ -1,9 +1,12 @@
-"""fedatlas: federated learning you can trust, from one experiment file to the evidence."""
+"""fedatlas: federated learning you can trust, from one experiment file to the evidence.
 
+The public names are found when they are first asked for: torch takes seconds to import, and ``--help`` needs none of it.
+"""
+
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
-from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.errors import (
     CheckpointError,
     ConfigError,
@@ -15,8 +18,12 @@ from fedatlas.errors import (
     ProtocolError,
     TransportError,
 )
-from fedatlas.experiment.api import Experiment, dry_run, load, partition, predict, report, resume, run
-from fedatlas.tree import Tree
+
+if TYPE_CHECKING:
+    from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
+    from fedatlas.data.dataset import Dataset, Partition
+    from fedatlas.experiment.api import Experiment, dry_run, load, partition, predict, report, resume, run
+    from fedatlas.tree import Tree
 
 __version__ = version("fedatlas")
 
@@ -48,3 +55,26 @@ __all__ = [
     "resume",
     "run",
 ]
+
+_LATER = {
+    "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
+    "fedatlas.data.dataset": ("Dataset", "Partition"),
+    "fedatlas.experiment.api": ("Experiment", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
+    "fedatlas.tree": ("Tree",),
+}
+"""Module -> the public names that are taken from it when they are asked for."""
+
+if not TYPE_CHECKING:  # a type checker reads the imports above, and refuses names that are none
+
+    def __getattr__(name: str) -> Any:
+        """A public name, from then on as if it had been imported; AttributeError for what is none."""
+        for module, names in _LATER.items():
+            if name in names:
+                found = globals()[name] = getattr(import_module(module), name)
+                return found
+        raise AttributeError(f"module 'fedatlas' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """The names there are, whether they were asked for or not."""
+    return sorted({*globals(), *__all__})

@@ -380,7 +380,8 @@ def in_words(hint: Any) -> str:
             ", or left out" if type(None) in inner else ""
         )
     if origin in {tuple, list, Sequence}:
-        return f"list of {in_words(inner[0])}s" if inner and inner[0] in {int, float, str} else "list"
+        one, comma, range_ = in_words(inner[0]).partition(", ") if inner else ("", "", "")
+        return f"list of {one}s{comma}{range_}" if one in {KINDS[each] for each in (int, float, str)} else "list"
     return KINDS.get(origin or hint, getattr(hint, "__name__", str(hint)))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedatlas import registry
-from fedatlas.data.sources import find_source
+from fedatlas.data.by_name import find_source
 from fedatlas.errors import ConfigError
 
 
@@ -36,7 +36,16 @@ class DataConfig(BaseModel):
     @model_validator(mode="after")
     def _known_keys(self) -> DataConfig:
         self.options()
+        if self.test_file and not find_source(self.name).test_files:
+            raise ConfigError(
+                f"data.test = '{self.test}': '{self.name}' takes 'own' or a fraction; a file is for tables and files."
+            )
         return self
+
+    @property
+    def test_file(self) -> str:
+        """The file that the test rows stand in; "" where they are the source's own, or a share of all rows."""
+        return self.test if isinstance(self.test, str) and self.test != "own" else ""
 
     def options(self) -> dict[str, Any]:
         """The source's own keys with their defaults, checked against its loader's typed signature."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -15,13 +14,14 @@ from torch import Tensor, nn
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, DivergedError, FedatlasError
 from fedatlas.experiment.config import ExperimentConfig, override, parse, read
-from fedatlas.experiment.files import disk_error, write_json
-from fedatlas.experiment.gain import BASELINES, baseline_config, baseline_path, gain, wants_baselines
-from fedatlas.experiment.record import CONFIG, OPTIONS, SUMMARY, RunFolder, Start
+from fedatlas.experiment.ensure import rounds_done, start_of
+from fedatlas.experiment.files import disk_error
+from fedatlas.experiment.gain import compared
+from fedatlas.experiment.record import CONFIG, OPTIONS, SUMMARY, RunFolder, Start, asked
 from fedatlas.experiment.report import write_report
+from fedatlas.experiment.resolution import apply_fixes, make_algorithm
 from fedatlas.experiment.run import Progress, Run, Silent, run_one
-from fedatlas.experiment.setup import apply_fixes, make_algorithm
-from fedatlas.experiment.summary import over
+from fedatlas.experiment.seeds import run_seeds
 
 if TYPE_CHECKING:
     import pandas
@@ -84,7 +84,7 @@ def run(
             fixed, _ = apply_fixes(config, make_algorithm(config))  # config.toml names every key, also those it fixes
             folder = RunFolder.create(path, fixed, asked(baselines))
             try:
-                return _run_seeds(experiment, path, baselines, progress)
+                return run_seeds(config, path, experiment.module, baselines, progress)
             except FedatlasError:
                 if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
                     folder.discard()
@@ -119,7 +119,7 @@ def resume(
         if overrides:
             folder.reopen()
             folder.rewrite(config)
-        return _run_seeds(experiment, path, baselines, progress or Silent())
+        return run_seeds(config, path, module, baselines, progress or Silent())
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
@@ -142,24 +142,6 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
     return wanted
 
 
-def rounds_done(path: Path) -> int:
-    """The round of a run's newest checkpoint, 0 where it has none."""
-    numbers = (file.stem.removeprefix("manifest-") for file in (path / "checkpoint").glob("manifest-*.json"))
-    return max((int(number) for number in numbers if number.isdigit()), default=0)
-
-
-def start_of(path: Path) -> Start:
-    """How a run goes on: from its checkpoint, or from its beginning where it had none yet; ConfigError where it has none any more."""
-    if any((path / "checkpoint").glob("manifest-*.json")):
-        return "resume"
-    folder = RunFolder(path)
-    if folder.finished() or len(folder.rows()) > 1:
-        raise ConfigError(
-            f"'{path}' has no checkpoint any more, so there is nothing to go on from: 'fedatlas run {path / CONFIG}' repeats the run."
-        )
-    return "again" if (path / CONFIG).exists() else "new"
-
-
 def remember(path: Path, baselines: bool | None) -> bool | None:
     """What is asked about baselines: now, else when the run began (None = where they are cheap). Kept with the run."""
     if baselines is not None:
@@ -171,86 +153,23 @@ def remember(path: Path, baselines: bool | None) -> bool | None:
     return before
 
 
-def asked(baselines: bool | None) -> dict[str, Any]:
-    """What a run was asked for beside its configuration, as far as it was."""
-    return {} if baselines is None else {"baselines": baselines}
-
-
 def _run_seed(experiment: Experiment, path: Path, start: Start, baselines: bool | None, progress: Progress) -> Run:
     """One run, and where they are wanted its baselines, for which its data are kept."""
     with contextlib.nullcontext() if baselines is False else read_once():
-        return _run_and_compare(experiment, path, start, baselines, progress)
-
-
-def _run_and_compare(
-    experiment: Experiment, path: Path, start: Start, baselines: bool | None, progress: Progress
-) -> Run:
-    try:
-        done = run_one(
-            experiment.config,
-            path,
-            start=start,
-            module=experiment.module,
-            progress=progress,
-            options=asked(baselines),
-        )
-    except DivergedError:
-        if (path / SUMMARY).exists():
-            write_report([path], None)  # of what was done until then
-        raise
-    summary = dict(done.summary)
-    rows = [row["train_rows"] for row in summary["per_client"]]
-    judged = sum(row["test_rows"] for row in summary["per_client"])
-    if wants_baselines(experiment.config, rows, judged, summary["forward_flops"], baselines):
-        for name in BASELINES:
-            try:
-                with progress.beside(name) as line:
-                    _run_baseline(experiment, path, name, line)
-            except DivergedError as error:
-                progress.said(f"Baseline {name} is left out: {error}")
-        summary["gain"] = gain(path)
-        write_json(path / SUMMARY, summary)
-    write_report([path], None)
-    progress.finished(path, summary)
-    return Run(path, summary)
-
-
-def _run_baseline(experiment: Experiment, path: Path, name: str, progress: Progress) -> None:
-    """Trains, or continues, one baseline of a run, with what its algorithm fixed: the same rows, the same local work (H0)."""
-    run, folder = RunFolder.open(path), baseline_path(path, name)
-    config = baseline_config(run.config(), name, run.rows()[-1]["round"])
-    if (folder / CONFIG).exists() and RunFolder.open(folder).config().rounds != config.rounds:
-        shutil.rmtree(folder)  # the run went further: so do its baselines
-    started = any((folder / "checkpoint").glob("manifest-*.json"))
-    if not started:
-        shutil.rmtree(folder, ignore_errors=True)
-    if not RunFolder(folder).finished():
-        run_one(config, folder, start="resume" if started else "new", module=experiment.module, progress=progress)
-
-
-def _run_seeds(experiment: Experiment, path: Path, baselines: bool | None, progress: Progress) -> Run:
-    config = experiment.config
-    summaries, diverged = [], dict[int, DivergedError]()
-    for seed in config.seeds or ():
-        folder = path / f"seed-{seed}"
-        one = config.model_copy(update={"seed": seed, "seeds": None})
-        progress.said(f"Seed {seed}.")
         try:
-            with RunFolder(folder).claimed():
-                done = _run_seed(Experiment(one, experiment.module), folder, start_of(folder), baselines, progress)
-        except DivergedError as error:
-            diverged[seed] = error
-            progress.said(f"Seed {seed}: {error}")
-            continue
-        summaries.append(done.summary)
-    if diverged:
-        write_report([path], None)
-        raise DivergedError(" ".join(f"seed {seed}: {error}" for seed, error in diverged.items()))
-    summary = over(summaries, RunFolder.open(path).config().hash())
-    write_json(path / SUMMARY, summary)
-    write_report([path], None)
-    progress.finished(path, summary)
-    return Run(path, summary)
+            done = run_one(
+                experiment.config,
+                path,
+                start=start,
+                module=experiment.module,
+                progress=progress,
+                options=asked(baselines),
+            )
+        except DivergedError:
+            if (path / SUMMARY).exists():
+                write_report([path], None)  # of what was done until then
+            raise
+        return compared(done, experiment.config, experiment.module, baselines, progress)
 
 
 def new_folder(config: ExperimentConfig) -> Path:

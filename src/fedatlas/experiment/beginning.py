@@ -54,3 +54,14 @@ def own_module(path: Path, module: nn.Module | None, resume: bool) -> None:
         )
     if resume and module is not None and not recorded.exists():
         raise ConfigError(f"'{path}' was run with the model of its configuration: leave module out.")
+
+
+def same_plugins(folder: Path) -> None:
+    """ConfigError where a run that is continued was begun with a plug-in that is not given now, or with other text."""
+    begun = RunFolder(folder).read_json(plugins.RECORD) if (folder / plugins.RECORD).exists() else {}
+    changed = [name for name, digest in begun.items() if digest not in plugins.LOADED.values()]
+    if changed:
+        raise ConfigError(
+            f"'{folder}' was begun with the plug-in '{changed[0]}', and no file with its text (SHA-256 in {plugins.RECORD}) is given now: "
+            "pass it as it was with --plugin, or begin a new run."
+        )

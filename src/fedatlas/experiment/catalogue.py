@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
-from fedatlas.data.sources import describe_sources, find_data
 from fedatlas.errors import unknown_name
 from fedatlas.experiment import machine
 from fedatlas.experiment.compression import refused

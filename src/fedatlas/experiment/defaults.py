@@ -7,7 +7,7 @@ from typing import Any
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.partition import PARTITIONS
-from fedatlas.data.partition.build import FLOWER
+from fedatlas.data.partition.flower import FLOWER
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.models.registry import find_model
 from fedatlas.registry import defaults, find

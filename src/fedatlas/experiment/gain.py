@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fedatlas.data.batches import examples_of
+from fedatlas.errors import DivergedError
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.config import ExperimentConfig, parse
-from fedatlas.experiment.record import JUDGED, RunFolder
+from fedatlas.experiment.ensure import ensure, holds
+from fedatlas.experiment.files import write_json
+from fedatlas.experiment.record import BASELINES, CONFIG, JUDGED, SUMMARY, RunFolder, baseline_path
+from fedatlas.experiment.report import write_report
+from fedatlas.experiment.run import Progress, Run
 from fedatlas.metrics.fairness import client_summary
 from fedatlas.metrics.intervals import differences
 
-BASELINES = ("local_only", "centralised")
 CHEAP = 2e12  # floating-point operations: about half a minute on one core of 2020
 
 
@@ -36,9 +42,34 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     return parse(plain)
 
 
-def baseline_path(run: Path, name: str) -> Path:
-    """Where a run keeps its baselines."""
-    return run / "baselines" / name
+def compared(
+    done: Run, config: ExperimentConfig, module: nn.Module | None, baselines: bool | None, progress: Progress
+) -> Run:
+    """A finished run with its baselines, where they are wanted, what each party gained by it, and its report."""
+    path, summary = done.path, dict(done.summary)
+    rows = [row["train_rows"] for row in summary["per_client"]]
+    judged = sum(row["test_rows"] for row in summary["per_client"])
+    if wants_baselines(config, rows, judged, summary["forward_flops"], baselines):
+        for name in BASELINES:
+            try:
+                with progress.beside(name) as line:
+                    ensure_baseline(path, name, module, line)
+            except DivergedError as error:
+                progress.said(f"Baseline {name} is left out: {error}")
+        summary["gain"] = gain(path)
+        write_json(path / SUMMARY, summary)
+    write_report([path])
+    progress.finished(path, summary)
+    return Run(path, summary)
+
+
+def ensure_baseline(path: Path, name: str, module: nn.Module | None, progress: Progress) -> None:
+    """Trains, or continues, one baseline of a run, with what its algorithm fixed: the same rows, the same local work (H0)."""
+    run, folder = RunFolder.open(path), baseline_path(path, name)
+    config = baseline_config(run.config(), name, run.rows()[-1]["round"])
+    if (folder / CONFIG).exists() and not holds(folder, config, module):
+        shutil.rmtree(folder)  # the run went further: so do its baselines
+    ensure(config, folder, module=module, report=False, progress=progress)
 
 
 def gain(run: Path) -> dict[str, Any] | None:

@@ -16,7 +16,6 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
-from fedatlas.experiment.record import RunFolder
 from fedatlas.models.registry import MODELS
 from fedatlas.registry import PLUGINS, Builder
 from fedatlas.transforms import TRANSFORMS
@@ -58,14 +57,3 @@ def load_plugins(paths: Iterable[Path]) -> None:
                 )
             PLUGINS[kind] |= builders
         LOADED[str(path)] = sha256(path)
-
-
-def check_unchanged(folder: Path) -> None:
-    """ConfigError where a run that is continued was begun with a plug-in that is not given now, or with other text."""
-    begun = RunFolder(folder).read_json(RECORD) if (folder / RECORD).exists() else {}
-    changed = [name for name, digest in begun.items() if digest not in LOADED.values()]
-    if changed:
-        raise ConfigError(
-            f"'{folder}' was begun with the plug-in '{changed[0]}', and no file with its text (SHA-256 in {RECORD}) is given now: "
-            "pass it as it was with --plugin, or begin a new run."
-        )

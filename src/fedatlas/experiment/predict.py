@@ -24,7 +24,7 @@ from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.networks import DTYPES, Built
 from fedatlas.experiment.personal import used_by
 from fedatlas.experiment.record import RunFolder, file_of
-from fedatlas.experiment.setup import make_algorithm, with_batch_norm
+from fedatlas.experiment.resolution import make_algorithm, with_batch_norm
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.metrics.quality import predictions

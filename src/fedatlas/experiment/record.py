@@ -27,11 +27,22 @@ CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 JUDGED = "judged.npz"  # of each row that the final models are judged on: score and weight
 LOCK = "lock"  # there while a process writes the run
 OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
+BASELINES = ("local_only", "centralised")  # what a run is compared with: each has its folder in that of the run
 
 
 def file_of(what: str, name: str = "") -> str:
     """The file of a model; ``name`` where there are several."""
     return f"{what}-{name}.safetensors" if name else f"{what}.safetensors"
+
+
+def baseline_path(run: Path, name: str) -> Path:
+    """Where a run keeps its baselines."""
+    return run / "baselines" / name
+
+
+def asked(baselines: bool | None) -> dict[str, Any]:
+    """What a run was asked for beside its configuration, as far as it was."""
+    return {} if baselines is None else {"baselines": baselines}
 
 
 class RunFolder:

@@ -1,4 +1,9 @@
-"""What cannot be run, said before anything is trained: a ConfigError with one sentence for each."""
+"""What cannot be run, said before anything is trained: a ConfigError with one sentence for each.
+
+`check` holds all that the configuration alone decides, and comes before any data are read; the others need the data, the clients
+or the network. What no algorithm is needed for is refused when the file is read (`config.py`), unknown names and keys and
+what the algorithm dictates when the configuration is resolved (`resolution.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,50 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.data.partition.build import check_split
 from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.device import find_device
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig, LocalConfig
+from fedatlas.experiment.resolution import with_batch_norm
 from fedatlas.models import has_batch_norm
+from fedatlas.models.config import dealt
+from fedatlas.models.losses import check_form
+from fedatlas.models.make import read_initial
+
+
+def check(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None = None) -> None:
+    """Every refusal of a resolved configuration that needs no data: ConfigError for the first one found.
+
+    ``module``: the network of one's own in place of ``[model]``.
+    """
+    check_engine(config)
+    check_model(config, algorithm, module)
+    check_rate(config, algorithm)
+    check_form(config.model.loss)
+    check_builder(config, module)
+    with_batch_norm(algorithm, config.model.bn, len(config.models))
+    check_augment(config)
+    check_split(config.partition.name, config.partition.parameters(), config.partition.clients)
+    check_cohort(config)
+    if config.models and config.partition.clients:
+        dealt([each.share for each in config.models], config.partition.clients, config.seed)
+
+
+def check_builder(config: ExperimentConfig, module: nn.Module | None) -> None:
+    """ConfigError for a key that the model's builder does not take, or an initial model that is not there."""
+    if module is not None or config.models:
+        return
+    config.model.builder_arguments()
+    if config.model.init:
+        read_initial(config.model.init)
+
+
+def check_cohort(config: ExperimentConfig) -> None:
+    """ConfigError where more clients are asked for than there are; some of them may turn out to have no rows."""
+    size, clients = config.cohort.size, config.partition.clients
+    if size is not None and 0 < clients < size:
+        raise ConfigError(f"cohort.size = {size}: there are {clients} clients; ask for {clients} at most.")
 
 
 def check_engine(config: ExperimentConfig) -> None:

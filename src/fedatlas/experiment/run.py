@@ -18,7 +18,7 @@ from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor, restore, steps_of
 from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.experiment import machine, plugins
-from fedatlas.experiment.beginning import own_module, restore_derived, write_beginning
+from fedatlas.experiment.beginning import own_module, restore_derived, same_plugins, write_beginning
 from fedatlas.experiment.checkpoint import Checkpoints, Restored, RunState
 from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
 from fedatlas.experiment.config import ExperimentConfig, bytes_of
@@ -292,7 +292,7 @@ def run_one(
     progress, resume = progress or Silent(), start == "resume"
     own_module(path, module, resume)
     if resume:
-        plugins.check_unchanged(path)
+        same_plugins(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
     return Run(path, run_rounds(setup, folder, progress, start, observers))

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm, Round, Transform
-from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedbn import has_own_norms, local_norms, recalibrated
 from fedatlas.data.batches import Rows
-from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
@@ -22,7 +19,6 @@ from fedatlas.deploy import codec
 from fedatlas.engine.job import Architecture, Bench, LocalOptions
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
-from fedatlas.errors import ConfigError
 from fedatlas.experiment.advice import (
     data_notices,
     network_notices,
@@ -30,27 +26,16 @@ from fedatlas.experiment.advice import (
     unused_notices,
 )
 from fedatlas.experiment.cohort import local_budget
-from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.experiment.defaults import completed
 from fedatlas.experiment.networks import DTYPES, Built, build, checked_loss, make_networks, reads_units
-from fedatlas.experiment.refusals import (
-    check_asked,
-    check_augment,
-    check_batch_norm,
-    check_classes,
-    check_engine,
-    check_model,
-    check_public,
-    check_rate,
-)
+from fedatlas.experiment.refusals import check, check_asked, check_batch_norm, check_classes, check_public
+from fedatlas.experiment.resolution import resolve, with_batch_norm
 from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_public
 from fedatlas.federation.in_process import server_facts
 from fedatlas.federation.server import Cost
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
-from fedatlas.registry import arguments, find, keywords, shown
 from fedatlas.rng import derive
 from fedatlas.tree import Tree
 
@@ -129,48 +114,6 @@ def pooled(held: Mapping[int, np.ndarray]) -> np.ndarray:
     return np.sort(np.concatenate([np.empty(0, np.int64), *held.values()]))
 
 
-def make_algorithm(config: ExperimentConfig) -> Algorithm:
-    """The algorithm named by ``[algorithm]``, its parameters checked against the builder's signature."""
-    builder = find("algorithms", ALGORITHMS, config.algorithm.name)
-    given = config.algorithm.parameters()
-    if "weights" in given and "weights" not in arguments("algorithm", builder, {}):
-        name = config.algorithm.name
-        raise ConfigError(f"algorithm.weights: '{name}' sets its own weights; remove the key.")
-    for key in [key for key in given if key not in keywords(builder)]:
-        if able := [name for name, each in ALGORITHMS.items() if key in keywords(each)]:
-            raise ConfigError(
-                f"algorithm.{key}: '{config.algorithm.name}' has no such key; those that have: {', '.join(able)}."
-            )
-    made = builder(**arguments("algorithm", builder, given))
-    if not isinstance(made, Algorithm):
-        raise ConfigError(
-            f"algorithm '{config.algorithm.name}': its builder returned {type(made).__name__}, not an Algorithm."
-        )
-    return made
-
-
-def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
-    """Keys that the algorithm dictates: replaced over a default (with a notice), refused over what the user wrote."""
-    notices = []
-    for key, value in algorithm.fixes.items():
-        table_name, _, field = key.partition(".")
-        table = getattr(config, table_name)
-        now = getattr(table, field)
-        if now == value:
-            continue
-        if field == "epochs" and config.local.steps is not None:
-            raise ConfigError(
-                f"local.steps = {config.local.steps}: '{algorithm.name}' works with {value} epoch only; remove the key."
-            )
-        if field in table.model_fields_set:
-            only = "without it" if value is None else f"with {shown(value)} only"
-            raise ConfigError(f"{key} = {shown(now)}: '{algorithm.name}' works {only}; remove the key.")
-        changed = table.model_copy(update={field: value})
-        config = config.model_copy(update={table_name: changed})
-        notices.append(f"'{algorithm.name}' sets {key} = {value!r} (the default is {now!r}).")
-    return config, notices
-
-
 def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
     """Bytes of all clients' rows in stored form (x, y, weights), a message each, as the codec would write them."""
     parts = {"x": dataset.x_train, "y": dataset.y_train, "weight": dataset.weight_train}
@@ -201,19 +144,14 @@ class Holdings(NamedTuple):
 
 def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Holdings:
     """The first half of `set_up`: all but the model, which need not suit the data yet."""
-    check_engine(config)
-    algorithm = make_algorithm(config)
-    check_model(config, algorithm, module)
-    config, notices = apply_fixes(config, algorithm)
-    check_rate(config, algorithm)
-    transform = make_transform(config, algorithm)
-    notices += transform_notices(config, transform)
-    config, told = public_default(config, algorithm)
-    config, notices = completed(config, module is not None), notices + told
-    dataset, count = load(config, algorithm, seed)
+    config, algorithm, transform, notices = resolve(config, module)
+    check(config, algorithm, module)
     part = config.partition
+    facts = described(algorithm, part.clients, seed) if part.clients else {}
+    dataset, count = load(config, algorithm, seed)
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
-    facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
+    if len(partition.clients) != part.clients:
+        facts = described(algorithm, len(partition.clients), seed)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
     prepared, how = prepare(config, dataset, partition, kept_out(judged, held_out))
@@ -229,8 +167,13 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
         held_out=held_out,
         validation=judged,
         algorithm_facts=facts,
-        notices=tuple(notices),
+        notices=notices,
     )
+
+
+def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any]:
+    """What the algorithm says of itself among so many clients; ConfigError where it cannot be among them."""
+    return algorithm.describe(clients, seed) if algorithm.describe else {}
 
 
 def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
@@ -281,7 +224,6 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
 
 def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dataset, int]:
     """The data set, with so many public rows behind its test rows."""
-    check_augment(config)
     dataset, count = load_dataset(config.data, seed), 0
     if config.public is not None:
         dataset, x, y = take_public(dataset, config.public, seed)
@@ -304,42 +246,12 @@ def prepare(
     return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset), also=kept)
 
 
-def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
-    """The ``[public]`` table an algorithm works with, where the experiment has none: with a notice."""
-    if config.public is not None or algorithm.public is None:
-        return config, []
-    public = PublicConfig.model_validate(dict(algorithm.public))
-    words = ", ".join(f"{key} = {value!r}" for key, value in algorithm.public.items())
-    return config.model_copy(update={"public": public}), [
-        f"'{algorithm.name}' works with public rows: [public] {words}."
-    ]
-
-
 def chain_of(algorithm: Algorithm, network: Network, sample: Tensor) -> tuple[Layer, ...]:
     """The network's layers of units where the algorithm works on them; its module then follows whatever widths it is given."""
     if not algorithm.needs_chain:
         return ()
     network.module = elastic(network.module)
     return find_chain(network.module, sample)
-
-
-def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Algorithm:
-    """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
-    if bn == "average" or (bn == "local" and has_own_norms(algorithm)):
-        return algorithm
-    if why := algorithm.refuses.get(f"model.bn.{bn}"):
-        raise ConfigError(f"model.bn = '{bn}': not with '{algorithm.name}': {why}; use 'average'.")
-    several = algorithm.clusters is not None or algorithm.needs == "neighbours" or architectures
-    if several:
-        raise ConfigError(
-            f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."
-        )
-    if bn == "recalibrate" and algorithm.personal is not None:
-        raise ConfigError(
-            f"model.bn = '{bn}' renews the global model's statistics, but the clients of '{algorithm.name}' use models of their own; "
-            "use 'average'."
-        )
-    return local_norms(algorithm) if bn == "local" else recalibrated(algorithm)
 
 
 def local_options(config: ExperimentConfig) -> LocalOptions:

@@ -11,7 +11,7 @@ from torch import nn
 from fedatlas.errors import ConfigError
 from fedatlas.models.network import HeadedModel, Norm, Projection, Shape, dense_layers
 
-Widths = Annotated[tuple[int, ...], Field(description="units of each hidden layer")]
+Widths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(description="units of each hidden layer")]
 
 
 def mlp(

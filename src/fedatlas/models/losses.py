@@ -246,6 +246,12 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+def check_form(loss: str | LossConfig) -> None:
+    """ConfigError where a loss is given the form that another one has."""
+    if not isinstance(loss, str) and loss.form is not None and loss.name != "multiclass_hinge":
+        raise ConfigError(f"loss '{loss.name}' has no form: form belongs to 'multiclass_hinge'.")
+
+
 def make_loss(
     loss: str | LossConfig = "auto", task: TaskKind = "classes", classes: int = 0, ignore: int = -100
 ) -> Loss:
@@ -259,8 +265,7 @@ def make_loss(
     if name not in LOSSES:
         raise unknown_name("loss", name, [*LOSSES, "auto"])
     found = LOSSES[name]
-    if form is not None and name != "multiclass_hinge":
-        raise ConfigError(f"loss '{name}' has no form: form belongs to 'multiclass_hinge'.")
+    check_form(loss)
     if task not in found.tasks:
         fitting = ", ".join(sorted(other.name for other in LOSSES.values() if task in other.tasks))
         raise ConfigError(f"loss '{name}' cannot train on {task}: use one of {fitting}.")

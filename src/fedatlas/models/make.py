@@ -63,15 +63,7 @@ def make_model(
 
 def load_initial(module: nn.Module, path: str | Path) -> None:
     """Fills ``module`` from a ``.safetensors`` file of its state dict; ConfigError where names or shapes differ."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        state = load_file(path)
-    except FileNotFoundError as error:
-        raise ConfigError(f"model.init: there is no file '{path}'.") from error
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"model.init: '{path}' cannot be read as safetensors ({error}).") from error
+    state = read_initial(path)
     own = module.state_dict()
     for what, names in (("lacks", own.keys() - state.keys()), ("also holds", state.keys() - own.keys())):
         if names:
@@ -82,6 +74,20 @@ def load_initial(module: nn.Module, path: str | Path) -> None:
             there, here = tuple(state[name].shape), tuple(value.shape)
             raise ConfigError(f"model.init: '{path}' belongs to another model: {name} is {there} there, {here} here.")
     module.load_state_dict(state)
+
+
+def read_initial(path: str | Path) -> dict[str, Tensor]:
+    """The state dict of a ``.safetensors`` file; ConfigError where there is none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state: dict[str, Tensor] = load_file(path)
+    except FileNotFoundError as error:
+        raise ConfigError(f"model.init: there is no file '{path}'.") from error
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"model.init: '{path}' cannot be read as safetensors ({error}).") from error
+    return state
 
 
 def _build(model: ModelConfig, shape: Shape, outputs: int, seed: int) -> nn.Module:

@@ -10,8 +10,9 @@ import numpy as np
 
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition.classes import majority, majority_even, pick_two, shards
-from fedatlas.data.partition.common import check_sizes
+from fedatlas.data.partition.common import check_keys, check_sizes, check_some
 from fedatlas.data.partition.dirichlet import dirichlet, dirichlet_class, dirichlet_fedseq
+from fedatlas.data.partition.flower import FLOWER, from_flower, partitioner_of
 from fedatlas.data.partition.sizes import feature_skew, iid, natural, quantity_skew, random
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import arguments, find
@@ -30,7 +31,6 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
     "quantity_skew": quantity_skew,
     "feature_skew": feature_skew,
 }
-FLOWER = "flwr:"  # prefix of the partitioners that flwr-datasets brings
 REDRAWN = ("dirichlet_class", "quantity_skew")  # these keep a minimum by drawing again
 
 
@@ -70,13 +70,11 @@ def split(
     why: str = "",
 ) -> Partition:
     """As `make_partition`, from plain arrays: ``labels`` (n,) and, where rows have owners, ``owners`` (n,); else ``why`` they have none."""
+    keys = check_split(name, params, clients)
     if name.startswith(FLOWER):
-        from fedatlas.data.partition.flower import from_flower
-
         part = from_flower(name.removeprefix(FLOWER), params, labels, owners, clients, seed)
     else:
         builder = find("partitions", PARTITIONS, name)
-        keys = arguments("partition", builder, params)
         if name in REDRAWN:
             keys["min_rows"] = max(min_size, keys["min_rows"])
         part = builder(_source(name, builder, labels, owners, why), clients, seed, **keys)
@@ -88,6 +86,19 @@ def split(
     if name != "dirichlet_fedseq" or min_size > 1:  # D9 promises no minimum
         check_sizes(part.sizes, min_size)
     return part
+
+
+def check_split(name: str, params: Mapping[str, Any], clients: int) -> dict[str, Any]:
+    """The builder's keys, defaults included; ConfigError for a name, a key or a number of clients that no rows could be split by."""
+    if name.startswith(FLOWER):
+        partitioner_of(name.removeprefix(FLOWER))
+        return dict(params)
+    keys = arguments("partition", find("partitions", PARTITIONS, name), params)
+    if name in PARTITIONS:
+        check_keys(**keys)
+        if name != "natural":
+            check_some(clients)
+    return keys
 
 
 def _source(

@@ -16,7 +16,7 @@ from fedatlas.data.partition.common import (
     TRIES,
     Ints,
     check_clients,
-    check_range,
+    check_keys,
     class_pools,
     classes_of,
     deal,
@@ -87,8 +87,7 @@ def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> P
 
     Source: ALGORITHMS.md D6 (McMahan et al. 2017; S4: 200 shards of 300 MNIST rows, two to each of 100 clients).
     """
-    if shards < 1:
-        raise ConfigError(f"shards = {shards}: every client needs at least one shard.")
+    check_keys(shards=shards)
     check_clients(clients, len(labels))
     if clients * shards > len(labels):
         raise ConfigError(
@@ -180,7 +179,7 @@ def pick_two_counts(total: Ints, clients: int, majority: float) -> Ints:
 
 def _majority_quotas(total: Ints, clients: int, sigma: float, rng: np.random.Generator) -> Ints:
     k, n = len(total), int(total.sum())
-    check_range("sigma", sigma, 0, 10)
+    check_keys(sigma=sigma)
     for _ in range(TRIES):
         quota = proportional(rng.lognormal(0.0, sigma, clients), n)
         if int(total.min()) >= _reserve(quota, k):
@@ -220,8 +219,7 @@ def _fill(counts: Ints, left: Ints, quota: Sequence[int], own: Sequence[Sequence
 
 
 def _check_majority(majority: float, clients: int, needed: int) -> None:
-    if not 0 < majority <= 1:
-        raise ConfigError(f"majority = {majority}: it must be above 0 and at most 1.")
+    check_keys(majority=majority)
     if clients < needed:
         raise ConfigError(f"clients = {clients}: this partition needs at least {needed}, one for each majority.")
 

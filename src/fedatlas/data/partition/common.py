@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,10 +35,39 @@ def classes_of(labels: np.ndarray) -> Classes:
     return Classes(ids.astype(np.int64), index.astype(np.int64), counts.astype(np.int64))
 
 
-def check_clients(clients: int, rows: int) -> None:
-    """ConfigError unless every one of ``clients`` can hold at least one of ``rows``."""
+RANGES: Mapping[str, tuple[float, float, tuple[float, ...]]] = {
+    "alpha": (TINY, HUGE, (0, math.inf)),
+    "beta": (TINY, HUGE, ()),
+    "cap": (0, HUGE, ()),
+    "noise": (0, HUGE, ()),
+    "rotate": (-360, 360, ()),
+    "sigma": (0, 10, ()),
+}
+"""Key of a partitioner of ours -> (lowest, highest, other values) that it takes, whatever the rows."""
+
+
+def check_keys(**keys: Any) -> None:
+    """ConfigError for a key that no rows could be split by; of a list, for each of its values."""
+    for name, value in keys.items():
+        if name in RANGES:
+            low, high, also = RANGES[name]
+            for each in value if isinstance(value, Sequence) else (value,):
+                check_range(name, each, low, high, also=also)
+        if name == "majority" and not 0 < value <= 1:
+            raise ConfigError(f"majority = {value}: it must be above 0 and at most 1.")
+        if name == "shards" and value < 1:
+            raise ConfigError(f"shards = {value}: every client needs at least one shard.")
+
+
+def check_some(clients: int) -> None:
+    """ConfigError for a partition among nobody."""
     if clients < 1:
         raise ConfigError(f"clients = {clients}: a partition needs at least one client.")
+
+
+def check_clients(clients: int, rows: int) -> None:
+    """ConfigError unless every one of ``clients`` can hold at least one of ``rows``."""
+    check_some(clients)
     if clients > rows:
         raise ConfigError(
             f"client {rows} would be empty: {clients} clients share {rows} rows; use fewer clients or more rows."

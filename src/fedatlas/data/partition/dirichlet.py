@@ -13,12 +13,10 @@ import numpy as np
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.classes import shards
 from fedatlas.data.partition.common import (
-    HUGE,
-    TINY,
     TRIES,
     Ints,
     check_clients,
-    check_range,
+    check_keys,
     check_sizes,
     class_pools,
     classes_of,
@@ -104,7 +102,7 @@ def dirichlet_fedseq(
 def _limit(labels: np.ndarray, clients: int, seed: int, alpha: float) -> Partition | None:
     """D10: alpha = 0 is one block of the sorted rows each, alpha = inf is IID; None in between."""
     check_clients(clients, len(labels))
-    check_range("alpha", alpha, TINY, HUGE, also=(0, math.inf))
+    check_keys(alpha=alpha)
     if alpha == 0:
         return shards(labels, clients, seed, shards=1)
     if math.isinf(alpha):

@@ -1,4 +1,4 @@
-"""The bridge to flwr-datasets, both ways: its partitioners here, ours there.
+"""The partitioners of flwr-datasets here; ours there are in `export.py`.
 
 Needs ``pip install "fedatlas[hub]"``; nothing is imported before it is asked for. Written against flwr-datasets 0.6.
 """
@@ -16,6 +16,8 @@ from fedatlas.data.partition.common import check_clients, finish
 from fedatlas.errors import ConfigError, first_line, unknown_name
 from fedatlas.rng import derive, numpy_stream
 
+FLOWER = "flwr:"  # prefix of the partitioners that flwr-datasets brings
+
 
 def from_flower(
     name: str,
@@ -32,7 +34,7 @@ def from_flower(
     does not set follows the experiment: ``num_partitions`` is the number of clients, ``partition_by`` is ``label``
     (``client`` for natural ids), ``seed`` comes from the experiment's. clients = 0 takes as many as it makes.
     """
-    kind = _partitioner(name)
+    kind = partitioner_of(name)
     keys = _keys(name, kind, params, clients, seed)
     table = _table(labels, owners, seed)
     if (column := keys.get("partition_by", "row")) not in table.column_names:
@@ -51,47 +53,8 @@ def from_flower(
     return finish(rows, len(labels))
 
 
-def to_flower(
-    name: str, clients: int, seed: int, *, partition_by: str = "label", min_size: int = 1, **params: Any
-) -> Any:
-    """A flwr-datasets ``Partitioner`` that splits by the fedatlas partition ``name`` with its own keys.
-
-    partition_by: the column with the labels (for ``natural``: with the owners; any values that sort). Example::
-
-        FederatedDataset(dataset="mnist", partitioners={"train": to_flower("majority_even", 12, seed=1)})
-
-    ``feature_skew`` is refused: a flwr-datasets partitioner chooses rows and cannot change them.
-    """
-    from fedatlas.data.partition.build import FLOWER, split  # build imports this module on demand
-
-    if name == "feature_skew" or name.startswith(FLOWER):
-        raise ConfigError(f"'{name}' cannot be handed to flwr-datasets: its partitioners only choose rows.")
-    base = _partitioner("Partitioner")
-
-    class FedatlasPartitioner(base):  # type: ignore[misc, valid-type]
-        """Rows by a fedatlas partition, computed once, at the first use."""
-
-        _split: Partition | None = None
-
-        def _partition(self) -> Partition:
-            if self._split is None:
-                column = np.array(self.dataset[partition_by])
-                if not np.issubdtype(column.dtype, np.number):
-                    column = np.unique(column, return_inverse=True)[1]
-                self._split = split(name, params, column, column, clients, seed, min_size)
-            return self._split
-
-        def load_partition(self, partition_id: int) -> Any:
-            return self.dataset.select(self._partition().clients[partition_id])
-
-        @property
-        def num_partitions(self) -> int:
-            return len(self._partition().clients)
-
-    return FedatlasPartitioner()
-
-
-def _partitioner(name: str) -> Any:
+def partitioner_of(name: str) -> Any:
+    """The class of that name; ConfigError where flwr-datasets is not installed, or has none that deals out rows."""
     try:
         from flwr_datasets import partitioner
     except ImportError:

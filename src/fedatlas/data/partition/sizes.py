@@ -10,11 +10,10 @@ import numpy as np
 from fedatlas.apportion import proportional
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import (
-    HUGE,
-    TINY,
     TRIES,
     Ints,
     check_clients,
+    check_keys,
     check_range,
     check_sizes,
     class_pools,
@@ -76,7 +75,7 @@ def natural(
     Source: ALGORITHMS.md D11 (FEMNIST by writer, Shakespeare by role: Caldas et al. 2018, LEAF).
     """
     check_range("min_rows", min_rows, 0, len(owners))
-    check_range("cap", cap, 0, HUGE)
+    check_keys(cap=cap)
     ids, counts = np.unique(owners, return_counts=True)
     able = ids[counts >= min_rows]
     if clients < 0 or clients > len(able) or not len(able):
@@ -119,8 +118,7 @@ def quantity_skew(
     Source: ALGORITHMS.md D12 (Li et al. 2022, NIID-Bench; Acar et al. 2021, FedDyn).
     """
     check_clients(clients, len(labels))
-    check_range("beta", beta, TINY, HUGE)
-    check_range("sigma", sigma, 0, 10)
+    check_keys(beta=beta, sigma=sigma)
     rng = numpy_stream(seed, "partition")
     for _ in range(TRIES):
         share = rng.dirichlet(np.full(clients, beta)) if law == "dirichlet" else rng.lognormal(0.0, sigma, clients)
@@ -144,9 +142,7 @@ def feature_skew(
 
     Source: ALGORITHMS.md D12 (rotation: Sattler et al. 2021, CFL; noise: Li et al. 2022, NIID-Bench).
     """
-    check_range("noise", noise, 0, HUGE)
-    for angle in rotate:
-        check_range("rotate", angle, -360, 360)
+    check_keys(noise=noise, rotate=rotate)
     even = iid(labels, clients, seed)
     steps = np.linspace(0.0, noise, clients) if clients > 1 else np.array([noise])
     angles = [float(rotate[k % len(rotate)]) if rotate else 0.0 for k in range(clients)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from fedatlas.experiment.gain import BASELINES
+from fedatlas.experiment.record import BASELINES
 from fedatlas.experiment.report.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
 from fedatlas.experiment.report.charts import Axis, Point, Series, dots
 from fedatlas.experiment.report.held import chosen, drawn_of

@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedatlas.data.sources import OWNED
-from fedatlas.experiment.gain import BASELINES
+from fedatlas.data.by_name import OWNED
+from fedatlas.experiment.record import BASELINES
 from fedatlas.experiment.report.blocks import Block, Code, Facts, Text
 from fedatlas.experiment.report.source import Entry, Subject
 from fedatlas.experiment.report.words import count, facts_text

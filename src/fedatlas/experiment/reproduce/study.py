@@ -13,12 +13,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedatlas.errors import ConfigError, DivergedError, unknown_name
+from fedatlas.errors import DivergedError, unknown_name
 from fedatlas.experiment import machine
-from fedatlas.experiment.api import Experiment, resume, run
 from fedatlas.experiment.config import parse
+from fedatlas.experiment.ensure import ensure, finished
 from fedatlas.experiment.files import write_json, write_text
-from fedatlas.experiment.record import CONFIG, RunFolder
+from fedatlas.experiment.record import RunFolder
 from fedatlas.experiment.report.words import count
 from fedatlas.experiment.reproduce.ablations import FACTORS, ablation
 from fedatlas.experiment.reproduce.blog import blog
@@ -44,7 +44,6 @@ Watch = Callable[[str], AbstractContextManager[Progress]]
 """The name of a run -> who is told how far it is, for as long as it lasts."""
 
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
-PART = "part.json"  # how a part of a study was configured, beside its runs
 DRAWN = ("round", "accuracy", "loss")  # of a study with curves
 
 
@@ -123,31 +122,15 @@ def folder_of(part: Part, seed: int, base: Path) -> Path:
 
 
 def run_part(part: Part, seed: int, base: Path, called: str, console: Console, watch: Watch) -> None:
-    """Runs, or continues, one seed of a part."""
-    folder = folder_of(part, seed, base)
-    same_part(part, folder.parent)
-    if RunFolder(folder).finished():
+    """Runs, or continues, one seed of a part; ConfigError where its folder holds a run of another configuration."""
+    config, folder = parse({**part.tables, "seed": seed}), folder_of(part, seed, base)
+    if finished(config, folder) is not None:
         return
     with watch(called) as progress:
-        if (folder / CONFIG).exists():
-            done = resume(folder, baselines=False, progress=progress)
-        else:
-            whole = Experiment(parse({**part.tables, "seed": seed}))
-            done = run(whole, out=folder, baselines=False, progress=progress)
+        done = ensure(config, folder, progress=progress)
     final, seconds = done.summary["final"], done.summary["cost"]["seconds"]
     found = f"accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {seconds:.0f} s"
     console.print(f"{called}: {found}", soft_wrap=True)
-
-
-def same_part(part: Part, folder: Path) -> None:
-    """ConfigError where ``folder`` holds runs of a part of this name that was configured differently."""
-    asked, held = json.loads(json.dumps(part.tables)), folder / PART
-    if not held.exists():
-        write_json(held, asked)
-    elif json.loads(held.read_text(encoding="utf-8")) != asked:
-        raise ConfigError(
-            f"'{folder}' holds runs of '{part.name}' with another configuration: remove it, or take another --out."
-        )
 
 
 def published_runs(study: Study, record: Path | None) -> dict[tuple[str, int], Mapping[str, Any]]:

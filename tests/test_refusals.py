@@ -1,0 +1,162 @@
+"""What the configuration alone forbids is refused before any data are read, by one function."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedatlas import Algorithm
+from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.data import by_name
+from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.experiment import config, dry, refusals
+from fedatlas.experiment.resolution import resolve
+from fedatlas.experiment.setup import set_up
+from fedatlas.registry import PLUGINS
+
+
+class Read(AssertionError):
+    """The data were read."""
+
+
+@pytest.fixture(autouse=True)
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set that nobody may look at."""
+
+    def load(request: Any) -> Any:
+        raise Read
+
+    monkeypatch.setitem(by_name.SOURCES, "digits", replace(by_name.SOURCES["digits"], load=load))
+
+
+def test_without_a_refusal_the_data_are_read() -> None:
+    with pytest.raises(Read):
+        set_up(config.read(None), 1)
+
+
+# What is refused, and by which function: of `refusals.py` where the place is not named.
+EARLY = [
+    ("algorithm={name='fedavgg'}", "did you mean 'fedavg'", "registry.find"),
+    ("algorithm={name='fedprox', nu=1}", "algorithm.nu", "registry.arguments"),
+    ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu = -1.0", "registry.arguments"),
+    ("algorithm={name='fedavg', mu=1.0}", "those that have: .*fedprox", "resolution.make_algorithm"),
+    ("algorithm={name='hwfedavg', weights='equal'}", "sets its own weights", "resolution.make_algorithm"),
+    ("algorithm.name=scaffold local.momentum=0.5", "with 0.0 only; remove the key", "resolution.apply_fixes"),
+    ("algorithm.name=gossip compression.name=topk", "send to each other", "compression.make_transform"),
+    ("compression.name=topkk", "did you mean 'topk'", "registry.find"),
+    ("compression={name='topk', share=2.0}", "compression.share", "registry.arguments"),
+    ("model.name=mlpp", "did you mean 'mlp'", "registry.find"),
+    ("partition.name=idd", "did you mean 'iid'", "registry.find"),
+    ("engine.device=cuda", "torch sees no GPU", "device.find_device"),
+    ("engine.plan=native", "no C compiler", "check_engine"),
+    ("models=[{name='mlp', share=0.5}, {name='logistic', share=0.5}]", "one architecture for all", "check_model"),
+    (
+        "algorithm={name='ifca', clusters=2} model.init=m.safetensors",
+        "different models: it cannot take one",
+        "check_model",
+    ),
+    ("algorithm={name='fedprox', mu=100.0}", "diverges from", "check_rate"),
+    ("model.loss={name='mse', form='ova'}", "has no form", "losses.check_form"),
+    ("model.hiden=[3]", "did you mean 'model.hidden'", "config.builder_arguments"),
+    ("model.hidden=[3, 0]", "its value number 2 is 0, expected a number of 1 or more", "registry.arguments"),
+    ("model={name='logistic', norm='batch'}", "has no 'norm'", "config.builder_arguments"),
+    ("model.init=nowhere.safetensors", "there is no file 'nowhere.safetensors'", "make.read_initial"),
+    ("algorithm.name=moon model.bn=local", "compares its outputs", "fedbn.local_norms"),
+    ("algorithm.name=ditto model.bn=recalibrate", "use models of their own", "resolution.with_batch_norm"),
+    ("algorithm.name=ifca model.bn=local", "one global model", "resolution.with_batch_norm"),
+    ("data={augment='crop_flip', scale='client'}", "pads with black", "check_augment"),
+    ("partition.majorty=0.5", "did you mean 'partition.majority'", "registry.arguments"),
+    ("partition.majority=1.5", "above 0 and at most 1", "common.check_keys"),
+    ("partition={name='shards', shards=0}", "at least one shard", "common.check_keys"),
+    ("partition={name='dirichlet', alpha=-1.0}", "alpha = -1: it must lie between", "common.check_range"),
+    ("partition={name='feature_skew', rotate=[0.0, 400.0]}", "rotate = 400", "common.check_range"),
+    ("partition={name='iid', clients=0}", "at least one client", "common.check_some"),
+    ("partition.name=flwr:VerticalSizePartitioner", "flwr", "flower.partitioner_of"),
+    ("cohort.size=13", "there are 12 clients; ask for 12 at most", "check_cohort"),
+    (
+        "algorithm.name=feddf models=[{name='mlp', share=0.999}, {name='logistic', share=0.001}]",
+        "of 12 clients is nobody",
+        "config.dealt",
+    ),
+    ("algorithm={name='gossip', graph='torus'} partition.clients=7", "torus", "graphs.torus"),
+    ("data.test=rows.csv", "a file is for tables and files", "config._known_keys"),
+    ("data.lmit=3", "did you mean 'data.limit'", "config.options"),
+]
+
+
+def words(given: str) -> Iterator[str]:
+    """``a=1 b={c=2, d=3}`` -> its overrides; a blank inside braces divides none."""
+    depth, word = 0, ""
+    for letter in f"{given} ":
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == " " and not depth:
+            yield word
+            word = ""
+        else:
+            word += letter
+
+
+@pytest.mark.parametrize(("given", "said", "place"), EARLY, ids=[f"{place}-{given}" for given, _, place in EARLY])
+def test_it_is_refused_before_the_data_are_read(
+    given: str, said: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "find_compiler", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=said) as error:
+        set_up(config.read(None, list(words(given))), 1)
+    frames = [f"{Path(f.filename).stem}.{f.name}" for f in traceback.extract_tb(error.value.__traceback__)]
+    assert (place if "." in place else f"refusals.{place}") in frames
+    with pytest.raises(ConfigError, match=said):
+        dry.dry_run(config.read(None, list(words(given))))
+
+
+def test_every_early_refusal_is_tried() -> None:
+    """Whoever adds one to `check` adds its line above."""
+    tree = ast.parse(inspect.getsource(refusals.check))
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and hasattr(refusals, node.func.id)
+    }
+    tried = {place.rpartition(".")[2] for _, _, place in EARLY}
+    inner = {"check_builder": "builder_arguments", "check_split": "check_keys"}
+    assert {inner.get(name, name) for name in called} <= tried
+
+
+def test_own_networks_are_refused_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = config.read(None, ["algorithm={name='ifca', clusters=2}"])
+    with pytest.raises(ConfigError, match="a network of your own"):
+        set_up(given, 1, nn.Linear(64, 10))
+    monkeypatch.setitem(PLUGINS["algorithms"], "odd", lambda: "no record")
+    with pytest.raises(ConfigError, match="returned str, not an Algorithm"):
+        set_up(config.read(None, ["algorithm.name=odd"]), 1)
+
+
+def test_what_is_resolved_resolves_to_itself() -> None:
+    """So that a run folder's configuration can be compared with one as it was written."""
+    for given in (
+        (),
+        ("algorithm.name=scaffold",),
+        ("algorithm.name=fedmd",),
+        ("compression.name=topk",),
+        ("model.name=cnn1", "partition={name='dirichlet', alpha=0.3}"),
+        ("cohort.size=3", "algorithm.name=fedseq", "seeds=[1, 2]"),
+        ("algorithm.name=feddf", "models=[{name='mlp', share=0.5}, {name='logistic', share=0.5}]"),
+    ):
+        once = resolve(config.read(None, given))
+        again = resolve(config.parse(once.config.plain()))
+        assert isinstance(once.algorithm, Algorithm)
+        assert again.config.plain() == once.config.plain()
+        assert again.config.hash() == once.config.hash()
+    assert resolve(config.read(None)).algorithm.name == fedavg().name
+    with pytest.raises(FedatlasError):
+        resolve(config.read(None, ["algorithm={name='fedprox', nu=1}"]))
