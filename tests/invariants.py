@@ -4,19 +4,32 @@ test_mutations.py asks them of faulty ones, for which they must fail.
 
 from __future__ import annotations
 
+import json
+import math
+import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
 
-from fedatlas.algorithm import Algorithm, Budget
+import fedatlas
+from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, Model, State, plain_loss
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.batches import Rows
 from fedatlas.experiment import config
 from fedatlas.experiment.cohort import draw_round
 from fedatlas.experiment.setup import set_up
 from fedatlas.federation.server import by_client
+from fedatlas.models import Dropout, draw_masks, dropout_shapes
+from fedatlas.rng import numpy_stream
 from fedatlas.tree import Tree
-from federation import SIZES, Normed, cohorts, everyone, federation, gap, play, rows
+from federation import SIZES, Federation, Normed, cohorts, everyone, federation, gap, play, rows
 
 Build = Callable[..., Algorithm]
 
@@ -93,3 +106,143 @@ def one_client_is_sgd(build: Build) -> None:
     a, _ = play(federation(ALGORITHMS["fedavg"](), rows((23,))), [(0,)] * 4)
     b, _ = play(federation(build(), rows((23,))), [(0,)] * 4)
     assert gap(a["model"], b["model"]) < 1e-13
+
+
+def write_rows(path: Path, spoilt: list[int] | None = None) -> None:
+    """60 training and 30 test rows of four measures and three classes; ``spoilt`` training rows have other measures and classes."""
+    stream = numpy_stream(0, "test", 60)
+    x, y = stream.normal(size=(90, 4)).astype(np.float32), stream.integers(3, size=90)
+    y[:3] = range(3)  # every class is there, whatever is spoilt
+    train = x[:60], y[:60]
+    if spoilt is not None:
+        train = np.array(train[0]), np.array(train[1])
+        train[0][spoilt], train[1][spoilt] = stream.normal(size=(len(spoilt), 4)) * 5, (train[1][spoilt] + 1) % 3
+    np.savez(path, x_train=train[0], y_train=train[1], x_test=x[60:], y_test=y[60:])
+
+
+def ran(folder: Path, **tables: Any) -> Path:
+    """The folder of a run on ``rows.npz`` of ``folder``: one linear layer, three clients of twenty rows, everything in float64."""
+    layer = nn.Linear(4, 3)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.copy_(torch.sin(torch.arange(1.0, p.numel() + 1)).reshape(p.shape))
+    table = {
+        "data": {"name": "file", "path": str(folder / "rows.npz")},
+        "partition": {"name": "iid", "clients": 3},
+        "engine": {"name": "loop", "precision": "float64"},
+    }
+    experiment = fedatlas.Experiment.of(layer, **{**table, **tables})
+    return fedatlas.run(experiment, out=Path(tempfile.mkdtemp(dir=folder)), baselines=False).path
+
+
+def rows_held_out_train_nobody(build: Build, key: str) -> None:
+    """Whatever the rows say that clients hold out (``validation``, ``held_out`` for their own figures), the model is the same to the bit.
+
+    So it is for all rows together. Figures that these rows give are others: they are looked at.
+    """
+    judged = {"on": "validation", "validation": 0.2, "clients": 0.2}
+    for name in ("fedavg", "centralised"):
+        tables = {"rounds": 2, "evaluation": judged, "algorithm": {"name": name}, "local": {"batch_size": 4}}
+        with tempfile.TemporaryDirectory() as at:
+            write_rows(Path(at) / "rows.npz")
+            whole = ran(Path(at), **tables)
+            found = json.loads((whole / "partition.json").read_text())
+            own = [row for each in found["held_out"].values() for row in each]
+            assert len(own) == len(found["validation"]) == 12
+            write_rows(Path(at) / "rows.npz", own if key == "held_out" else found["validation"])
+            spoilt = ran(Path(at), **tables)
+            models = [load_file(path / "model.safetensors") for path in (whole, spoilt)]
+            assert gap(*models) == 0, name
+            said = [json.loads((path / "summary.json").read_text()) for path in (whole, spoilt)]
+            figure = "per_client" if key == "held_out" else "final"
+            assert said[0][figure] != said[1][figure]
+
+
+SCHEDULES: tuple[tuple[dict[str, Any], list[float]], ...] = (
+    ({"name": "exponential", "gamma": 0.5}, [1, 0.5, 0.25, 0.125]),
+    ({"name": "step", "gamma": 0.1, "every": 2}, [1, 1, 0.1, 0.1]),
+    ({"name": "cosine"}, [(1 + math.cos(math.pi * t / 4)) / 2 for t in range(4)]),
+)
+
+
+def rates_are_those_of_their_round(build: Build) -> None:
+    """C6: clients of equal size on full batches are gradient descent on all rows, w <- w - eta_t grad F(w), with eta_1 = lr."""
+    for schedule, shares in SCHEDULES:
+        with tempfile.TemporaryDirectory() as at:
+            write_rows(Path(at) / "rows.npz")
+            path = ran(Path(at), rounds=4, local={"batch_size": 0, "lr": 0.5, "schedule": schedule})
+            told = [json.loads(line)["lr"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+            assert told[1:] == pytest.approx([0.5 * share for share in shares])
+            w = load_file(path / "initial.safetensors")
+            with np.load(Path(at) / "rows.npz") as file:
+                x, y = torch.from_numpy(file["x_train"]).double(), torch.from_numpy(file["y_train"])
+            for share in shares:
+                w = {name: p.requires_grad_() for name, p in w.items()}
+                loss = nn.functional.cross_entropy(nn.functional.linear(x, w["weight"], w["bias"]), y)
+                grads = torch.autograd.grad(loss, list(w.values()))
+                w = {name: (p - 0.5 * share * g).detach() for (name, p), g in zip(w.items(), grads, strict=True)}
+            assert gap(load_file(path / "model.safetensors"), w) < 1e-12, schedule
+
+
+Place = tuple[int, int]  # number of the round, client
+NUMBERED = 16  # rows of each client: four batches of four an epoch
+
+
+class Dropped(nn.Module):
+    """4 - 8 - 3 with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.drop, self.head = nn.Linear(4, 8), Dropout(0.5), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drop(torch.tanh(self.hidden(x))))
+
+
+def batches_seen(build: Build, budget: Budget) -> dict[Place, list[Batch]]:
+    """The batches that two clients' local steps see in two rounds; a row's first input is its number."""
+    numbers = torch.arange(NUMBERED, dtype=torch.float64)
+    held = {k: Rows(torch.stack([numbers] * 4, 1), torch.arange(NUMBERED) % 3) for k in range(2)}
+    seen: list[Batch] = []
+
+    def objective(
+        net: Model, params: Tree, batch: Batch, message: Message, client: State, facts: Facts
+    ) -> torch.Tensor:
+        seen.append(batch)
+        return plain_loss(net, params, batch, message, client, facts)
+
+    made = build()
+    tasks = {**made.tasks, "train": made.tasks["train"]._replace(objective=objective)}
+    fed = with_dropout(federation(made._replace(tasks=tasks), held, Dropped, budget=budget))
+    found: dict[Place, list[Batch]] = {}
+    for number, client in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        seen.clear()
+        play(fed, [(client,)], first=number, lr=1e-3)
+        found[number, client] = list(seen)
+    return found
+
+
+def with_dropout(fed: Federation) -> Federation:
+    """The federation with masks for its network's dropout layers."""
+    network = fed.bench.network.module
+    shapes = dropout_shapes(network, fed.held[0].x)
+    return fed._replace(bench=fed.bench._replace(masks=partial(draw_masks, network, shapes, dtype=torch.float64)))
+
+
+def every_epoch_has_an_order_of_its_own(build: Build) -> None:
+    """C7: each epoch of each client and round sees every row once, in an order that no other epoch has."""
+    for budget in (Budget(epochs=3), Budget(steps=12)):
+        orders = []
+        for batches in batches_seen(build, budget).values():
+            numbers = [int(row) for batch in batches for row in batch.x[:, 0]]
+            orders += [tuple(numbers[at:][:NUMBERED]) for at in range(0, len(numbers), NUMBERED)]
+        assert len(orders) == 3 * 2 * 2
+        assert all(sorted(order) == list(range(NUMBERED)) for order in orders)
+        assert len(set(orders)) == len(orders)
+
+
+def every_batch_has_a_mask_of_its_own(build: Build) -> None:
+    """C7: of 4 x 8 units that drop out with probability 1/2, no two batches of a run drop the same."""
+    masks = [batch.extra["drop.mask"] for seen in batches_seen(build, Budget(epochs=3)).values() for batch in seen]
+    assert len(masks) == 3 * 4 * 2 * 2
+    assert len({tuple(mask.flatten().tolist()) for mask in masks}) == len(masks)

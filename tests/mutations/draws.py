@@ -1,0 +1,98 @@
+"""Faults of what surrounds every algorithm: who trains on which rows, in which order, under which masks, at which rate."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data import batches
+from fedatlas.data.dataset import Partition
+from fedatlas.experiment import setup
+from invariants import (
+    every_batch_has_a_mask_of_its_own,
+    every_epoch_has_an_order_of_its_own,
+    rates_are_those_of_their_round,
+    rows_held_out_train_nobody,
+)
+from mutations import Build, Check, Mutation, patched
+
+RIGHT = ALGORITHMS["fedavg"]
+# The package's `run` is a function; the module of that name holds the rounds.
+rounds = import_module("fedatlas.experiment.run")
+SPLIT, RATE, STREAM = setup.split_clients, rounds.learning_rate, batches.torch_stream
+
+
+def held_out(key: str) -> Check:
+    """The check of `rows_held_out_train_nobody` for one kind of rows."""
+
+    def check(build: Build) -> None:
+        rows_held_out_train_nobody(build, key)
+
+    check.__name__ = f"{key}_rows_train_nobody"
+    return check
+
+
+def trained_on(which: int, *given: Any) -> Any:
+    """The split whose part ``which`` stays among the rows that train."""
+    found = SPLIT(*given)
+    partition: Partition = found[0]
+    clients = (np.sort(np.append(rows, found[which].get(k, []))) for k, rows in enumerate(partition.clients))
+    return partition._replace(clients=tuple(rows.astype(np.int64) for rows in clients)), *found[1:]
+
+
+def rate_of(later: int, schedule: Any, lr: float, number: int, total: int) -> float:
+    """The rate of another round."""
+    found: float = RATE(schedule, lr, number + later, total)
+    return found
+
+
+def without_the_epoch(purpose: str, seed: int, asked: str, *key: int) -> torch.Generator:
+    """The same stream for all epochs, and all batches, of a client and round."""
+    return STREAM(seed, asked, *(key[:2] if asked == purpose else key))
+
+
+MUTATIONS = [
+    Mutation(
+        "fedavg",
+        "validation rows trained on",
+        RIGHT,
+        (held_out("validation"),),
+        patched(setup, "split_clients", partial(trained_on, 1)),
+    ),
+    Mutation(
+        "fedavg",
+        "clients' held-out rows trained on",
+        RIGHT,
+        (held_out("held_out"),),
+        patched(setup, "split_clients", partial(trained_on, 2)),
+    ),
+    *(
+        Mutation(
+            "fedavg",
+            f"learning rate of the round {words}",
+            RIGHT,
+            (rates_are_those_of_their_round,),
+            patched(rounds, "learning_rate", partial(rate_of, later)),
+        )
+        for words, later in (("before", -1), ("after", 1))
+    ),
+    Mutation(
+        "fedavg",
+        "the same shuffle in every epoch of a round",
+        RIGHT,
+        (every_epoch_has_an_order_of_its_own,),
+        patched(batches, "torch_stream", partial(without_the_epoch, "shuffle")),
+    ),
+    Mutation(
+        "fedavg",
+        "one dropout mask for all batches of a client and round",
+        RIGHT,
+        (every_batch_has_a_mask_of_its_own,),
+        patched(batches, "torch_stream", partial(without_the_epoch, "dropout")),
+    ),
+]
