@@ -1,0 +1,203 @@
+"""What the releases of a ledger cost together: epsilon at delta, and how it was found.
+
+==============================  =============================================================================================
+releases                        epsilon
+==============================  =============================================================================================
+Gaussian, nothing sampled       closed form: all of them are one (`fedatlas.privacy.gaussian`)
+Gaussian, Poisson rounds        privacy loss distributions of dp-accounting, equal rounds composed as one block; both directions
+                                of add or remove, rounded so that epsilon is never too small (P1)
+Laplace                         basic composition: the sum of 1 / multiplier, delta = 0
+Laplace and Gaussian            Laplace's as the worst mechanism of its epsilon, composed with the others' loss distributions
+without noise                   infinity
+==============================  =============================================================================================
+
+Where the noise is so small that a loss distribution does not fit on a grid, sampling is left out of the account: the
+closed form of the same releases without sampling is never below, and is called an upper bound (a sampled release is a
+mixture, and divergences are convex). Releases that tell of named clients cost these alone; stated is the client's epsilon that
+paid most. Sampling counts for neighbours by adding or removing only; exactly n of N is not Poisson and has no line here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+from fedatlas.errors import ConfigError, PrivacyError
+from fedatlas.privacy.gaussian import check_delta, epsilon_of
+from fedatlas.privacy.ledger import Event, Kind, counted
+
+POINTS = 32  # rounds of a curve
+FINEST, CELLS = 2.0**-17, 2.0**19  # of a grid of privacy losses: its step, and how many a single release may take
+WIDEST = 2.0**22  # cells of all releases together
+LEAST_NOISE = 0.05  # sampled releases with less noise are bounded without their sampling
+
+
+class Spent(NamedTuple):
+    """The price of some releases for one client, or one record."""
+
+    epsilon: float
+    delta: float
+    how: str  # a sentence
+    upper_bound: bool = False  # the true price may be visibly lower
+
+
+class Release(NamedTuple):
+    """What of an event decides its price."""
+
+    noise: Kind
+    multiplier: float
+    rate: float
+
+
+def spent(events: Sequence[Event], delta: float) -> Spent:
+    """epsilon of all events together at ``delta`` (0 only where all noise is Laplace's), for the client that paid most.
+
+    PrivacyError where the events protect different units, or sample in a way that has no sound account.
+    """
+    events = counted(events)
+    _check(events)
+    if any(event.multiplier == 0 for event in events):
+        return Spent(math.inf, delta, "A release had no noise, so nothing is promised.")
+    prices = [_price(profile, delta) for profile in _profiles(events)]
+    return max(prices, key=lambda price: price.epsilon)
+
+
+def curve(events: Sequence[Event], delta: float, points: int = POINTS) -> tuple[tuple[int, float], ...]:
+    """(round, epsilon of all releases up to it): every round that released, or ``points`` of them, evenly spread, with the last."""
+    rounds = sorted({event.round for event in events})
+    chosen = rounds
+    if len(rounds) > points:
+        chosen = [rounds[math.ceil((i + 1) * len(rounds) / points) - 1] for i in range(points)]
+    return tuple((t, spent([event for event in events if event.round <= t], delta).epsilon) for t in chosen)
+
+
+def multiplier_for(epsilon: float, delta: float, rate: float, rounds: int) -> float:
+    """The smallest noise multiplier with which so many Poisson rounds cost at most epsilon at delta, to a part in 10,000.
+
+    rate: probability of each client; 1 is the closed form.
+    """
+    from fedatlas.privacy.gaussian import multiplier_of
+
+    high = multiplier_of(epsilon, delta, rounds)
+    if rate == 1:
+        return high
+    price = cache(lambda m: _price(Counter({Release("gaussian", m, rate): rounds}), delta).epsilon)
+    low = high
+    while price(low) <= epsilon:
+        high, low = low, low / 2
+    while high / low > 1 + 1e-4:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if price(middle) <= epsilon else (middle, high)
+    return high
+
+
+def _check(events: Sequence[Event]) -> None:
+    """PrivacyError where one epsilon for all events would say nothing."""
+    if len({(event.unit, event.neighbours) for event in events}) > 1:
+        raise PrivacyError(
+            "the ledger holds releases that protect different units, clients and records: each has an epsilon of its own."
+        )
+    for event in events:
+        if event.rate < 1 and (event.noise != "gaussian" or event.neighbours != "add or remove"):
+            raise PrivacyError(
+                f"{event.mechanism} samples, which is accounted for Gaussian noise and neighbours by adding or removing alone: use rate 1."
+            )
+
+
+def _profiles(events: Sequence[Event]) -> list[Counter[Release]]:
+    """What each client paid: equal bills once, and none that another exceeds in everything."""
+    everybody: Counter[Release] = Counter()
+    named: dict[int, Counter[Release]] = {}
+    for event in events:
+        release = Release(event.noise, event.multiplier, event.rate)
+        for bill in [named.setdefault(k, Counter()) for k in event.clients] if event.clients else [everybody]:
+            bill[release] += 1
+    bills: list[Counter[Release]] = []
+    for bill in sorted(named.values(), key=lambda bill: -bill.total()):
+        if not any(bill <= other for other in bills):
+            bills.append(bill)
+    return [everybody + bill for bill in bills] or [everybody]
+
+
+def _price(bill: Counter[Release], delta: float) -> Spent:
+    """epsilon of one client's releases."""
+    if not bill:
+        return Spent(0.0, delta, "Nothing was released.")
+    laplace = {r: n for r, n in bill.items() if r.noise == "laplace"}
+    pure = math.fsum(n / r.multiplier for r, n in laplace.items())
+    if len(laplace) == len(bill):
+        return Spent(pure, 0.0, f"Basic composition of {sum(laplace.values()):,} Laplace releases.")
+    check_delta(delta)
+    sampled = {r: n for r, n in bill.items() if r.rate < 1}
+    plain = sum(bill.values()) - sum(sampled.values()) - sum(laplace.values())
+    mu = math.hypot(*(math.sqrt(n) / r.multiplier for r, n in bill.items() if r.noise == "gaussian" and r.rate == 1))
+    if not sampled and not laplace:
+        how = f"Closed form: {plain:,} Gaussian releases are one with noise multiplier {1 / mu:.4g}."
+        return Spent(epsilon_of(mu, delta), delta, how)
+    whole = math.hypot(mu, *(math.sqrt(n) / r.multiplier for r, n in sampled.items()))
+    bound = epsilon_of(whole, delta) + pure
+    composed = _composed(sampled, pure, mu, delta)
+    if composed is None:
+        how = "An upper bound: the noise, or delta, is too small for a grid of privacy losses, so sampling was left out of the account."
+        return Spent(bound, delta, how, upper_bound=True)
+    rest = f"{plain:,} plain Gaussian and {sum(laplace.values()):,} Laplace releases"
+    how = f"Privacy loss distributions of {sum(sampled.values()):,} Poisson rounds, {rest}."
+    return Spent(min(composed, bound), delta, how)
+
+
+def _composed(sampled: dict[Release, int], pure: float, mu: float, delta: float) -> float | None:
+    """epsilon by privacy loss distributions of Poisson rounds, one plain Gaussian and one pure mechanism; None if no grid holds them."""
+    noises = [(r.multiplier, r.rate, n) for r, n in sampled.items()] + ([(1 / mu, 1.0, 1)] if mu else [])
+    if min(m for m, _, _ in noises) < LEAST_NOISE or pure > 1e3:
+        return None
+    step = _step(noises)
+    losses = [_repeated(_loss(m, rate, step), n) for m, rate, n in noises]
+    losses += [_pure_loss(pure, step)] if pure else []
+    whole = losses[0]
+    for other in losses[1:]:
+        whole = whole.compose(other)
+    epsilon = float(whole.get_epsilon_for_delta(delta))
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def _step(noises: Sequence[tuple[float, float, int]]) -> float:
+    """Step of the grid of losses: a thirtieth of the spread of one release, so that rounding adds little to what they sum up to.
+
+    Coarser only where a grid would have too many cells; a power of two, so that the rounds of a curve share grids.
+    """
+    spread = min(min(1 / m, rate * math.sqrt(math.expm1(min(1 / m**2, 500.0)))) for m, rate, _ in noises)
+    reach = [1 / (2 * m**2) + 10 / m for m, _, _ in noises]  # what a single release's loss hardly exceeds
+    wide = sum(min(n, 20 * math.sqrt(n * rate)) * far for (_, rate, n), far in zip(noises, reach, strict=True))
+    step = max(min(spread / 30, 0.01), FINEST, 2 * max(reach) / CELLS, wide / WIDEST)
+    return float(2.0 ** math.floor(math.log2(step)))
+
+
+def _distributions() -> Any:
+    """dp-accounting's privacy loss distributions; ConfigError without the extra."""
+    try:
+        from dp_accounting.pld import privacy_loss_distribution
+    except ImportError as error:
+        raise ConfigError('the account of sampled rounds needs dp-accounting: pip install "fedatlas[dp]".') from error
+    return privacy_loss_distribution
+
+
+@lru_cache(maxsize=8)
+def _loss(multiplier: float, rate: float, step: float) -> Any:
+    """The privacy loss of one release, in both directions of add or remove, rounded upwards."""
+    return _distributions().from_gaussian_mechanism(multiplier, sampling_prob=rate, value_discretization_interval=step)
+
+
+def _repeated(loss: Any, times: int) -> Any:
+    return loss.self_compose(times) if times > 1 else loss
+
+
+def _pure_loss(epsilon: float, step: float) -> Any:
+    """Of all mechanisms with this epsilon and delta = 0 the one that costs most beside others: randomised response."""
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
+
+    return _distributions().from_privacy_parameters(
+        DifferentialPrivacyParameters(epsilon, 0), value_discretization_interval=step
+    )

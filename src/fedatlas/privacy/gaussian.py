@@ -1,0 +1,80 @@
+"""The Gaussian mechanism in closed form.
+
+A release with sensitivity Delta and standard deviation sigma is characterised by mu = Delta / sigma alone: its privacy curve is
+
+    delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
+
+and T of them, chosen one after another as one likes, are one release with mu = sqrt(sum of mu_t^2). Phi is the normal
+distribution function.
+Source: Balle and Wang 2018; Dong, Roth and Su 2019 for the composition. P1.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedatlas.errors import PrivacyError
+
+
+def check_delta(delta: float) -> None:
+    """PrivacyError unless 0 < delta < 1: Gaussian noise keeps no promise at delta = 0."""
+    if not 0 < delta < 1:
+        raise PrivacyError(
+            f"delta = {delta} is no probability between 0 and 1: give one well below 1 / (number of those protected)."
+        )
+
+
+def delta_notice(delta: float, protected: int) -> str | None:
+    """What has to be said of a delta that is too large for so many clients or records; None if there is nothing to say."""
+    if delta < 1 / protected:
+        return None
+    whole = f"publishing all that one of the {protected} has told"
+    return f"delta = {delta:g} is not below 1/{protected}: {whole} would keep this promise, too."
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """delta(epsilon) of the curve above, its second term with e^epsilon inside the normal density, so that nothing overflows."""
+    from scipy.special import erfcx, ndtr
+
+    if mu == 0:
+        return 0.0
+    below, above = mu / 2 - epsilon / mu, mu / 2 + epsilon / mu
+    tail = math.exp(-below * below / 2) * float(erfcx(above / math.sqrt(2))) / 2
+    return max(0.0, float(ndtr(below)) - tail)
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """The smallest epsilon >= 0 with delta(epsilon) <= delta; infinity without noise (mu = infinity)."""
+    from scipy.optimize import brentq
+    from scipy.special import ndtri
+
+    check_delta(delta)
+    if mu > 1e100:  # hardly any noise, and soon no number
+        return math.inf
+    if delta_of(mu, 0.0) <= delta:
+        return 0.0
+    above = mu * mu / 2 + mu * max(0.0, -float(ndtri(delta)))  # the first term of delta(epsilon) alone is delta there
+    return float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, above * (1 + 1e-9) + 1e-9, xtol=1e-13, rtol=1e-13))
+
+
+def multiplier_of(epsilon: float, delta: float, releases: int = 1) -> float:
+    """The smallest sigma / Delta with which so many releases together are (epsilon, delta)-differentially private."""
+    from scipy.optimize import brentq
+
+    check_delta(delta)
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise PrivacyError(f"epsilon = {epsilon} cannot be kept by any noise: give a finite number above 0.")
+    high = 1.0
+    while delta_of(high, epsilon) <= delta:
+        high *= 2
+    low = high / 2
+    while delta_of(low, epsilon) > delta:
+        low /= 2
+    mu = float(brentq(lambda m: delta_of(m, epsilon) - delta, low, high, xtol=1e-15, rtol=1e-14))
+    return math.sqrt(releases) / mu
+
+
+def classic_factor(delta: float) -> float:
+    """c = sqrt(2 ln(1.25 / delta)): sigma = c Delta / epsilon, proven for epsilon < 1 only (Dwork and Roth 2014)."""
+    check_delta(delta)
+    return math.sqrt(2 * math.log(1.25 / delta))

@@ -1,0 +1,172 @@
+"""The ledger: one line for every release of noisy numbers, on the disk before the release is used.
+
+``ledger.jsonl`` only grows. A resume never cuts it back: what was released stays released, so a round that is run
+again costs again (under noise = "seed" it is the same release, and counts once). A checkpoint holds a `Mark`, the
+length and the SHA-256 of the ledger as it was, and verifies on resume that this beginning is still there.
+
+A process that dies in the middle of `append` leaves a torn last line. Since a release is used only after its line lies
+on the disk whole, a torn line belongs to a release that nobody saw: it costs nothing, and it is counted and reported
+(`Ledger.torn`) instead of being dropped in silence. A last line that is whole but for its line feed is an event.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from fedatlas.errors import CheckpointError, DiskError, PrivacyError
+
+Kind = Literal["gaussian", "laplace"]
+Unit = Literal["client", "record"]
+Neighbours = Literal["add or remove", "replace"]
+
+
+class Event(NamedTuple):
+    """One release, as plain data."""
+
+    mechanism: str  # the name of its table
+    round: int
+    noise: Kind
+    multiplier: float  # standard deviation (Laplace: scale) of the noise over the sensitivity; 0 = no noise
+    sensitivity: float  # how far one unit moves what is released, in the norm of the noise
+    unit: Unit
+    neighbours: Neighbours
+    delta: float  # at which the run states its epsilon; 0 for pure differential privacy
+    rate: float = 1.0  # probability with which a unit took part, drawn in secret; 1 = nothing was sampled
+    clients: tuple[int, ...] = ()  # whose data alone this release tells of; () = of anybody's
+    source: Literal["os", "seed"] = "os"
+
+
+class Ledger(NamedTuple):
+    """A ledger, read back."""
+
+    events: tuple[Event, ...]
+    torn: int  # lines that were half written when a process died: their releases were never used
+
+
+class Mark(NamedTuple):
+    """The beginning of a ledger that a checkpoint saw."""
+
+    bytes: int
+    sha256: str
+
+
+def append(path: Path, events: Sequence[Event]) -> None:
+    """Adds a line an event and returns when all lie on the disk; only then may their releases be used.
+
+    PrivacyError for an event that no accountant could read, DiskError if it cannot be written: in both cases the release must not be used.
+    """
+    for event in events:
+        if problem := _problem(event):
+            raise PrivacyError(f"a release of {event.mechanism} cannot be entered in the ledger: {problem}.")
+    text = "".join(json.dumps(event._asdict(), allow_nan=False) + "\n" for event in events)
+    try:
+        made = not path.exists()
+        with open(path, "a+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size:
+                file.seek(size - 1)
+                text = text if file.read(1) == b"\n" else "\n" + text  # a torn line stays, and is closed
+            data = text.encode()
+            while data:
+                data = data[file.write(data) :]
+            os.fsync(file.fileno())
+        if made and os.name == "posix":
+            _flush_folder(path.parent)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise DiskError(
+            f"the ledger '{path}' could not be written: {why}; without its line nothing is released."
+        ) from error
+
+
+def read(path: Path) -> Ledger:
+    """All events in the order written; no file is an empty ledger. CheckpointError where a whole line is no event."""
+    found: list[Event] = []
+    torn = 0
+    for number, line in enumerate(_content(path).split(b"\n"), 1):
+        if line.endswith(b"}"):  # an event is a flat object: its only brace ends it
+            found.append(_parsed(path, number, line))
+        else:
+            torn += bool(line)
+    return Ledger(tuple(found), torn)
+
+
+def mark(path: Path) -> Mark:
+    """What a checkpoint remembers of the ledger."""
+    content = _content(path)
+    return Mark(len(content), hashlib.sha256(content).hexdigest())
+
+
+def verify(path: Path, seen: Mark) -> None:
+    """CheckpointError unless the ledger still begins with what the checkpoint saw."""
+    content = _content(path)
+    if len(content) < seen.bytes:
+        raise CheckpointError(
+            f"the ledger '{path}' has {len(content)} bytes, its checkpoint saw {seen.bytes}: "
+            "releases are missing from it, put the whole file back."
+        )
+    if hashlib.sha256(content[: seen.bytes]).hexdigest() != seen.sha256:
+        raise CheckpointError(
+            f"the ledger '{path}' was altered since the checkpoint was written: put the file back as it was."
+        )
+
+
+def counted(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The releases that cost: every line, but equal lines under noise = "seed" once, being one and the same release."""
+    once = dict.fromkeys(events)
+    seeded = [event for event in once if event.source == "seed"]
+    return (*(event for event in events if event.source == "os"), *seeded) if seeded else tuple(events)
+
+
+def _problem(event: Event) -> str:
+    """Why an event makes no sense; "" if it does."""
+    if not (0 < event.rate <= 1):
+        return f"its rate {event.rate} is no probability above 0"
+    if not (0 <= event.delta < 1):
+        return f"its delta {event.delta} is not in [0, 1)"
+    if not (math.isfinite(event.multiplier) and event.multiplier >= 0):
+        return f"its noise multiplier is {event.multiplier}"
+    if not (math.isfinite(event.sensitivity) and event.sensitivity > 0):
+        return f"its sensitivity is {event.sensitivity}"
+    known = event.noise in get_args(Kind) and event.unit in get_args(Unit) and event.neighbours in get_args(Neighbours)
+    return "" if known and event.source in {"os", "seed"} else "it is of an unknown kind"
+
+
+def _parsed(path: Path, number: int, line: bytes) -> Event:
+    try:
+        values = json.loads(line)
+        event = Event(**{**values, "clients": tuple(values["clients"])})
+        problem = _problem(event)
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"line {number} of the ledger '{path}' is damaged: put the file back as it was."
+        ) from error
+    if problem:
+        raise CheckpointError(
+            f"line {number} of the ledger '{path}' is damaged, {problem}: put the file back as it was."
+        )
+    return event
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise CheckpointError(f"the ledger '{path}' cannot be read: {error.strerror or error}.") from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """A new file's name is on the disk only once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,117 @@
+"""Gaussian and Laplace noise in bulk, and the secret random words that it is made of.
+
+Under ``os`` every draw takes a fresh key of 256 bits from the operating system and reads the AES stream in counter
+mode under it; the key is dropped with the draw. There is no generator that could be made before a fork and draw after
+it, so two workers never share a stream. Under ``seed`` the words are a function of (seed, key): the same draw again is
+the same release, which makes a simulation repeatable and protects nobody who does not trust the one who knows the seed.
+
+Noise in floating-point numbers is not the ideal one to the last bit, and the last bits of x + noise can tell x (Mironov
+2012). So `noised` rounds the released sum to multiples of a power of two about a millionth of the noise: every value
+then has many ways to arise, and what is lost is invisible beside the noise. This is rounding of a floating-point
+Gaussian, not an exactly sampled discrete one; Gaussian values end at 9.5 standard deviations and Laplace values at 44 scales,
+beyond which less than 2^-62 of the ideal mass lies.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Update
+from fedatlas.errors import ConfigError, PrivacyError
+from fedatlas.privacy.clipping import rebuilt, vector
+from fedatlas.rng import numpy_stream
+
+Words = npt.NDArray[np.uint64]
+
+PIECE = 1 << 18  # words turned to noise at once: what is in between stays in the processor's cache
+GRID = 20  # a release is rounded to 2^-GRID of its noise
+
+
+class Noise(NamedTuple):
+    """Where random words come from: the operating system, or a seed that whoever reads the experiment file knows."""
+
+    source: Literal["os", "seed"] = "os"
+    seed: int = 0  # of the run; without meaning under "os"
+
+
+def words(noise: Noise, n: int, *key: int | str) -> Words:
+    """``n`` uniform words of 64 bits; ``key`` names the draw under "seed", so no two draws may share one."""
+    if noise.source == "seed":
+        return numpy_stream(noise.seed, "noise", *key).bit_generator.random_raw(n)
+    try:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    except ImportError as error:
+        raise ConfigError('noise = "os" needs cryptography: pip install "fedatlas[dp]".') from error
+    stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")
+
+
+def gaussian(n: int, std: float, noise: Noise, *key: int | str) -> Tensor:
+    """``n`` independent draws of N(0, std^2), float64, by Box and Muller's transform of pairs of uniform words."""
+
+    def normal(raw: Words) -> npt.NDArray[np.float64]:
+        half = len(raw) // 2
+        radius = np.sqrt(-2 * np.log(_uniform(raw[:half], 64)))
+        angle = torch.from_numpy(2 * math.pi * _uniform(raw[half:], 64))  # whose sine takes a sixth of NumPy's time
+        return np.concatenate([radius * angle.cos().numpy(), radius * angle.sin().numpy()])
+
+    return _drawn(n, n + n % 2, std, normal, noise, key)
+
+
+def laplace(n: int, scale: float, noise: Noise, *key: int | str) -> Tensor:
+    """``n`` independent draws of density exp(-|x| / scale) / (2 scale), float64: an exponential and a sign from each word."""
+
+    def signed(raw: Words) -> npt.NDArray[np.float64]:
+        sign = np.where(raw & np.uint64(1), 1.0, -1.0)
+        return sign * -np.log(_uniform(raw >> np.uint64(1), 63))
+
+    return _drawn(n, n, scale, signed, noise, key)
+
+
+def noised(
+    update: Update,
+    scale: float,
+    noise: Noise,
+    *key: int | str,
+    draw: Callable[..., Tensor] = gaussian,
+) -> Update:
+    """All parts of ``update`` plus independent noise of that ``scale`` (standard deviation, or Laplace's), trees in float64.
+
+    scale = 0 adds nothing. PrivacyError where the scale is no number, or a part is no tree of finite floats.
+    """
+    if not (math.isfinite(scale) and scale >= 0):
+        raise PrivacyError(f"noise of scale {scale} cannot be drawn: give the mechanism finite numbers.")
+    x = vector(update)
+    if scale == 0:
+        return rebuilt(update, x)
+    step = math.ldexp(1.0, math.floor(math.log2(scale)) - GRID)
+    return rebuilt(update, torch.round((x + draw(len(x), scale, noise, *key)) / step) * step)
+
+
+def _uniform(raw: Words, bits: int) -> npt.NDArray[np.float64]:
+    """Words below 2^bits as uniform numbers in (0, 1], as fine near 0 as the words are."""
+    return (raw.astype(np.float64) + 0.5) * 2.0**-bits
+
+
+def _drawn(
+    n: int,
+    needed: int,
+    scale: float,
+    made: Callable[[Words], npt.NDArray[np.float64]],
+    noise: Noise,
+    key: tuple[int | str, ...],
+) -> Tensor:
+    """``n`` numbers that ``made`` makes of ``needed`` words, one a word, piece by piece."""
+    raw = words(noise, needed, *key)
+    out = np.empty(needed)
+    for at in range(0, needed, PIECE):
+        out[at : at + PIECE] = made(raw[at : at + PIECE])
+    return torch.from_numpy(out[:n] * scale)
