@@ -173,6 +173,21 @@ def test_imports_point_one_way():
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_gradient_of_a_local_step_is_formed_in_one_function():
+    """What a privacy mechanism does to the gradients of single rows then holds for the loop, the traced and the tuned step."""
+    asked = [
+        (path.stem, node.func.attr)
+        for path in sorted((PACKAGE / "engine").glob("*.py"))
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"grad", "backward"}
+    ]
+    assert asked == [("gradient", "grad")]
+    for step in ("loop", "trace", "tuned"):
+        assert "fedatlas.engine.gradient.gradient" in {name for _, name in imports(PACKAGE / "engine" / f"{step}.py")}
+
+
 def test_oracles_know_nothing_of_fedatlas():
     wrong = [
         where(path, line)
