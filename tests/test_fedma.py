@@ -310,8 +310,8 @@ def test_a_run_whose_model_grows(tmp_path: Path) -> None:
     )
     assert loaded.model.get_submodule("head").in_features == figures["units of body.1"]
     setup = set_up(asked(*grow).config, 1)
-    found = loaded.predict(setup.dataset.x_test)
-    right = (found["prediction"].astype(int).to_numpy() == setup.dataset.y_test.numpy()).mean()
+    found = loaded.predict(setup.dataset.test.x)
+    right = (found["prediction"].astype(int).to_numpy() == setup.dataset.test.y.numpy()).mean()
     assert right == pytest.approx(whole.summary["final"]["accuracy"], abs=1e-12)
     shorter = run(asked(*grow, "rounds=1"), out=tmp_path / "part", baselines=False)
     resume(shorter.path, ["rounds=3"], baselines=False)

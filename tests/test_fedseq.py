@@ -288,7 +288,7 @@ def test_public_rows_are_drawn_from_those_without_holes(tmp_path: Path) -> None:
     public = setup.bench.rows(SERVER)
     assert public.n == 40
     assert torch.isfinite(public.x).all()
-    assert len(setup.dataset.y_test) + public.n == len(without.dataset.y_test)
+    assert len(setup.dataset.test.y) + public.n == len(without.dataset.test.y)
     with pytest.raises(ConfigError, match="per_class"):
         set_up(parse({"algorithm": {"name": "fedseq"}, "public": {"from": "test", "rows": 5}}), 1)
 

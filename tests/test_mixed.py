@@ -340,10 +340,10 @@ def agrees_with_its_record(path: Path) -> None:
     """The figures of `per_client` come out again with the models rebuilt from the checkpoint."""
     loaded = fedatlas.load(path)
     setup = set_up(loaded.config, loaded.config.seed)
-    x = setup.dataset.inputs(setup.dataset.x_test, torch.float32)
+    x = setup.dataset.inputs(setup.dataset.test.x, torch.float32)
     for row in loaded.summary["per_client"]:
         with torch.no_grad():
-            right = loaded.client_model(row["client"])(x).argmax(1) == setup.dataset.y_test
+            right = loaded.client_model(row["client"])(x).argmax(1) == setup.dataset.test.y
         assert float(right.double().mean()) == pytest.approx(row["value"], abs=1e-12), row["client"]
 
 

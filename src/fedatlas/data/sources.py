@@ -10,23 +10,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from fedatlas import registry
 from fedatlas.data import handwriting, har, images, shakespeare, stackoverflow
 from fedatlas.data.catalogue import TABLES, TableSpec
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Dataset, Split
 from fedatlas.data.files import load_file
 from fedatlas.data.holes import drop_holes
 from fedatlas.data.hub import load_hub
 from fedatlas.data.loaded import (
     Loaded,
     Request,
-    Split,
     check_test_classes,
     draw,
     limit_rows,
     numbered,
+    public_split,
     remove_public,
     split_test,
     to_dataset,
@@ -325,7 +324,7 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
     found = read_dataset(config, seed, Store.default())
     if len(known) > 1:  # a set and the one its public rows are from
         known.clear()
-    if found.x_train.nbytes + found.x_test.nbytes <= SMALL:
+    if found.train.x.nbytes + found.test.x.nbytes <= SMALL:
         known[key] = found
     return found
 
@@ -364,10 +363,8 @@ def _test_words(config: DataConfig, by_file: bool) -> str:
     return f"file {config.test}" if by_file else "the source's own"
 
 
-def take_public(
-    dataset: Dataset, config: PublicConfig, seed: int, store: Store | None = None
-) -> tuple[Dataset, Tensor, Tensor]:
-    """Public rows by ``[public]``: (the data set without them, their x in stored form, their y).
+def take_public(dataset: Dataset, config: PublicConfig, seed: int, store: Store | None = None) -> Dataset:
+    """The data set with public rows by ``[public]`` as its split "public".
 
     From the test or training rows they are taken out; from another data set they are its training rows, whose shape
     must be the same. Comes before the partition.
@@ -377,14 +374,12 @@ def take_public(
         from fedatlas.data.config import DataConfig
 
         other = load_dataset(DataConfig(name=config.source), seed, store)
-        if (other.shape, other.x_train.dtype) != (dataset.shape, dataset.x_train.dtype) or other.schema:
+        if (other.shape, other.train.x.dtype) != (dataset.shape, dataset.train.x.dtype) or other.schema:
             raise ConfigError(
                 f"public.from = '{config.source}': its rows have the shape {other.shape}, those of '{dataset.name}' {dataset.shape}."
             )
-        index = _public_rows(Split(other.x_train, other.y_train), other, config, seed)
-        return dataset, other.x_train[index], other.y_train[index]
-    rows = Split(dataset.x_test, dataset.y_test) if side == "test" else Split(dataset.x_train, dataset.y_train)
-    return remove_public(dataset, side, _public_rows(rows, dataset, config, seed))
+        return dataset.with_splits(public=public_split(other.train, _public_rows(other.train, other, config, seed)))
+    return remove_public(dataset, side, _public_rows(dataset.splits[side], dataset, config, seed))
 
 
 def _public_rows(rows: Split, dataset: Dataset, config: PublicConfig, seed: int) -> np.ndarray:

@@ -43,7 +43,7 @@ def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.M
     if out is not None and out.suffix != ".svg":
         raise ConfigError(f"--out {out}: the picture is an SVG; name a file that ends with .svg.")
     held = share_out(config, (config.seeds or (config.seed,))[0], module)
-    labels, names = held.dataset.y_train.numpy(), held.dataset.class_names
+    labels, names = held.dataset.train.y.numpy(), held.dataset.class_names
     if out is not None:
         write_text(out, draw(held.partition, labels, names))
     return Shown(partition_facts(held), draw_text(held.partition, labels, names), held.partition.clients)
@@ -89,7 +89,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     return {
         "seeds": seeds,
         "partition": partition_facts(setup),
-        "held": draw_text(setup.partition, setup.dataset.y_train.numpy(), setup.dataset.class_names),
+        "held": draw_text(setup.partition, setup.dataset.train.y.numpy(), setup.dataset.class_names),
         "cohort": len(drawn[0].selected),
         "returning": returning,
         "sends": algorithm.sends,

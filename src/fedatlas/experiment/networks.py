@@ -34,9 +34,9 @@ class Built(NamedTuple):
 def checked_loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
     """The loss that ``[model]`` names; ConfigError where these targets do not suit it."""
     loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
-    loss.check(dataset.targets(dataset.y_train))
+    loss.check(dataset.targets(dataset.train.y))
     if dataset.task == "numbers":
-        loss.check(dataset.targets(dataset.y_test), "test label")
+        loss.check(dataset.targets(dataset.test.y), "test label")
     return loss
 
 
@@ -51,9 +51,9 @@ def build(
     """The initial network: the user's own, ``model``, or that of ``[model]``."""
     loss, dtype = checked_loss(config, dataset), DTYPES[config.engine.precision]
     wanted = module if module is not None else model or config.model
-    tokens = dataset.x_train.dtype == torch.int64
+    tokens = dataset.train.x.dtype == torch.int64
     made = make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens)
-    sample = dataset.inputs(dataset.x_train[:2], dtype)
+    sample = dataset.inputs(dataset.train.x[:2], dtype)
     name = type(wanted).__name__ if isinstance(wanted, nn.Module) else wanted.name
     check_answers(name, made, dataset, sample)
     shapes = dropout_shapes(made, sample)
@@ -66,7 +66,7 @@ def check_answers(name: str, module: nn.Module, dataset: Dataset, sample: Tensor
     """ConfigError where the model answers at every step and the data ask once, or the reverse, or a token is none of its own."""
     with evaluating(module), torch.no_grad():
         if sample.dtype == torch.int64:
-            largest = int(max(dataset.x_train.max(), dataset.x_test.max()))
+            largest = int(max(split.x.max() for split in dataset.splits.values()))
             try:
                 module(torch.full_like(sample, largest))
             except IndexError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
@@ -39,10 +39,11 @@ def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
         raise ConfigError(f"algorithm '{algorithm.name}' works with classes, '{dataset.name}' has none.")
 
 
-def check_public(algorithm: Algorithm, public: PublicConfig, y: Tensor, dataset: Dataset) -> None:
+def check_public(algorithm: Algorithm, public: PublicConfig, dataset: Dataset) -> None:
     """ConfigError where an algorithm asks for public rows and a class has none among them, or a label is no class."""
     if algorithm.public is None or not algorithm.public_labels or dataset.task != "classes":
         return
+    y = dataset.splits["public"].y
     if int(y.max()) >= dataset.classes:
         raise ConfigError(
             f"public.from = '{public.source}' has classes that '{dataset.name}' has not: take other rows."

@@ -189,7 +189,7 @@ class Simulation:
         if not any(task.reshapes for task in setup.algorithm.tasks.values()):
             return int(sum(passes * setup.built(name).flops for name, passes in cost.passes_of.items()))
         params = self.began.get("model", setup.params)
-        x = setup.dataset.inputs(setup.dataset.x_train[:2], next(iter(params.values())).dtype)
+        x = setup.dataset.inputs(setup.dataset.train.x[:2], next(iter(params.values())).dtype)
         return int(cost.passes * flops(setup.network.module, x, params))
 
     def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:

@@ -45,7 +45,7 @@ from fedatlas.experiment.refusals import (
     check_public,
     check_rate,
 )
-from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_public
+from fedatlas.experiment.rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
@@ -60,9 +60,7 @@ class Setup(NamedTuple):
     config: ExperimentConfig
     seed: int
     dataset: Dataset
-    partition: Partition  # rows that train
-    held_out: Mapping[int, np.ndarray]  # client -> its rows kept for per-client figures
-    validation: Mapping[int, np.ndarray]  # client -> its rows kept for validation
+    partition: Partition
     preprocess: Preprocess
     algorithm: Algorithm
     network: Network
@@ -82,6 +80,16 @@ class Setup(NamedTuple):
     def sizes(self) -> dict[int, int]:
         """client -> training rows."""
         return dict(enumerate(self.partition.sizes))
+
+    @property
+    def held_out(self) -> Mapping[int, np.ndarray]:
+        """client -> its rows kept for per-client figures."""
+        return self.partition.kept.get(HELD_OUT, {})
+
+    @property
+    def validation(self) -> Mapping[int, np.ndarray]:
+        """client -> its rows kept for validation."""
+        return self.partition.kept.get(VALIDATION, {})
 
     @property
     def before(self) -> Cost:
@@ -111,7 +119,7 @@ class Setup(NamedTuple):
             "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
             **{
                 name: rows.tolist()
-                for name, rows in (("rows", self.dataset.rows_train), ("test_rows", self.dataset.rows_test))
+                for name, rows in (("rows", self.dataset.train.row), ("test_rows", self.dataset.test.row))
                 if rows is not None
             },
             "left_out": self.partition.left_out,
@@ -172,7 +180,8 @@ def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Experim
 
 def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
     """Bytes of all clients' rows in stored form (x, y, weights), a message each, as the codec would write them."""
-    parts = {"x": dataset.x_train, "y": dataset.y_train, "weight": dataset.weight_train}
+    rows = dataset.train
+    parts = {"x": rows.x, "y": rows.y, "weight": rows.weight}
 
     def message(n: int) -> dict[str, Any]:
         shaped = {name: (n, *x.shape[1:]) for name, x in parts.items() if x is not None}
@@ -187,13 +196,10 @@ class Holdings(NamedTuple):
     config: ExperimentConfig
     algorithm: Algorithm
     transform: Transform | None
-    raw: Dataset  # as it was loaded, public rows behind its test rows
+    raw: Dataset  # as it was loaded
     dataset: Dataset  # as models read it
     preprocess: Preprocess
-    public: int
-    partition: Partition  # rows that train
-    held_out: Mapping[int, np.ndarray]
-    validation: Mapping[int, np.ndarray]
+    partition: Partition
     algorithm_facts: Mapping[str, Any]
     notices: tuple[str, ...]
 
@@ -209,13 +215,13 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
     notices += transform_notices(config, transform)
     config, told = public_default(config, algorithm)
     config, notices = completed(config, module is not None), notices + told
-    dataset, count = load(config, algorithm, seed)
+    dataset = load(config, algorithm, seed)
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
-    partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
-    prepared, how = prepare(config, dataset, partition, kept_out(judged, held_out))
+    partition = split_clients(partition, seed, validation, config.evaluation.clients)
+    prepared, how = prepare(config, dataset, partition)
     return Holdings(
         config=config,
         algorithm=algorithm,
@@ -223,10 +229,7 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
         raw=dataset,
         dataset=prepared,
         preprocess=how,
-        public=count,
         partition=partition,
-        held_out=held_out,
-        validation=judged,
         algorithm_facts=facts,
         notices=tuple(notices),
     )
@@ -236,33 +239,30 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
     shared = share_out(config, seed, module)
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
-    notices, dtype = list(shared.notices), DTYPES[config.engine.precision]
-    dataset, public = without_public(shared.dataset, shared.public, dtype)
+    notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
     check_asked(config, algorithm, dataset, partition)
     several, owners = make_networks(config, dataset, seed, len(partition.clients))
     network, params, buffers, masks, cost = first = (
         next(iter(several.values())) if several else build(config, dataset, seed, module)
     )
-    chain = chain_of(algorithm, network, dataset.inputs(dataset.x_train[:2], dtype))
+    chain = chain_of(algorithm, network, dataset.inputs(dataset.train.x[:2], dtype))
     params, buffers = network.initial() if chain else (params, buffers)
     for each in several.values() or (first,):
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
     algorithm = with_batch_norm(algorithm, config.model.bn, len(several))
     notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
-    rows = PartyRows(dataset, partition, seed, dtype, public)
+    rows = PartyRows(dataset, partition, seed, dtype)
     sent = raw_bytes(shared.raw, partition.sizes) if algorithm.sends == "rows" else 0
     bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
     kinds = {name: Architecture(one.network, one.masks, one.flops) for name, one in several.items()}
     bench = bench._replace(raw_bytes=sent, transform=shared.transform, architectures=kinds, owners=owners)
-    bench = bench._replace(public=0 if public is None else public.n, chain=chain)
+    bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
     return Setup(
         config=config,
         seed=seed,
         dataset=dataset,
         partition=partition,
-        held_out=shared.held_out,
-        validation=shared.validation,
         preprocess=shared.preprocess,
         algorithm=algorithm,
         network=network,
@@ -278,29 +278,21 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     )
 
 
-def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dataset, int]:
-    """The data set, with so many public rows behind its test rows."""
+def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> Dataset:
+    """The data set, with the public rows that the experiment asks for."""
     check_augment(config)
-    dataset, count = load_dataset(config.data, seed), 0
+    dataset = load_dataset(config.data, seed)
     if config.public is not None:
-        dataset, x, y = take_public(dataset, config.public, seed)
-        dataset, count = with_public(dataset, x, y), len(y)
-        check_public(algorithm, config.public, y, dataset)
+        dataset = take_public(dataset, config.public, seed)
+        check_public(algorithm, config.public, dataset)
     check_classes(algorithm, dataset)
-    return dataset, count
+    return dataset
 
 
-def kept_out(*parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """client -> its rows that no training sees."""
-    return {k: np.concatenate([part[k] for part in parts if k in part]) for k in {k for part in parts for k in part}}
-
-
-def prepare(
-    config: ExperimentConfig, dataset: Dataset, partition: Partition, kept: Mapping[int, np.ndarray]
-) -> tuple[Dataset, Preprocess]:
+def prepare(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> tuple[Dataset, Preprocess]:
     """The data set as models read it, and what was done to it."""
     scale, missing = config.data.scale, config.data.missing
-    return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset), also=kept)
+    return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset))
 
 
 def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
@@ -356,25 +348,22 @@ def judged_rows(setup: Setup) -> Rows:
     if setup.config.evaluation.on == "test":
         return test_rows(setup)
     if setup.partition.feature_skew:  # each client sees its rows through its own instrument
-        return join(source.of(k, rows, "validation") for k, rows in setup.validation.items())
+        return join(source.kept(k, VALIDATION) for k in setup.validation)
     return source.rows(pooled(setup.validation))
 
 
 def test_rows(setup: Setup) -> Rows:
     """The test set, as the model sees it."""
-    d, source = setup.dataset, setup.bench.rows
+    source = setup.bench.rows
     assert isinstance(source, PartyRows)
-    y = d.targets(d.y_test)
-    y = y.to(source.dtype) if y.is_floating_point() else y
-    weight = None if d.weight_test is None else d.weight_test.to(source.dtype)
-    return Rows(d.inputs(d.x_test, source.dtype), y, weight)
+    return source.common("test")
 
 
 def own_rows(setup: Setup, client: int) -> Rows:
     """A client's held-out rows."""
     source = setup.bench.rows
     assert isinstance(source, PartyRows)
-    return source.of(client, setup.held_out[client], "held out")
+    return source.kept(client, HELD_OUT)
 
 
 def first_server(setup: Setup, host: Host) -> dict[str, Any]:

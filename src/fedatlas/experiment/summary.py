@@ -98,7 +98,7 @@ def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def partition_facts(held: Setup | Holdings) -> dict[str, Any]:
     """Who holds what, in figures: sizes, class counts, distance to the whole."""
-    return describe_partition(held.partition, held.dataset.y_train.numpy(), held.dataset.classes)
+    return describe_partition(held.partition, held.dataset.train.y.numpy(), held.dataset.classes)
 
 
 def planted_groups(partition: Partition) -> dict[int, Any]:
