@@ -78,7 +78,7 @@ def prepare(model: str, folder: Path) -> str:
     )
     data, path = setup.dataset, folder / f"{model}.npz"
     arrays = {"x": data.train.x, "y": data.train.y, "test_x": data.test.x[:JUDGED], "test_y": data.test.y[:JUDGED]}
-    arrays |= {f"p{i}": x for i, x in enumerate(setup.params.values())}
+    arrays |= {f"p{i}": x for i, x in enumerate(setup.first.params.values())}
     np.savez(path, clients=np.stack(setup.partition.clients), **{name: x.numpy() for name, x in arrays.items()})
     return str(path)
 

@@ -309,7 +309,7 @@ def test_a_class_without_exemplars_counts_nothing(tmp_path: Path) -> None:
     assert np.bincount(public.y.numpy()).tolist() == [5, 5, 2]
     there = public.take(torch.nonzero(public.y != 2).flatten())
     data_of = ClientData(there, 3, Tree(), tuple, contiguous)
-    p = confidences(setup.network, data_of, {"model": setup.params}, {})["p"]
+    p = confidences(setup.first.network, data_of, {"model": setup.first.params}, {})["p"]
     assert p[2] == 0 < p[:2].min()
     with pytest.raises(ConfigError, match="remove it beside rows"):
         parse({"public": {"from": "test", "rows": 5, "fewer": True}})

@@ -250,7 +250,7 @@ def test_figures_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
     for name, value in {"SHARED": 0, "PICTURES": 100}.items():
         monkeypatch.setattr(f"fedatlas.experiment.evaluate.{name}", value)
     setup = set_up(config.read(None, ["model.name=cnn1"]), 1)
-    model = Trained(setup.params, setup.buffers)
+    model = Trained(setup.first.params, setup.first.buffers)
     one, three = (Evaluator(setup, count) for count in (1, 3))
     assert one.row(model) == three.row(model)
     assert torch.equal(one.scores(model, one.rows).losses, three.scores(model, three.rows).losses)

@@ -93,7 +93,7 @@ def test_anyone_can_replay_a_run_from_its_files(tmp_path: Path) -> None:
     table = {"local": {"batch_size": 0, "lr": 0.01}, "engine": {"precision": "float64"}}
     path = run(small(**table), out=tmp_path / "run", baselines=False).path
     setup = set_up(config.read(path / "config.toml"), 1)
-    module, data = setup.network.module, setup.dataset
+    module, data = setup.first.network.module, setup.dataset
     held = json.loads((path / "partition.json").read_text())["clients"]
     w = load_file(path / "initial.safetensors")
     for _ in range(2):
@@ -263,7 +263,7 @@ def test_fewer_clients_are_held_at_once_where_they_keep_a_state() -> None:
     chunks = {}
     for name in ("fedavg", "feddyn", "scaffold"):
         setup = set_up(config.parse({**table, "algorithm": {"name": name}}), 1)
-        assert sum(x.numel() for x in setup.params.values()) == 4810
+        assert sum(x.numel() for x in setup.first.params.values()) == 4810
         chunks[name] = chunk_for(setup)
     half = 2**19 // model
     assert chunks["fedavg"] == half // 2

@@ -188,9 +188,9 @@ class Host:
         bench = self.bench
         known = {"K": self.K, "n": self.n, "classes": bench.classes, "roles": bench.network.roles()}
         known |= {"chain": bench.chain, "public": bench.public}
-        if not bench.architectures:
+        if not bench.owners:
             return known
-        buffers = {name: one.network.buffers() for name, one in bench.architectures.items()}
+        buffers = {name: one.network.buffers() for name, one in bench.networks.items()}
         return {**known, "owners": bench.owners, "buffers": buffers}
 
     def facts(self, client: int, number: int, lr: float) -> Facts:

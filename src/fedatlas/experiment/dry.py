@@ -116,7 +116,7 @@ def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, work
     config, rows = setup.config, list(setup.sizes.values())
     common = judged_rows(setup).n
     tested = [len(setup.held_out.get(k, ())) or common for k in setup.sizes]
-    if not examples or not wants_baselines(config, rows, sum(tested), setup.flops, asked):
+    if not examples or not wants_baselines(config, rows, sum(tested), setup.first.flops, asked):
         return 0.0
     trained = config.rounds * seconds * (workers + examples_alone(config, rows) / examples)
     each = judging.one / max(common, 1)  # a row; every client's model is judged twice, after its rounds and at the end
@@ -142,7 +142,8 @@ def between_clients(setup: Setup, m: int) -> int:
     """About how many bytes m of the clients send each other in a round: the models of the messages whose ends both take part."""
     K = len(setup.sizes)
     share = m * (m - 1) / max(K * (K - 1), 1)
-    parts = {"model": setup.params, **({"buffers": setup.buffers} if setup.buffers else {})}
+    first = setup.first
+    parts = {"model": first.params, **({"buffers": first.buffers} if first.buffers else {})}
     messages = float(setup.algorithm_facts.get("messages", 0))
     return round(messages * share * codec.size(parts))
 

@@ -188,9 +188,9 @@ class Simulation:
         setup = self.setup
         if not any(task.reshapes for task in setup.algorithm.tasks.values()):
             return int(sum(passes * setup.built(name).flops for name, passes in cost.passes_of.items()))
-        params = self.began.get("model", setup.params)
+        params = self.began.get("model", setup.first.params)
         x = setup.dataset.inputs(setup.dataset.train.x[:2], next(iter(params.values())).dtype)
-        return int(cost.passes * flops(setup.network.module, x, params))
+        return int(cost.passes * flops(setup.first.network.module, x, params))
 
     def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
         work = self.host.work if drawn else {}
@@ -229,20 +229,20 @@ class Simulation:
 
     def models(self) -> dict[str, Trained]:
         """name -> what is evaluated and saved."""
-        return models_of(self.setup.algorithm, self.server, self.setup.several)
+        return models_of(self.setup.algorithm, self.server, self.setup.networks)
 
     def client_model(self, client: int) -> Trained:
         """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
         own, facts = self.setup.bench.architecture(client), self.host.facts(client, self.number, 0.0)
         state_of = lambda message: self.host.state_of(client, message, facts)  # noqa: E731
-        return used_by(client, self.setup.algorithm, self.server, state_of, self.setup.several, own)
+        return used_by(client, self.setup.algorithm, self.server, state_of, self.setup.networks, own)
 
     def quality(self) -> Row:
         """The quality fields of a row."""
         every = list(self.models().items())
         personal = self.setup.personal
         row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(every[0][1])
-        others = every if self.setup.several else every[1:]
+        others = every if self.setup.mixed else every[1:]
         if others:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
@@ -397,7 +397,7 @@ def write_end(
     if plugins.LOADED:
         summary["plugins"] = list(plugins.LOADED)
     if simulation.setup.own_module:
-        summary["module"] = type(simulation.setup.network.module).__name__
+        summary["module"] = type(simulation.setup.first.network.module).__name__
     if diverged:
         summary["diverged"] = diverged + ("" if kept else f" {LOST}")
     if early:

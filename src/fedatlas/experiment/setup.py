@@ -20,8 +20,7 @@ from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
 from fedatlas.engine.host import Cost, Host
-from fedatlas.engine.job import Architecture, Bench, LocalOptions
-from fedatlas.engine.model import Network
+from fedatlas.engine.job import Bench, Built, LocalOptions
 from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.advice import (
@@ -34,7 +33,7 @@ from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.compression import make_transform, transform_notices
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.defaults import completed
-from fedatlas.experiment.networks import DTYPES, Built, build, checked_loss, make_networks, reads_units
+from fedatlas.experiment.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.experiment.refusals import (
     check_asked,
     check_augment,
@@ -63,23 +62,31 @@ class Setup(NamedTuple):
     partition: Partition
     preprocess: Preprocess
     algorithm: Algorithm
-    network: Network
-    params: Tree
-    buffers: Tree
     loss: Loss
     bench: Bench
-    flops: int  # of a forward pass of one row
     notices: tuple[str, ...]
     own_module: bool = False  # the network is the user's own, not that of ``[model]``
-    several: Mapping[
-        str, Built
-    ] = {}  # by architecture, in the order of ``[[models]]``; the fields above are the first's
     algorithm_facts: Mapping[str, Any] = {}  # `Algorithm.describe` of K clients and the seed
 
     @property
     def sizes(self) -> dict[int, int]:
         """client -> training rows."""
         return dict(enumerate(self.partition.sizes))
+
+    @property
+    def networks(self) -> Mapping[str, Built]:
+        """By architecture, in the order of ``[[models]]``; usually one, called ""."""
+        return self.bench.networks
+
+    @property
+    def first(self) -> Built:
+        """The network that all share, or the first of several."""
+        return self.bench.built()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the clients' models differ in architecture."""
+        return bool(self.bench.owners)
 
     @property
     def held_out(self) -> Mapping[int, np.ndarray]:
@@ -101,17 +108,16 @@ class Setup(NamedTuple):
     @property
     def personal(self) -> bool:
         """Whether clients use models of their own."""
-        return self.algorithm.personal is not None or bool(self.several)
+        return self.algorithm.personal is not None or self.mixed
 
     def built(self, architecture: str) -> Built:
         """The network of an architecture, with what belongs to it; "" is the one that all share."""
-        if architecture:
-            return self.several[architecture]
-        return Built(self.network, self.params, self.buffers, self.bench.masks, self.flops)
+        return self.bench.built(architecture)
 
     def owned(self) -> dict[str, list[int]]:
         """architecture -> the clients whose models have it; {} where all have the same."""
-        return {name: [k for k, own in enumerate(self.bench.owners) if own == name] for name in self.several}
+        owners = self.bench.owners
+        return {name: [k for k, own in enumerate(owners) if own == name] for name in self.networks if owners}
 
     def partition_record(self) -> dict[str, Any]:
         """``partition.json``: who holds which training rows, and what was kept out of training."""
@@ -127,7 +133,7 @@ class Setup(NamedTuple):
             "validation": pooled(self.validation).tolist(),
             "feature_skew": [dict(spec) for spec in self.partition.feature_skew],
             "info": dict(self.partition.info),
-            **({"models": dict(enumerate(self.bench.owners))} if self.several else {}),
+            **({"models": dict(enumerate(self.bench.owners))} if self.mixed else {}),
         }
 
 
@@ -241,22 +247,19 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
     notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
     check_asked(config, algorithm, dataset, partition)
-    several, owners = make_networks(config, dataset, seed, len(partition.clients))
-    network, params, buffers, masks, cost = first = (
-        next(iter(several.values())) if several else build(config, dataset, seed, module)
-    )
-    chain = chain_of(algorithm, network, dataset.inputs(dataset.train.x[:2], dtype))
-    params, buffers = network.initial() if chain else (params, buffers)
-    for each in several.values() or (first,):
+    networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
+    chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
+    if chain:  # its tensors are others now
+        networks = {name: Built.of(one.network, one.masks, one.flops) for name, one in networks.items()}
+    for each in networks.values():
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
-    algorithm = with_batch_norm(algorithm, config.model.bn, len(several))
+    algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
     notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     rows = PartyRows(dataset, partition, seed, dtype)
     sent = raw_bytes(shared.raw, partition.sizes) if algorithm.sends == "rows" else 0
-    bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
-    kinds = {name: Architecture(one.network, one.masks, one.flops) for name, one in several.items()}
-    bench = bench._replace(raw_bytes=sent, transform=shared.transform, architectures=kinds, owners=owners)
+    bench = Bench(algorithm, networks, rows, local_options(config), dataset.classes, dataset.shift)
+    bench = bench._replace(raw_bytes=sent, transform=shared.transform, owners=owners)
     bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
     return Setup(
         config=config,
@@ -265,13 +268,8 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         partition=partition,
         preprocess=shared.preprocess,
         algorithm=algorithm,
-        network=network,
-        params=params,
-        buffers=buffers,
         loss=checked_loss(config, dataset),
         bench=bench,
-        flops=cost,
-        several=several,
         notices=tuple(dict.fromkeys(notices)),
         own_module=module is not None,
         algorithm_facts=shared.algorithm_facts,
@@ -306,21 +304,22 @@ def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Expe
     ]
 
 
-def chain_of(algorithm: Algorithm, network: Network, sample: Tensor) -> tuple[Layer, ...]:
+def chain_of(algorithm: Algorithm, networks: Mapping[str, Built], sample: Tensor) -> tuple[Layer, ...]:
     """The network's layers of units where the algorithm works on them; its module then follows whatever widths it is given."""
     if not algorithm.needs_chain:
         return ()
+    network = next(iter(networks.values())).network
     network.module = elastic(network.module)
     return find_chain(network.module, sample)
 
 
-def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Algorithm:
+def with_batch_norm(algorithm: Algorithm, bn: str, mixed: bool = False) -> Algorithm:
     """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
     if bn == "average" or (bn == "local" and has_own_norms(algorithm)):
         return algorithm
     if why := algorithm.refuses.get(f"model.bn.{bn}"):
         raise ConfigError(f"model.bn = '{bn}': not with '{algorithm.name}': {why}; use 'average'.")
-    several = algorithm.clusters is not None or algorithm.needs == "neighbours" or architectures
+    several = algorithm.clusters is not None or algorithm.needs == "neighbours" or mixed
     if several:
         raise ConfigError(
             f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."
@@ -369,12 +368,13 @@ def own_rows(setup: Setup, client: int) -> Rows:
 def first_server(setup: Setup, host: Host) -> dict[str, Any]:
     """The server's state before round 1, with the model's buffers where it has any."""
     facts = {**host.server_facts(), "rounds": setup.config.rounds}
-    if setup.several:
-        models = {name: one.params for name, one in setup.several.items()}
+    if setup.mixed:
+        models = {name: one.params for name, one in setup.networks.items()}
         return dict(setup.algorithm.server_init(models, facts))
-    models = {"global": setup.params, **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.inits)}}
+    first = setup.first
+    models = {"global": first.params, **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.inits)}}
     server = dict(setup.algorithm.server_init(models, facts))
-    return {**server, "buffers": setup.buffers} if setup.buffers else server
+    return {**server, "buffers": first.buffers} if first.buffers else server
 
 
 def another_model(setup: Setup, number: int) -> Tree:
