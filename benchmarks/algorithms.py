@@ -77,7 +77,7 @@ class Contestant:
 
     def rate(self) -> float:
         """Operations a second of its own work."""
-        return self.host.view.passes * self.setup.flops / self.median()
+        return self.host.view.passes * self.setup.first.flops / self.median()
 
 
 def measure(names: list[str], rounds: int, epochs: int) -> dict[str, dict[str, Any]]:

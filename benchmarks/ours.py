@@ -62,9 +62,9 @@ class Ours:
         self.executor = make_executor(plan, setup.bench, setup.sizes.values())
         self.host = InProcess(setup.bench, self.executor, PartyState(), setup.sizes, workload.seed)
         facts = {"K": float(self.host.K), "n": float(self.host.n), "classes": float(setup.dataset.classes)}
-        self.server = dict(setup.algorithm.server_init({"global": setup.params}, facts))
-        if setup.buffers:
-            self.server["buffers"] = setup.buffers
+        self.server = dict(setup.algorithm.server_init({"global": setup.first.params}, facts))
+        if setup.first.buffers:
+            self.server["buffers"] = setup.first.buffers
 
     @property
     def note(self) -> str:
@@ -94,7 +94,7 @@ class RegistryLoop(TunedLoop):
 
     def open(self) -> None:
         setup = set_up(configuration(self.workload, {}), self.workload.seed)
-        self.model, self.loss = with_torch_dropout(setup.network.module).train(), setup.loss.mean
+        self.model, self.loss = with_torch_dropout(setup.first.network.module).train(), setup.loss.mean
         self.rows = rows_of(setup)
 
 

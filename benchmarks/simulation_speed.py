@@ -77,8 +77,8 @@ def prepare(model: str, folder: Path) -> str:
         parse({"data": {"name": "mnist"}, "partition": {"name": "iid", "clients": 100}, "model": {"name": model}}), 1
     )
     data, path = setup.dataset, folder / f"{model}.npz"
-    arrays = {"x": data.x_train, "y": data.y_train, "test_x": data.x_test[:JUDGED], "test_y": data.y_test[:JUDGED]}
-    arrays |= {f"p{i}": x for i, x in enumerate(setup.params.values())}
+    arrays = {"x": data.train.x, "y": data.train.y, "test_x": data.test.x[:JUDGED], "test_y": data.test.y[:JUDGED]}
+    arrays |= {f"p{i}": x for i, x in enumerate(setup.first.params.values())}
     np.savez(path, clients=np.stack(setup.partition.clients), **{name: x.numpy() for name, x in arrays.items()})
     return str(path)
 

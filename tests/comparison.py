@@ -112,7 +112,7 @@ def with_public(problem: Problem, fed: Federation) -> Problem:
         shuffled=shuffled,
         drawn=lambda number, many: public_rows(held.n, many, SEED, number),
         aside=aside,
-        kinds={name: dict(one.network.initial()[0]) for name, one in fed.bench.architectures.items()},
+        kinds={name: dict(one.network.initial()[0]) for name, one in fed.bench.networks.items() if fed.bench.owners},
         owner=dict(enumerate(fed.bench.owners)),
     )
 

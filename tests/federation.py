@@ -16,7 +16,7 @@ from fedatlas.data.batches import Rows, examples_of
 from fedatlas.deploy import codec
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
-from fedatlas.engine.job import Architecture, Bench, Executor, LocalOptions
+from fedatlas.engine.job import Bench, Built, Executor, LocalOptions
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
@@ -166,7 +166,7 @@ class Federation(NamedTuple):
     def begin(self, host: InProcess | None = None, lr: float = 0.1) -> State:
         """The server before round 1, after the algorithm's set-up."""
         algorithm, host = self.bench.algorithm, host or self.host()
-        kinds = self.bench.architectures
+        kinds = self.bench.networks if self.bench.owners else {}
         more = {str(i): another(self.params, i) for i in range(1, algorithm.inits)}
         models = {name: one.network.initial()[0] for name, one in kinds.items()} or {"global": self.params, **more}
         server = dict(algorithm.server_init(models, server_facts(self.bench, {k: r.n for k, r in self.held.items()})))
@@ -220,14 +220,14 @@ def federation(
 
     public = rows((12,), dtype)[0]
     chain = algorithm.needs_chain
-    kinds = {name: Architecture(Network(module(each, dtype), loss)) for name, each in (several or {}).items()}
-    whole = elastic(module(make, dtype)) if chain else module(make, dtype)
-    network = next(iter(kinds.values())).network if kinds else Network(whole, loss)
-    params, buffers = network.initial()
+    modules = {name: module(each, dtype) for name, each in (several or {"": make}).items()}
+    modules = {name: elastic(each) if chain else each for name, each in modules.items()}
+    kinds = {name: Built.of(Network(each, loss)) for name, each in modules.items()}
+    network, params, buffers, *_ = next(iter(kinds.values()))
     options = LocalOptions(**{"batch_size": 4, "budget": Budget(epochs=2), **local})
     raw = sum(codec.size({"x": r.x, "y": r.y}) for r in held.values()) if algorithm.sends == "rows" else 0
-    bench = Bench(algorithm, network, find, options, 3, raw_bytes=raw, architectures=kinds, public=public.n)
-    owners = tuple(list(kinds)[k % len(kinds)] for k in range(len(held))) if kinds else ()
+    bench = Bench(algorithm, kinds, find, options, 3, raw_bytes=raw, public=public.n)
+    owners = tuple(list(kinds)[k % len(kinds)] for k in range(len(held))) if several else ()
     bench = bench._replace(owners=owners, chain=find_chain(network.module, held[0].x) if chain else ())
     return Federation(bench, held, params, buffers)
 

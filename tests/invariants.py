@@ -84,7 +84,7 @@ def drawn(seed: int) -> object:
     given = ["cohort.fraction=0.5", "failures.dropout=0.2", "failures.stragglers=0.5", "local.epochs=3"]
     setup = set_up(config.read(None, given), seed)
     who = [draw_round(setup.config, setup.sizes, seed, number) for number in range(1, 11)]
-    weights = {name: x.tolist() for name, x in setup.params.items()}
+    weights = {name: x.tolist() for name, x in setup.first.params.items()}
     return [rows.tolist() for rows in setup.partition.clients], who, weights
 
 

@@ -12,7 +12,8 @@ from torch.func import functional_call
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
-from fedatlas.engine.model import detached, grad, with_grad
+from fedatlas.engine.gradient import with_grad
+from fedatlas.engine.model import detached
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.program import StepProgram
 from fedatlas.engine.step import StepSpec, batch_arguments, fresh_memory
@@ -128,7 +129,8 @@ def oracle(
     for batch in batches:
         leaves = with_grad(params)
         loss = spec.loss(leaves, buffers, batch, inputs)
-        g = grad(loss, leaves)
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        g = leaves.map(lambda w, d: torch.zeros_like(w) if d is None else d, dict(zip(leaves, found, strict=True)))
         g = g + inputs["weight_decay"] * params if "weight_decay" in inputs else g
         g = spec.direction(g, params, inputs) if spec.direction else g
         params, memory = optim.step(spec.optimizer, params, optim.clip(g, spec.clip), memory, inputs["lr"])

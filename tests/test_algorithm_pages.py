@@ -145,7 +145,7 @@ def test_every_command_is_one_that_runs(line: str, shared_data: Callable[[str], 
         shared_data(f"{experiment.data.name}.npz")
     setup = set_up(experiment, experiment.seed)
     assert setup.bench.algorithm.name == experiment.algorithm.name
-    assert len(setup.params) > 0
+    assert len(setup.first.params) > 0
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -399,8 +399,8 @@ def test_a_model_that_several_clients_use_is_evaluated_once(monkeypatch: pytest.
     evaluator = Evaluator(set_up(config.read(None, ["partition={name='iid', clients=4}"]), 1))
     passes, forward = [], evaluator._forward
     monkeypatch.setattr(evaluator, "_forward", lambda model, rows: passes.append(model) or forward(model, rows))
-    first = Trained(evaluator.setup.params, {})
-    other = Trained(evaluator.setup.params.clone(), {})
+    first = Trained(evaluator.setup.first.params, {})
+    other = Trained(evaluator.setup.first.params.clone(), {})
     row = evaluator.personal_row(lambda k: other if k == 2 else first)
     evaluator.plain_row(other)
     assert len(passes) == 2

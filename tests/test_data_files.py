@@ -40,11 +40,11 @@ def test_a_table_with_roles(csv):
     dataset = load(csv, label="income", client="site", weight="w", test=0.5)
     assert [c.name for c in dataset.schema] == ["age", "job"]
     assert dataset.schema[1].categories == ("clerk", "nurse")
-    assert (dataset.task, len(dataset.y_train), len(dataset.y_test)) == ("numbers", 2, 2)
-    everything = torch.cat((dataset.y_train, dataset.y_test)).sort().values
+    assert (dataset.task, len(dataset.train.y), len(dataset.test.y)) == ("numbers", 2, 2)
+    everything = torch.cat((dataset.train.y, dataset.test.y)).sort().values
     assert everything.tolist() == [10.5, 20.5, 30.5, 40.5]
     assert set(dataset.client_names) <= {"north", "south"}
-    assert torch.cat((dataset.weight_train, dataset.weight_test)).sum() == 4.5
+    assert torch.cat((dataset.train.weight, dataset.test.weight)).sum() == 4.5
     assert dataset.facts["files"][0]["file"] == "rows.csv"
 
 
@@ -59,18 +59,18 @@ def test_the_same_table_in_other_forms(csv, tmp_path, suffix):
         pd.read_csv(csv, sep=";").to_parquet(other)
     a, b = (load(path, label="income", test=0.5) for path in (csv, other))
     assert a.schema == b.schema
-    assert torch.equal(a.x_train.nan_to_num(-7), b.x_train.nan_to_num(-7))
+    assert torch.equal(a.train.x.nan_to_num(-7), b.train.x.nan_to_num(-7))
 
 
 def test_a_test_file_shares_the_coding(csv, tmp_path):
     more = tmp_path / "test.csv"
     more.write_text("job;income;age;site;w\nwelder;1;20;north;1\nclerk;2;21;south;1\n")
     dataset = load(csv, label="income", test=str(more))
-    assert (len(dataset.y_train), len(dataset.y_test)) == (4, 2)
+    assert (len(dataset.train.y), len(dataset.test.y)) == (4, 2)
     column = dataset.schema[1]
-    assert [column.categories[int(code)] for code in dataset.x_test[:, 1]] == ["welder", "clerk"]
+    assert [column.categories[int(code)] for code in dataset.test.x[:, 1]] == ["welder", "clerk"]
     out, done = preprocess(dataset, Partition((np.arange(4),)), missing="median")
-    assert out.x_test[
+    assert out.test.x[
         0, list(done.columns).index("job=clerk") : list(done.columns).index("job=nurse") + 1
     ].tolist() == [0, 0]
     more.write_text("job;income\nclerk;2\n")
@@ -101,7 +101,7 @@ def test_a_question_mark_is_a_hole_among_numbers_and_a_word_among_words(tmp_path
     dataset = load(path, label="y", test=0.5)
     assert dataset.schema[0].categories == ()
     assert dataset.schema[1].categories == ("?", "a", "b")
-    x = torch.cat((dataset.x_train, dataset.x_test))
+    x = torch.cat((dataset.train.x, dataset.test.x))
     assert torch.isnan(x).sum(0).tolist() == [2, 0]
 
 
@@ -112,7 +112,7 @@ def test_rows_without_a_target(tmp_path):
         load(path, label="y")
     assert load(path, label="y", missing="median", test=0.5).facts["rows_unusable"] == 1
     dataset = load(path, label="y", missing="drop", test=0.5)
-    assert len(dataset.y_train) + len(dataset.y_test) == 4
+    assert len(dataset.train.y) + len(dataset.test.y) == 4
     assert dataset.facts["rows_unusable"] == 1
 
 
@@ -122,7 +122,7 @@ def test_owners_that_are_numbers_are_sorted_as_numbers(tmp_path):
     assert dataset.client_names == ("9", "10", "101")
     owner = {10: 1, 9: 0, 101: 2}
     assert all(
-        owner[(10, 9, 101)[int(n) % 3]] == k for n, k in zip(dataset.x_train[:, 0], dataset.client_train, strict=True)
+        owner[(10, 9, 101)[int(n) % 3]] == k for n, k in zip(dataset.train.x[:, 0], dataset.train.client, strict=True)
     )
 
 
@@ -137,9 +137,9 @@ def test_rows_without_an_owner_or_a_weight(tmp_path):
     dataset = load(path, missing="drop", **keys)
     assert dataset.facts["rows_unusable"] == 2
     assert dataset.client_names == ("1", "2")
-    kept = torch.cat((dataset.x_train, dataset.x_test)).flatten()
+    kept = torch.cat((dataset.train.x, dataset.test.x)).flatten()
     assert sorted(kept.tolist()) == [1, 4, 5, 6]
-    assert torch.equal(torch.cat((dataset.weight_train, dataset.weight_test)), kept)
+    assert torch.equal(torch.cat((dataset.train.weight, dataset.test.weight)), kept)
     path.write_text("n,y,who\n1,a,\n2,,x\n")
     with pytest.raises(DataError, match="no row has all of y, who"):
         load(path, label="y", client="who", missing="drop")
@@ -188,12 +188,12 @@ def test_arrays_are_taken_as_they_are(tmp_path):
         path, x_train=x, y_train=y, x_test=x[:2], y_test=y[:2], client_train=np.array(["b", "a", "b", "a", "b", "b"])
     )
     dataset = load(path)
-    assert torch.equal(dataset.x_train, torch.from_numpy(x.astype(np.float32)))
-    assert (dataset.class_names, dataset.y_train.tolist()) == (("3", "7"), [0, 1, 0, 1, 0, 1])
-    assert (dataset.client_names, dataset.client_train.tolist()) == (("a", "b"), [1, 0, 1, 0, 1, 1])
+    assert torch.equal(dataset.train.x, torch.from_numpy(x.astype(np.float32)))
+    assert (dataset.class_names, dataset.train.y.tolist()) == (("3", "7"), [0, 1, 0, 1, 0, 1])
+    assert (dataset.client_names, dataset.train.client.tolist()) == (("a", "b"), [1, 0, 1, 0, 1, 1])
     out, done = preprocess(dataset, Partition((np.arange(6),)))
-    assert torch.equal(out.x_train, dataset.x_train)
-    assert torch.equal(read_inputs(path, done), out.x_test)
+    assert torch.equal(out.train.x, dataset.train.x)
+    assert torch.equal(read_inputs(path, done), out.test.x)
     with pytest.raises(ConfigError, match=r"data.label names a column"):
         load(path, label="y")
 
@@ -201,7 +201,7 @@ def test_arrays_are_taken_as_they_are(tmp_path):
 def test_arrays_without_a_test_set_are_split(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=np.zeros((8, 2)), y_train=np.arange(8) / 3)
     dataset = load(tmp_path / "a.npz")
-    assert (dataset.task, len(dataset.y_train), len(dataset.y_test)) == ("numbers", 6, 2)
+    assert (dataset.task, len(dataset.train.y), len(dataset.test.y)) == ("numbers", 6, 2)
 
 
 def test_byte_pictures_and_token_ids_in_arrays(tmp_path):
@@ -214,7 +214,7 @@ def test_byte_pictures_and_token_ids_in_arrays(tmp_path):
         y_test=y[:1],
     )
     dataset = load(tmp_path / "p.npz")
-    assert (tuple(dataset.x_train.shape), dataset.inputs(dataset.x_train).max()) == ((4, 1, 5, 5), 1)
+    assert (tuple(dataset.train.x.shape), dataset.inputs(dataset.train.x).max()) == ((4, 1, 5, 5), 1)
     np.savez(
         tmp_path / "t.npz",
         x_train=np.ones((4, 9), np.int64),
@@ -223,7 +223,7 @@ def test_byte_pictures_and_token_ids_in_arrays(tmp_path):
         y_test=np.full((1, 9), -100),
     )
     dataset = load(tmp_path / "t.npz")
-    assert (dataset.task, dataset.classes, dataset.x_train.dtype) == ("tokens", 3, torch.int64)
+    assert (dataset.task, dataset.classes, dataset.train.x.dtype) == ("tokens", 3, torch.int64)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_sides_that_are_put_together_must_have_the_same(tmp_path):
     np.savez(tmp_path / "w.npz", **both, weight_train=np.ones(8))
     with pytest.raises(DataError, match="only one of the two has weights"):
         load(tmp_path / "w.npz", test=0.25)
-    assert load(tmp_path / "w.npz").weight_train is not None
+    assert load(tmp_path / "w.npz").train.weight is not None
     np.savez(tmp_path / "c.npz", **both, client_train=n % 4)
     pooled = load(tmp_path / "c.npz", test=0.25)
     with pytest.raises(ConfigError, match=r"the test rows name none.*keep data.test = 'own'"):
@@ -282,8 +282,8 @@ def test_a_folder_of_pictures(tmp_path):
         picture(tmp_path / "cat" / f"{i}.png", (200,))
         picture(tmp_path / "dog" / f"{i}.jpg", (10,))
     dataset = load(tmp_path, size=16)
-    assert (dataset.class_names, tuple(dataset.x_train.shape)) == (("cat", "dog"), (6, 1, 16, 16))
-    cats = dataset.x_train[dataset.y_train == 0]
+    assert (dataset.class_names, tuple(dataset.train.x.shape)) == (("cat", "dog"), (6, 1, 16, 16))
+    cats = dataset.train.x[dataset.train.y == 0]
     assert set(cats.flatten().tolist()) == {200}
     _, done = preprocess(dataset, Partition((np.arange(6),)))
     assert read_inputs(tmp_path / "dog", done).shape == (4, 1, 16, 16)
@@ -294,8 +294,8 @@ def test_a_folder_of_pictures_with_colours_and_its_own_test(tmp_path):
         picture(tmp_path / side / "red" / "a.png", (255, 0, 0))
         picture(tmp_path / side / "grey" / "b.png", (128,))
     dataset = load(tmp_path)
-    assert (tuple(dataset.x_train.shape), len(dataset.y_test)) == ((2, 3, 64, 64), 2)
-    red = dataset.x_train[dataset.y_train == dataset.class_names.index("red")][0]
+    assert (tuple(dataset.train.x.shape), len(dataset.test.y)) == ((2, 3, 64, 64), 2)
+    red = dataset.train.x[dataset.train.y == dataset.class_names.index("red")][0]
     assert red[:, 0, 0].tolist() == [255, 0, 0]
 
 
@@ -322,13 +322,13 @@ def test_grey_of_sixteen_bits_keeps_them(tmp_path):
             Image.fromarray(levels).save(tmp_path / "set" / name / f"{i}.png")
     picture(tmp_path / "set" / "well" / "z.png", (255,))  # 8 bits among them
     dataset = load(tmp_path / "set", size=64, test=0.5)
-    whole = torch.cat([dataset.inputs(dataset.x_train), dataset.inputs(dataset.x_test)])[:, 0, ::32, ::16] * 65535
+    whole = torch.cat([dataset.inputs(dataset.train.x), dataset.inputs(dataset.test.x)])[:, 0, ::32, ::16] * 65535
     deep = [row for row in whole.tolist() if row[0][0] == 0]
     assert len(deep) == 4
     for row in deep:
         assert np.array(row) == pytest.approx(levels[::32, ::16], abs=0.01)
     assert next(row for row in whole if row[0, 0] != 0) == pytest.approx(65535)
-    _, done = preprocess(dataset, Partition((np.arange(len(dataset.y_train)),)))
+    _, done = preprocess(dataset, Partition((np.arange(len(dataset.train.y)),)))
     assert read_inputs(tmp_path / "set" / "ill", done)[0, 0, ::32, ::16] * 65535 == pytest.approx(levels[::32, ::16])
     Image.fromarray(levels.astype(np.int32)).save(tmp_path / "set" / "ill" / "wide.tif")
     with pytest.raises(DataError, match=r"wide.tif' holds numbers of 32 bits"):
@@ -342,7 +342,7 @@ def test_grey_of_sixteen_bits_among_colours_keeps_its_upper_eight(tmp_path):
     (tmp_path / "grey").mkdir()
     Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(tmp_path / "grey" / "b.png")
     dataset = load(tmp_path, size=8, test=0.5)
-    whole = torch.cat([dataset.x_train, dataset.x_test])[:, :, 0, 0].tolist()
+    whole = torch.cat([dataset.train.x, dataset.test.x])[:, :, 0, 0].tolist()
     assert sorted(whole) == [[156, 156, 156], [255, 0, 0]]
 
 
@@ -384,16 +384,16 @@ def test_the_hub_reads_pictures_and_numbers_through_flwr_datasets(tmp_path):
             picture(tmp_path / "p" / side / "cat" / f"{i}.png", (9, 0, 200))
             picture(tmp_path / "p" / side / "dog" / f"{i}.png", (0, 0, 7))
     dataset = load_dataset(DataConfig(name="hub", path=str(tmp_path / "p")), 1)
-    assert (tuple(dataset.x_train.shape), len(dataset.y_test), dataset.class_names) == (
+    assert (tuple(dataset.train.x.shape), len(dataset.test.y), dataset.class_names) == (
         (6, 3, 8, 10),
         6,
         ("cat", "dog"),
     )
-    assert dataset.x_train[dataset.y_train == 0][0, :, 0, 0].tolist() == [9, 0, 200]
+    assert dataset.train.x[dataset.train.y == 0][0, :, 0, 0].tolist() == [9, 0, 200]
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "train.csv").write_text("a,b,who,label\n1,2.5,x,0\n2,3.5,y,1\n3,4.5,x,0\n4,5.5,y,1\n")
     dataset = load_dataset(DataConfig(name="hub", path=str(tmp_path / "t"), client="who", test=0.5), 1)
-    assert (dataset.columns, dataset.client_names, len(dataset.y_test)) == (("a", "b"), ("x", "y"), 2)
-    assert torch.equal(dataset.x_train[:, 1] - dataset.x_train[:, 0], torch.tensor([1.5, 1.5]))
+    assert (dataset.columns, dataset.client_names, len(dataset.test.y)) == (("a", "b"), ("x", "y"), 2)
+    assert torch.equal(dataset.train.x[:, 1] - dataset.train.x[:, 0], torch.tensor([1.5, 1.5]))
     with pytest.raises(ConfigError, match=r"data.client = 'whom'"):
         load_dataset(DataConfig(name="hub", path=str(tmp_path / "t"), client="whom"), 1)

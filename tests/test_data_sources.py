@@ -160,9 +160,9 @@ def test_the_default_store_looks_at_the_environment_first(monkeypatch, tmp_path)
 
 def test_digits_are_small_grey_pictures():
     dataset = load_dataset(DataConfig(), 1, NOWHERE)
-    assert dataset.x_train.shape == (1347, 1, 8, 8)
-    assert len(dataset.y_test) == 450
-    assert dataset.inputs(dataset.x_train).max() == 16  # grey values as scikit-learn ships them
+    assert dataset.train.x.shape == (1347, 1, 8, 8)
+    assert len(dataset.test.y) == 450
+    assert dataset.inputs(dataset.train.x).max() == 16  # grey values as scikit-learn ships them
     assert (digit_rows() == np.column_stack(load_digits(return_X_y=True))).all()
 
 
@@ -170,40 +170,42 @@ def test_synthetic_data_follow_their_recipe():
     one = load_dataset(DataConfig(name="synthetic", users=200, alpha=0, beta=0), 3, NOWHERE)
     assert one.shape == (60,)
     assert len(one.client_names) == 200
-    counts = torch.bincount(one.client_train)
+    counts = torch.bincount(one.train.client)
     assert counts.min() >= 45  # 50 or more rows, a tenth of them test
     # Within a user x_j has the variance j^-1.2: column 1 against column 60 is 60^1.2 = 136.
     k = int(counts.argmax())
-    x = one.x_train[one.client_train == k].double()
+    x = one.train.x[one.train.client == k].double()
     assert x[:, 0].var() == pytest.approx(1, rel=0.3)
     assert x[:, 59].var() == pytest.approx(60**-1.2, rel=0.3)
     # With beta = 0 the users' means are N(0, 1) about 0, with beta = 3 their own means spread by 3: variance 10.
     wide = load_dataset(DataConfig(name="synthetic", users=200, alpha=0, beta=3), 3, NOWHERE)
     spread = [
-        torch.stack([d.x_train[d.client_train == k].mean() for k in range(200)]).var().item() for d in (one, wide)
+        torch.stack([d.train.x[d.train.client == k].mean() for k in range(200)]).var().item() for d in (one, wide)
     ]
     assert spread[0] == pytest.approx(1 / 60, rel=0.5)
     assert spread[1] == pytest.approx(9, rel=0.3)
     iid = load_dataset(DataConfig(name="synthetic", iid=True), 3, NOWHERE)
-    assert abs(iid.x_train.mean().item()) < 0.02
+    assert abs(iid.train.x.mean().item()) < 0.02
     again = load_dataset(DataConfig(name="synthetic", iid=True), 3, NOWHERE)
-    assert torch.equal(iid.x_train, again.x_train)
+    assert torch.equal(iid.train.x, again.train.x)
 
 
 def test_public_rows_leave_the_test_set():
     dataset = load_dataset(DataConfig(), 1, NOWHERE)
-    rest, x, y = take_public(dataset, PublicConfig(), 1)
+    rest = take_public(dataset, PublicConfig(), 1)
+    x, y = rest.splits["public"][:2]
     assert torch.bincount(y).tolist() == [10] * 10
-    assert (len(rest.y_test), len(rest.y_train), x.shape[1:]) == (350, 1347, (1, 8, 8))
-    joined = torch.cat((rest.x_test, x)).reshape(450, -1).sum(1).sort().values
-    assert torch.equal(joined, dataset.x_test.reshape(450, -1).sum(1).sort().values)
+    assert (len(rest.test.y), len(rest.train.y), x.shape[1:]) == (350, 1347, (1, 8, 8))
+    joined = torch.cat((rest.test.x, x)).reshape(450, -1).sum(1).sort().values
+    assert torch.equal(joined, dataset.test.x.reshape(450, -1).sum(1).sort().values)
 
 
 def test_public_rows_leave_the_training_set_with_their_owners():
     dataset = load_dataset(DataConfig(name="synthetic"), 1, NOWHERE)
-    rest, x, _ = take_public(dataset, PublicConfig(source="train", rows=200), 1)
-    assert len(x) == 200
-    assert len(rest.client_train) == len(rest.y_train) == len(dataset.y_train) - 200
+    rest = take_public(dataset, PublicConfig(source="train", rows=200), 1)
+    assert len(rest.splits["public"].y) == 200
+    assert rest.splits["public"].client is None
+    assert len(rest.train.client) == len(rest.train.y) == len(dataset.train.y) - 200
     with pytest.raises(ConfigError, match="its rows have the shape"):
         take_public(dataset, PublicConfig(source="digits", rows=5), 1, NOWHERE)
     with pytest.raises(ConfigError, match=r"class '.' has"):
@@ -283,40 +285,40 @@ def test_a_roles_text_is_cut_without_overlap():
 def test_mnist_facts(shared_data):
     shared_data("mnist.npz")
     dataset = load_dataset(DataConfig(name="mnist"), 1)
-    assert (tuple(dataset.x_train.shape), tuple(dataset.x_test.shape)) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
-    assert torch.bincount(dataset.y_train).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    counts = torch.bincount(dataset.client_train)
+    assert (tuple(dataset.train.x.shape), tuple(dataset.test.x.shape)) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
+    assert torch.bincount(dataset.train.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    counts = torch.bincount(dataset.train.client)
     assert (len(counts), counts.min(), counts.max(), counts.median()) == (539, 19, 131, 116)
-    assert dataset.inputs(dataset.x_train[:100]).max() == 1
-    upright = dataset.x_train[dataset.y_train == 1][:500].float().mean(0)[0]  # a digit 1 is taller than wide
+    assert dataset.inputs(dataset.train.x[:100]).max() == 1
+    upright = dataset.train.x[dataset.train.y == 1][:500].float().mean(0)[0]  # a digit 1 is taller than wide
     assert (upright.sum(1) > 255).sum() > (upright.sum(0) > 255).sum()
     assert dataset.facts["files"][0]["listed"]
     pooled = load_dataset(DataConfig(name="mnist", test=0.25, limit=1000), 1)
-    assert (len(pooled.y_train), len(pooled.y_test)) == (1000, 17_500)
+    assert (len(pooled.train.y), len(pooled.test.y)) == (1000, 17_500)
 
 
 def test_har_facts(shared_data):
     shared_data("har_smartphones_561.npz")
     official = load_dataset(DataConfig(name="har"), 1)
-    assert torch.bincount(official.y_train).tolist() == [1226, 1073, 986, 1286, 1374, 1407]
-    assert torch.bincount(official.y_test).tolist() == [496, 471, 420, 491, 532, 537]
-    assert (len(official.client_names), official.x_train.abs().max()) == (21, 1)
-    torch.testing.assert_close(official.x_train[0, :3], torch.tensor([0.28858451, -0.02029417, -0.13290514]))
+    assert torch.bincount(official.train.y).tolist() == [1226, 1073, 986, 1286, 1374, 1407]
+    assert torch.bincount(official.test.y).tolist() == [496, 471, 420, 491, 532, 537]
+    assert (len(official.client_names), official.train.x.abs().max()) == (21, 1)
+    torch.testing.assert_close(official.train.x[0, :3], torch.tensor([0.28858451, -0.02029417, -0.13290514]))
     pooled = load_dataset(DataConfig(name="har", split="pooled"), 1)
-    assert torch.bincount(pooled.y_train).tolist() == [1292, 1158, 1054, 1333, 1429, 1458]
-    assert (len(pooled.y_train), len(pooled.y_test), len(pooled.client_names)) == (7724, 2575, 30)
+    assert torch.bincount(pooled.train.y).tolist() == [1292, 1158, 1054, 1333, 1429, 1458]
+    assert (len(pooled.train.y), len(pooled.test.y), len(pooled.client_names)) == (7724, 2575, 30)
     few = load_dataset(DataConfig(name="har", split="pooled", limit=1600), 1)
-    assert len(few.y_train) == 1600
-    assert (torch.bincount(few.y_train) - torch.bincount(pooled.y_train) * 1600 / 7724).abs().max() < 1
+    assert len(few.train.y) == 1600
+    assert (torch.bincount(few.train.y) - torch.bincount(pooled.train.y) * 1600 / 7724).abs().max() < 1
 
 
 def test_cifar10_facts(shared_data):
     shared_data("cifar10_test.npz")
     dataset = load_dataset(DataConfig(name="cifar10"), 1)
-    assert torch.bincount(dataset.y_train).tolist() == [5000] * 10
-    assert torch.bincount(dataset.y_test).tolist() == [1000] * 10
-    assert torch.bincount(dataset.y_train[:10_000]).tolist() == [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
-    sample = dataset.x_train[::10].float() / 255
+    assert torch.bincount(dataset.train.y).tolist() == [5000] * 10
+    assert torch.bincount(dataset.test.y).tolist() == [1000] * 10
+    assert torch.bincount(dataset.train.y[:10_000]).tolist() == [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
+    sample = dataset.train.x[::10].float() / 255
     torch.testing.assert_close(sample.mean((0, 2, 3)), torch.tensor([0.4914, 0.4822, 0.4465]), atol=5e-3, rtol=0)
     assert dataset.facts["rows_from_a_jpeg_copy"] == 111
 
@@ -324,18 +326,18 @@ def test_cifar10_facts(shared_data):
 def test_cifar100_says_that_it_is_a_subset(shared_data):
     shared_data("cifar100_20k_4k.npz")
     dataset = load_dataset(DataConfig(name="cifar100", labels="coarse"), 1)
-    assert (len(dataset.y_train), len(dataset.y_test), dataset.classes) == (20_000, 4000, 20)
-    assert torch.bincount(dataset.y_train).tolist() == [1000] * 20
+    assert (len(dataset.train.y), len(dataset.test.y), dataset.classes) == (20_000, 4000, 20)
+    assert torch.bincount(dataset.train.y).tolist() == [1000] * 20
     assert "not the original test set" in dataset.facts["subset"]
 
 
 def test_shakespeare_facts(shared_data):
     shared_data("shakespeare_roles.tsv.xz")
     dataset = load_dataset(DataConfig(name="shakespeare", stride=1, roles=3, per_role=2000, test_per_role=400), 1)
-    assert (tuple(dataset.x_train.shape), len(dataset.y_test), len(dataset.client_names)) == ((6000, 80), 1200, 3)
-    assert torch.bincount(dataset.client_train).tolist() == [2000] * 3
-    assert torch.equal(dataset.x_train[1, :-1], dataset.x_train[0, 1:])  # a stride of one
-    assert dataset.y_train[0] == dataset.x_train[1, -1]  # the next character
+    assert (tuple(dataset.train.x.shape), len(dataset.test.y), len(dataset.client_names)) == ((6000, 80), 1200, 3)
+    assert torch.bincount(dataset.train.client).tolist() == [2000] * 3
+    assert torch.equal(dataset.train.x[1, :-1], dataset.train.x[0, 1:])  # a stride of one
+    assert dataset.train.y[0] == dataset.train.x[1, -1]  # the next character
     assert dataset.facts["roles_in_source"] == 1567
     with pytest.raises(ConfigError, match="only 425 roles speak enough"):
         load_dataset(DataConfig(name="shakespeare", stride=1, roles=1000, per_role=2000, test_per_role=400), 1)
@@ -351,15 +353,15 @@ def test_every_symbol_of_the_plays_is_in_leafs_alphabet(shared_data):
 def test_stackoverflow_facts(shared_data):
     shared_data("stackoverflow_titles_20k.tsv.xz")
     dataset = load_dataset(DataConfig(name="stackoverflow"), 1)
-    assert (tuple(dataset.x_train.shape), tuple(dataset.y_train.shape), dataset.classes) == (
+    assert (tuple(dataset.train.x.shape), tuple(dataset.train.y.shape), dataset.classes) == (
         (15_000, 20),
         (15_000, 20),
         10_004,
     )
-    assert torch.bincount(dataset.client_train).tolist() == [750] * 20
+    assert torch.bincount(dataset.train.client).tolist() == [750] * 20
     last = load_dataset(DataConfig(name="stackoverflow", target="last_step"), 1)
     assert last.task == "classes"
-    assert (last.x_train[:, -1] != stackoverflow.PAD).all()
+    assert (last.train.x[:, -1] != stackoverflow.PAD).all()
     assert "not the TensorFlow Federated set" in dataset.facts["text"]
 
 
@@ -377,13 +379,13 @@ def test_table_facts(shared_data):
             continue
         dataset = load_dataset(DataConfig(name=name), 1)
         adult = dataset if name == "adult" else adult
-        rows[name] = len(dataset.y_train) + len(dataset.y_test)
+        rows[name] = len(dataset.train.y) + len(dataset.test.y)
         assert (dataset.task == "numbers") == (name in REGRESSION), name
         assert dataset.schema, name
         assert not {column.name.lower() for column in dataset.schema} & {"id"}, name
         assert rows[name] == sum(int(part.replace(",", "")) for part in source.rows.split(" + ")), name
     assert len(rows) == 22
-    assert (int((adult.y_train == 1).sum()), int((adult.y_test == 1).sum())) == (7841, 3846)
+    assert (int((adult.train.y == 1).sum()), int((adult.test.y == 1).sum())) == (7841, 3846)
     assert adult.class_names == ("<=50K", ">50K")
 
 
@@ -394,7 +396,7 @@ def test_a_tables_columns_can_be_given_other_roles(shared_data):
     names = [column.name for column in dataset.schema]
     assert not {"G1", "G2", "G3", "sex", "age"} & set(names)
     assert dataset.client_names == ("F", "M")
-    assert (dataset.task, dataset.weight_train.min()) == ("numbers", 15)
+    assert (dataset.task, dataset.train.weight.min()) == ("numbers", 15)
     with pytest.raises(ConfigError, match=r"data.client = 'sx'"):
         load_dataset(DataConfig(name="student_math", client="sx"), 1)
 

@@ -36,7 +36,7 @@ def test_it_is_spearmans_over_the_pairs_of_a_round(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(room.Drift, "see", see)
     wanted = Experiment.of(rounds=3, evaluation={"drift": True, "every": 2}, **SHARDS)
     run(wanted, out=tmp_path / "run", baselines=False)
-    labels = set_up(wanted.config, 1).dataset.y_train.numpy()
+    labels = set_up(wanted.config, 1).dataset.train.y.numpy()
     held = json.loads((tmp_path / "run" / "partition.json").read_text())["clients"]
     last = sent[-6:]
     assert [k for k, _ in last] == list(range(6))

@@ -100,7 +100,7 @@ def test_a_loss_with_a_domain_reads_the_target_in_its_own_unit(tmp_path: Path) -
     done = run(made, out=tmp_path / "run", baselines=False)
     loaded = fedatlas.load(done.path)
     assert (loaded.preprocess.target_mean, loaded.preprocess.target_sd) == (0, 1)
-    assert set_up(loaded.config, 1).dataset.x_train.abs().max() < 3  # inputs are standardised all the same
+    assert set_up(loaded.config, 1).dataset.train.x.abs().max() < 3  # inputs are standardised all the same
     (tmp_path / "t.csv").write_text(f"x,y\n{rows}\n1,-2.5\n")
     with pytest.raises(DataError, match=r"'msle' needs numbers above -1; the (test )?label of row \d+ is -2.5"):
         run(made, out=tmp_path / "again", baselines=False)

@@ -315,8 +315,8 @@ def test_a_run_whose_model_grows(tmp_path: Path) -> None:
     )
     assert loaded.model.get_submodule("head").in_features == figures["units of body.1"]
     setup = set_up(asked(*grow).config, 1)
-    found = loaded.predict(setup.dataset.x_test)
-    right = (found["prediction"].astype(int).to_numpy() == setup.dataset.y_test.numpy()).mean()
+    found = loaded.predict(setup.dataset.test.x)
+    right = (found["prediction"].astype(int).to_numpy() == setup.dataset.test.y.numpy()).mean()
     assert right == pytest.approx(whole.summary["final"]["accuracy"], abs=1e-12)
     shorter = run(asked(*grow, "rounds=1"), out=tmp_path / "part", baselines=False)
     resume(shorter.path, ["rounds=3"], baselines=False)
@@ -342,5 +342,5 @@ def test_what_is_refused(overrides: tuple[str, ...], words: str) -> None:
 def test_a_rate_of_a_retraining_that_does_not_happen_is_said_to_be_unused(hidden: str, said: bool) -> None:
     chosen = ["algorithm={name='fedma', retrain_lr=0.5}", f"model={{name='mlp', hidden={hidden}}}"]
     setup = set_up(config.read(None, chosen), 1)
-    server = setup.algorithm.server_init({"global": setup.params}, {"chain": setup.bench.chain, "classes": 10})
+    server = setup.algorithm.server_init({"global": setup.first.params}, {"chain": setup.bench.chain, "classes": 10})
     assert ["algorithm.retrain_lr = 0.5 is not used" in notice for notice in server["notices"]] == [True] * said

@@ -288,7 +288,7 @@ def test_public_rows_are_drawn_from_those_without_holes(tmp_path: Path) -> None:
     public = setup.bench.rows(SERVER)
     assert public.n == 40
     assert torch.isfinite(public.x).all()
-    assert len(setup.dataset.y_test) + public.n == len(without.dataset.y_test)
+    assert len(setup.dataset.test.y) + public.n == len(without.dataset.test.y)
     with pytest.raises(ConfigError, match="per_class"):
         set_up(parse({"algorithm": {"name": "fedseq"}, "public": {"from": "test", "rows": 5}}), 1)
 
@@ -309,7 +309,7 @@ def test_a_class_without_exemplars_counts_nothing(tmp_path: Path) -> None:
     assert np.bincount(public.y.numpy()).tolist() == [5, 5, 2]
     there = public.take(torch.nonzero(public.y != 2).flatten())
     data_of = ClientData(there, 3, Tree(), tuple, contiguous)
-    p = confidences(setup.network, data_of, {"model": setup.params}, {})["p"]
+    p = confidences(setup.first.network, data_of, {"model": setup.first.params}, {})["p"]
     assert p[2] == 0 < p[:2].min()
     with pytest.raises(ConfigError, match="remove it beside rows"):
         parse({"public": {"from": "test", "rows": 5, "fewer": True}})

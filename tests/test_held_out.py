@@ -36,7 +36,7 @@ def test_held_out_rows_have_a_noise_of_their_own() -> None:
 
     def noise(seen: Rows, index: np.ndarray) -> torch.Tensor:
         d = setup.dataset
-        return seen.x - d.inputs(d.x_train[torch.from_numpy(index)])
+        return seen.x - d.inputs(d.train.x[torch.from_numpy(index)])
 
     train = noise(setup.bench.rows(1), setup.partition.clients[1])[:20]
     own = noise(own_rows(setup, 1), setup.held_out[1])

@@ -104,7 +104,7 @@ def test_ends_of_sentences_are_no_words(tmp_path):
     special = {"pad": 0, "oov": 6, "bos": 7, "eos": 8}
     setup = setup._replace(dataset=replace(setup.dataset, facts={"special": special}))
     evaluator = Evaluator(setup)
-    model = Trained(setup.params, setup.buffers)
+    model = Trained(setup.first.params, setup.first.buffers)
     predicted, y = evaluator.scores(model, evaluator.rows).predicted, evaluator.rows.y
     hit = predicted == y
 

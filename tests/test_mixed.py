@@ -17,6 +17,7 @@ from fedatlas.algorithm import SERVER, Algorithm, Ask, Batch, Budget, Replies
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.distillation import divergence
 from fedatlas.data.config import PublicConfig
+from fedatlas.data.dataset import Split
 from fedatlas.deploy import codec
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench, Executor
@@ -220,7 +221,7 @@ def test_distillation_never_harms() -> None:
 def test_an_architecture_without_clients_learns_from_the_others() -> None:
     fed = mixed("feddf")
     server, host = play(fed, [(1, 3)])  # nobody with six units
-    start = fed.bench.architectures["six"].network.initial()[0]
+    start = fed.bench.networks["six"].network.initial()[0]
     assert gap(server["states"]["six"]["model"], start) > 1e-3
     assert host.view.passes_of["six"] > 0
 
@@ -299,10 +300,10 @@ def test_without_several_models_the_configuration_is_as_before() -> None:
 def test_labels_of_public_rows_matter_to_fedmd_alone() -> None:
     """FedDF takes rows of other classes, FedMD's start does not; both need classes to speak of."""
     dataset = set_up(config.read(None, []), 1).dataset
-    y = torch.full((5,), 40)
-    check_public(ALGORITHMS["feddf"](), PublicConfig.model_validate({"from": "digits"}), y, dataset)
+    dataset = dataset.with_splits(public=Split(dataset.test.x[:5], torch.full((5,), 40)))
+    check_public(ALGORITHMS["feddf"](), PublicConfig.model_validate({"from": "digits"}), dataset)
     with pytest.raises(ConfigError, match="has classes that"):
-        check_public(ALGORITHMS["fedmd"](), PublicConfig.model_validate({"from": "digits"}), y, dataset)
+        check_public(ALGORITHMS["fedmd"](), PublicConfig.model_validate({"from": "digits"}), dataset)
     for name in ("fedmd", "feddf"):
         with pytest.raises(ConfigError, match=f"'{name}' works with classes, 'digits' has none"):
             check_classes(ALGORITHMS[name](), replace(dataset, task="numbers"))
@@ -339,10 +340,10 @@ def agrees_with_its_record(path: Path) -> None:
     """The figures of `per_client` come out again with the models rebuilt from the checkpoint."""
     loaded = fedatlas.load(path)
     setup = set_up(loaded.config, loaded.config.seed)
-    x = setup.dataset.inputs(setup.dataset.x_test, torch.float32)
+    x = setup.dataset.inputs(setup.dataset.test.x, torch.float32)
     for row in loaded.summary["per_client"]:
         with torch.no_grad():
-            right = loaded.client_model(row["client"])(x).argmax(1) == setup.dataset.y_test
+            right = loaded.client_model(row["client"])(x).argmax(1) == setup.dataset.test.y
         assert float(right.double().mean()) == pytest.approx(row["value"], abs=1e-12), row["client"]
 
 

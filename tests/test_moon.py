@@ -13,9 +13,10 @@ from fedatlas.algorithm import Batch
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.moon import contrast
 from fedatlas.engine.fast import FastRunner
+from fedatlas.engine.gradient import with_grad
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
-from fedatlas.engine.model import Network, with_grad
+from fedatlas.engine.model import Network
 from fedatlas.engine.program import StepProgram
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import parse

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedatlas import registry
-from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.data.dataset import Dataset, Partition, Split
 from fedatlas.data.partition import PARTITIONS, apply_feature_skew, describe, make_partition
 from fedatlas.data.partition.figures import gini
 from fedatlas.errors import ConfigError, DataError
@@ -25,10 +25,10 @@ def rows(n=60, *, shape=(4,), classes=3, owners=False, task="classes"):
         "numbers": torch.rand(n, generator=torch_stream(1, "init")),
         "tokens": x,
     }[task]
+    train = Split(x, y, torch.arange(n) % 5 if owners else None)
     return Dataset(
-        "small", x, y, x[:1], y[:1], task,
+        "small", {"train": train, "test": Split(x[:1], y[:1])}, task,
         class_names=tuple("abc"[:classes]),
-        client_train=torch.arange(n) % 5 if owners else None,
         client_names=tuple("vwxyz") if owners else (),
     )  # fmt: skip
 

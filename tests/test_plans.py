@@ -18,7 +18,7 @@ from fedatlas.algorithm import Algorithm, Budget, Facts
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
 from fedatlas.engine.fast import FastRunner
-from fedatlas.engine.job import Bench, Job, LocalOptions
+from fedatlas.engine.job import Bench, Built, Job, LocalOptions
 from fedatlas.engine.model import Network
 from fedatlas.engine.program import StepProgram
 from fedatlas.errors import ConfigError
@@ -74,7 +74,8 @@ def step_of(model: str, algorithm: Algorithm) -> str:
 
     network = Network(module, loss.mean)
     options = LocalOptions(batch_size=ROWS)
-    bench = Bench(algorithm, network, lambda party: Rows(x, y), options, outputs, masks if shapes else None)
+    built = Built.of(network, masks if shapes else None)
+    bench = Bench(algorithm, {"": built}, lambda party: Rows(x, y), options, outputs)
     runner = FastRunner(bench, [ROWS], "program", "float32")
     runner.warm(bench, job(algorithm, chain, *network.initial()))
     step = "program" if isinstance(runner.steps["train", ROWS], StepProgram) else "tuned"

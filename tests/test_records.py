@@ -38,8 +38,8 @@ def test_which_rows_of_the_source_train(tmp_path: Path) -> None:
     source = load_digits().images.astype(np.float32)
     assert len(kept["rows"]) == 600 - 30
     assert len(set(kept["rows"]) | set(kept["test_rows"])) == len(kept["rows"]) + len(kept["test_rows"])
-    assert np.array_equal(source[kept["rows"]], setup.dataset.x_train.numpy()[:, 0])
-    assert np.array_equal(source[kept["test_rows"]], setup.dataset.x_test.numpy()[:, 0])
+    assert np.array_equal(source[kept["rows"]], setup.dataset.train.x.numpy()[:, 0])
+    assert np.array_equal(source[kept["test_rows"]], setup.dataset.test.x.numpy()[:, 0])
 
 
 def test_replaying_a_limited_run_from_its_files_alone(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_rows_of_a_table_with_holes(tmp_path: Path) -> None:
         "partition.name=iid", "partition.clients=2",
     )  # fmt: skip
     setup, kept = record(*given)
-    assert setup.dataset.x_train[:, 0].tolist() == kept["rows"]
-    assert setup.dataset.x_test[:, 0].tolist() == kept["test_rows"]
+    assert setup.dataset.train.x[:, 0].tolist() == kept["rows"]
+    assert setup.dataset.test.x[:, 0].tolist() == kept["test_rows"]
     assert sorted(kept["rows"] + kept["test_rows"]) == [i for i in range(40) if i not in {5, 9}]
 
 
@@ -90,7 +90,7 @@ def test_nothing_is_said_where_nothing_was_taken_out(tmp_path: Path) -> None:
     assert "rows" not in kept
     assert "test_rows" not in kept
     setup, kept = record(*given, "data.test=0.5")  # both parts together, cut anew: numbers run through both
-    assert np.array_equal(np.concatenate([x, x[:6]])[kept["rows"]], setup.dataset.x_train.numpy())
+    assert np.array_equal(np.concatenate([x, x[:6]])[kept["rows"]], setup.dataset.train.x.numpy())
 
 
 def test_a_model_is_used_without_its_data(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_pooling_costs_the_rows_once_and_staying_alone_nothing(tmp_path: Path) -
     }
     setup = set_up(config.read(path / "config.toml"), 1)
     raw = sum(
-        len(codec.encode({"x": setup.dataset.x_train[rows], "y": setup.dataset.y_train[rows]}))
+        len(codec.encode({"x": setup.dataset.train.x[rows], "y": setup.dataset.train.y[rows]}))
         for rows in setup.partition.clients
     )
     assert raw_bytes(setup.dataset, setup.partition.sizes) == raw
@@ -225,11 +225,11 @@ def test_validation_rows_are_seen_as_their_client_sees_them() -> None:
     setup = set_up(config.read(None, given), 1)
     held = [setup.validation[k] for k in (0, 1)]
     assert min(map(len, held)) > 50
-    plain = setup.dataset.x_train
+    plain = setup.dataset.train.x
     expected = torch.cat([plain[held[0]], torch.rot90(plain[held[1]], 1, (2, 3))])
     seen = judged_rows(setup)
     assert torch.equal(seen.x, expected)
-    assert torch.equal(seen.y, setup.dataset.y_train[np.concatenate(held)])
+    assert torch.equal(seen.y, setup.dataset.train.y[np.concatenate(held)])
     assert setup.partition_record()["validation"] == sorted(np.concatenate(held).tolist())
 
 
@@ -250,7 +250,7 @@ def test_figures_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
     for name, value in {"SHARED": 0, "PICTURES": 100}.items():
         monkeypatch.setattr(f"fedatlas.experiment.evaluate.{name}", value)
     setup = set_up(config.read(None, ["model.name=cnn1"]), 1)
-    model = Trained(setup.params, setup.buffers)
+    model = Trained(setup.first.params, setup.first.buffers)
     one, three = (Evaluator(setup, count) for count in (1, 3))
     assert one.row(model) == three.row(model)
     assert torch.equal(one.scores(model, one.rows).losses, three.scores(model, three.rows).losses)

@@ -93,7 +93,7 @@ def test_anyone_can_replay_a_run_from_its_files(tmp_path: Path) -> None:
     table = {"local": {"batch_size": 0, "lr": 0.01}, "engine": {"precision": "float64"}}
     path = run(small(**table), out=tmp_path / "run", baselines=False).path
     setup = set_up(config.read(path / "config.toml"), 1)
-    module, data = setup.network.module, setup.dataset
+    module, data = setup.first.network.module, setup.dataset
     held = json.loads((path / "partition.json").read_text())["clients"]
     w = load_file(path / "initial.safetensors")
     for _ in range(2):
@@ -101,7 +101,7 @@ def test_anyone_can_replay_a_run_from_its_files(tmp_path: Path) -> None:
         for index in held.values():
             module.load_state_dict(w)
             module.zero_grad()
-            loss = nn.functional.cross_entropy(module(data.x_train[index].double()), data.y_train[index])
+            loss = nn.functional.cross_entropy(module(data.train.x[index].double()), data.train.y[index])
             loss.backward()
             local.append({name: p.detach() - 0.01 * p.grad for name, p in module.named_parameters()})  # type: ignore[operator]
         w = {name: torch.stack([one[name] for one in local]).mean(0) for name in w}
@@ -165,12 +165,12 @@ def test_load_and_predict(tmp_path: Path) -> None:
     loaded = fedatlas.load(done.path)
     assert list(loaded.rows["round"]) == list(range(21))
     setup = set_up(loaded.config, 1)
-    np.savez(tmp_path / "new.npz", x=setup.dataset.x_test.numpy())
+    np.savez(tmp_path / "new.npz", x=setup.dataset.test.x.numpy())
     table = fedatlas.predict(done.path, tmp_path / "new.npz")
-    right = (table["prediction"].astype(int).to_numpy() == setup.dataset.y_test.numpy()).mean()
+    right = (table["prediction"].astype(int).to_numpy() == setup.dataset.test.y.numpy()).mean()
     assert right == pytest.approx(done.summary["final"]["accuracy"])
     assert table.filter(like="p_").sum(axis=1).to_numpy() == pytest.approx(1)
-    rows = setup.dataset.x_test.float().numpy()
+    rows = setup.dataset.test.x.float().numpy()
     rows[2] = np.inf
     with pytest.raises(DataError, match=r"^row 2 \(from 0\) holds an infinite or missing number"):
         fedatlas.predict(done.path, rows)
@@ -263,7 +263,7 @@ def test_fewer_clients_are_held_at_once_where_they_keep_a_state() -> None:
     chunks = {}
     for name in ("fedavg", "feddyn", "scaffold"):
         setup = set_up(config.parse({**table, "algorithm": {"name": name}}), 1)
-        assert sum(x.numel() for x in setup.params.values()) == 4810
+        assert sum(x.numel() for x in setup.first.params.values()) == 4810
         chunks[name] = chunk_for(setup)
     half = 2**19 // model
     assert chunks["fedavg"] == half // 2

@@ -125,11 +125,11 @@ def test_a_class_that_training_does_not_know(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x_train=np.zeros((21, 2), np.float32), y_train=y)
     given = ("data.name=file", f"data.path={tmp_path / 'b.npz'}", "data.test=0.5", *given[3:])
     found = set_up(config.read(None, given), 1)
-    assert found.dataset.y_train.tolist().count(2) == 1  # its only row is learnt from
+    assert found.dataset.train.y.tolist().count(2) == 1  # its only row is learnt from
     y = np.append(y, 2)
     np.savez(tmp_path / "b.npz", x_train=np.zeros((22, 2), np.float32), y_train=y)
     found = set_up(config.read(None, [*given, "data.limit=2"]), 1)
-    assert 2 not in found.dataset.y_train.tolist()
+    assert 2 not in found.dataset.train.y.tolist()
     assert any("One test row has a class that no training row has ('2')" in notice for notice in found.notices)
 
 

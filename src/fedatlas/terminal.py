@@ -58,7 +58,7 @@ def sentence(setup: Setup) -> str:
     data = escape(d.facts.get("called", d.name))
     return (
         f"{len(held)} clients with {rows} rows of {data} each ({c.partition.name}), {setup.algorithm.name} "
-        f"over {count(c.rounds, 'round')}, model {', '.join(setup.several) or c.model.name}, seed {setup.seed}"
+        f"over {count(c.rounds, 'round')}, model {', '.join(setup.networks) or c.model.name}, seed {setup.seed}"
     )
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import TaskKind
+from fedatlas.data.dataset import Split, TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, is_quantity, read_table
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Request, Split
+from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.pictures import SIDES, Form, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.data.store import members_of, read_npz, sha256

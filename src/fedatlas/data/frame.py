@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Column, TaskKind
-from fedatlas.data.loaded import Split
+from fedatlas.data.dataset import Column, Split, TaskKind
 from fedatlas.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

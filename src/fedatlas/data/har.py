@@ -10,10 +10,11 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fedatlas.data.dataset import Split
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import member
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Request, Split
+from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.store import provenance, read_prepared, write_npz
 
 FILES = ("har_smartphones_561.npz",)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import TaskKind
+from fedatlas.data.dataset import Split, TaskKind
 from fedatlas.data.frame import is_quantity
-from fedatlas.data.loaded import Loaded, Request, Split
+from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.pictures import GREY, eight_bits
 from fedatlas.errors import ConfigError, DataError, first_line
 

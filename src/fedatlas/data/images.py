@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fedatlas.data.dataset import Split
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import (
     decode_pixels,
@@ -19,7 +20,7 @@ from fedatlas.data.formats import (
     parse_cifar,
     read_idx,
 )
-from fedatlas.data.loaded import Loaded, Request, Split
+from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.store import Found, provenance, read_prepared, write_npz
 from fedatlas.errors import DataError
 

@@ -5,44 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedatlas.apportion import largest_remainder, proportional
-from fedatlas.data.dataset import Column, Dataset, TaskKind
+from fedatlas.data.dataset import Column, Dataset, Split, TaskKind
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
 
 OWNERS_LOST = "the test rows name none, which data.test as a share puts among the training rows: keep data.test = 'own'"
 OWN_FRACTION = 0.25  # test share of a source that has no test set of its own (EXPERIMENT.md, data.test)
-
-
-class Split(NamedTuple):
-    """Rows in stored form with their targets and, where there are any, natural owners, survey weights and numbers in the source."""
-
-    x: Tensor
-    y: Tensor
-    client: Tensor | None = None
-    weight: Tensor | None = None
-    row: Tensor | None = None  # int64 (n,): see `numbered`
-
-    def take(self, index: np.ndarray) -> Split:
-        """Rows by index, in the order given."""
-        at = torch.from_numpy(index)
-        return Split(*(None if t is None else t[at] for t in self))  # type: ignore[arg-type]
-
-    def join(self, other: Split) -> Split:
-        """These rows, then the other ones; without owners where only one side has them. DataError for weights of one side."""
-        if (self.weight is None) != (other.weight is None):
-            raise DataError(
-                "data.test as a share puts training and test rows together, and only one of the two has weights: give both "
-                "(weight_train and weight_test), or keep the test rows as they are (data.test = 'own')."
-            )
-        return Split(*(None if a is None or b is None else torch.cat((a, b)) for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -78,13 +54,9 @@ class Request:
 
 def numbered(loaded: Loaded) -> Loaded:
     """Every row told by its place in the source: training and test rows from 0, as the loader hands them over."""
-
-    def count(part: Split) -> Split:
-        return part if part.row is not None else part._replace(row=torch.arange(len(part.y)))
-
     rows = loaded.train_rows or len(loaded.train.y)
-    test = None if loaded.test is None else count(loaded.test)
-    return replace(loaded, train=count(loaded.train), test=test, train_rows=rows)
+    test = None if loaded.test is None else loaded.test.numbered()
+    return replace(loaded, train=loaded.train.numbered(), test=test, train_rows=rows)
 
 
 def draw(
@@ -181,20 +153,15 @@ def to_dataset(name: str, loaded: Loaded) -> Dataset:
             facts["owners_absent"] = absent
     dataset = Dataset(
         name=name,
-        x_train=train.x,
-        y_train=train.y,
-        x_test=test.x,
-        y_test=test.y,
+        splits={
+            "train": train._replace(client=client, row=_unless_all(train.row)),
+            "test": test._replace(client=None, row=_unless_all(test.row)),
+        },
         task=loaded.task,
         class_names=loaded.class_names,
         columns=loaded.columns,
         schema=loaded.schema,
-        client_train=client,
         client_names=names if client is not None else (),
-        weight_train=train.weight,
-        weight_test=test.weight,
-        rows_train=_unless_all(train.row),
-        rows_test=_unless_all(test.row),
         scale=loaded.scale,
         shift=loaded.shift,
         facts={**facts, "train_rows": len(train.y), "test_rows": len(test.y)},
@@ -205,7 +172,7 @@ def to_dataset(name: str, loaded: Loaded) -> Dataset:
 
 def check(dataset: Dataset) -> None:
     """DataError where rows are absent, a value is infinite, or a label lies outside the classes."""
-    for side, x, y in (("training", dataset.x_train, dataset.y_train), ("test", dataset.x_test, dataset.y_test)):
+    for side, (x, y, *_) in (("training", dataset.train), ("test", dataset.test)):
         if len(y) == 0:
             raise DataError(f"data set '{dataset.name}' has no {side} rows.")
         if len(x) != len(y):
@@ -238,18 +205,17 @@ def _refuse_infinite(dataset: Dataset, side: str, x: Tensor) -> None:
     )
 
 
-def remove_public(dataset: Dataset, side: str, index: np.ndarray) -> tuple[Dataset, Tensor, Tensor]:
-    """The data set without the rows ``index`` of its "test" or "train" side, and those rows."""
-    x, y = getattr(dataset, f"x_{side}"), getattr(dataset, f"y_{side}")
-    keep = torch.ones(len(y), dtype=torch.bool)
-    keep[torch.from_numpy(index)] = False
-    if not bool(keep.any()):
-        raise ConfigError(f"[public] takes all {len(y)} {side} rows: ask for fewer.")
-    changed: dict[str, Any] = {f"x_{side}": x[keep], f"y_{side}": y[keep]}
-    for name in ("weight_test",) if side == "test" else ("weight_train", "client_train"):
-        value = getattr(dataset, name)
-        changed[name] = None if value is None else value[keep]
-    held = getattr(dataset, f"rows_{side}")
-    changed[f"rows_{side}"] = (torch.arange(len(y)) if held is None else held)[keep]
-    facts = {**dataset.facts, f"{side}_rows": int(keep.sum()), "public_rows": len(index)}
-    return replace(dataset, **changed, facts=facts), x[~keep], y[~keep]
+def remove_public(dataset: Dataset, side: str, index: np.ndarray) -> Dataset:
+    """The rows ``index`` of the "test" or "train" split moved to the split "public"."""
+    rows = dataset.splits[side]
+    rest = np.setdiff1d(np.arange(len(rows.y)), index)
+    if not len(rest):
+        raise ConfigError(f"[public] takes all {len(rows.y)} {side} rows: ask for fewer.")
+    facts = {**dataset.facts, f"{side}_rows": len(rest), "public_rows": len(index)}
+    moved = {side: rows.numbered().take(rest), "public": public_split(rows, index)}
+    return replace(dataset.with_splits(**moved), facts=facts)
+
+
+def public_split(rows: Split, index: np.ndarray) -> Split:
+    """Some rows made public: nobody owns them, and each counts as much."""
+    return Split(rows.x, rows.y).take(index)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedatlas.data.loaded import Loaded, Split
+from fedatlas.data.dataset import Split
+from fedatlas.data.loaded import Loaded
 from fedatlas.errors import DataError
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")

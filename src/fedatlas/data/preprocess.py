@@ -113,12 +113,6 @@ class Preprocess:
             return x
         return x * _channels(self.input_scale, x.dim()) + _channels(self.input_shift, x.dim())
 
-    def transform(self, x: Tensor, schema: Sequence[Column]) -> Tensor:
-        """Rows in a raw data set's stored form (its codes) -> the stored form after `preprocess`; for public rows."""
-        if self.kind != "table":
-            return x
-        return encode(recode(x, schema, self.rules), self.rules, self.missing == "median")
-
     def of_client(self, client: int) -> Preprocess:
         """What turns rows of this client into inputs: by its own constants where ``scale = "client"`` and it has some."""
         own = self.client_constants[client] if client < len(self.client_constants) else ()
@@ -169,15 +163,14 @@ def preprocess(
     missing: Missing = "error",
     *,
     scale_target: bool = True,
-    also: Mapping[int, np.ndarray] | None = None,
 ) -> tuple[Dataset, Preprocess]:
     """Raw rows -> model inputs by constants that clients settle from summaries; (data set, what was done).
 
     ``scale = "auto"``: tables "federated", all else as its source says. "federated": numbers minus the mean over all
     clients' training rows, divided by their standard deviation, from n, sum x, sum x^2 (pictures: per channel).
-    "client": each client's rows by its own two numbers, those too that it keeps out of training (``also``: client ->
-    indices), from which nothing is settled; the test rows, and training rows that nobody holds, by the mean of the
-    clients' constants. "none": as stored. Categories become a column 0/1 each, from the union over training clients;
+    "client": each client's rows by its own two numbers, those too that it keeps out of training (`Partition.kept`), from
+    which nothing is settled; the rows of other splits, and training rows that nobody holds, by the mean of the clients'
+    constants. "none": as stored. Categories become a column 0/1 each, from the union over training clients;
     they and the indicator columns are never scaled. A target that is a number keeps its unit; its mean and
     deviation over all clients are kept beside it (`Dataset.targets`), 0 and 1 where ``scale = "none"``
     or without ``scale_target``, for a loss that reads the target in its own unit.
@@ -185,16 +178,16 @@ def preprocess(
     ``missing``: "error", "drop" (rows with a hole have left before: `drop_holes`), "median" (the exact median over all
     clients' cells, from counts, and an indicator column where a training row has a hole).
     """
-    if dataset.x_train.dtype == torch.int64:
+    if dataset.train.x.dtype == torch.int64:
         if scale not in {"auto", "none"}:
             raise ConfigError(f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled.")
         return dataset, _untouched(dataset, "tokens", scale, missing)
     refuse_holes(dataset, missing)
     target, traffic = _target_sums(dataset, partition, scale) if scale_target else (None, Traffic())
-    if dataset.x_train.dim() == 2 and dataset.x_train.is_floating_point():
-        dataset, done = _table(dataset, partition, scale, missing, also or {})
+    if dataset.train.x.dim() == 2 and dataset.train.x.is_floating_point():
+        dataset, done = _table(dataset, partition, scale, missing)
     else:
-        dataset, done = _pictures(dataset, partition, scale, missing, also or {})
+        dataset, done = _pictures(dataset, partition, scale, missing)
     mean, sd = (float(target.mean()), float(target.sd())) if target else (0.0, 1.0)
     traffic = traffic.plus(Traffic(done.bytes_up, done.bytes_down))
     done = replace(done, target_mean=mean, target_sd=sd, bytes_up=traffic.up, bytes_down=traffic.down)
@@ -232,12 +225,7 @@ def _rows_of(x: Tensor, partition: Partition) -> list[Tensor]:
 def _target_sums(dataset: Dataset, partition: Partition, scale: str) -> tuple[Sums | None, Traffic]:
     if dataset.task != "numbers" or scale == "none":
         return None, Traffic()
-    return summaries.combine_sums([summaries.sums_of(y[:, None]) for y in _rows_of(dataset.y_train, partition)])
-
-
-def _rows_and(partition: Partition, also: Mapping[int, np.ndarray], client: int) -> Tensor:
-    """Indices of a client's rows, those it keeps out of training behind the others."""
-    return torch.from_numpy(np.concatenate([partition.clients[client], also.get(client, np.empty(0, np.int64))]))
+    return summaries.combine_sums([summaries.sums_of(y[:, None]) for y in _rows_of(dataset.train.y, partition)])
 
 
 def _by_client(partition: Partition, sums: Sequence[Sums]) -> tuple[tuple[tuple[float, float], ...], ...]:
@@ -253,15 +241,14 @@ def _numeric(rules: Sequence[Rule]) -> list[int]:
     return [j for j, rule in enumerate(rules) if not rule.categories]
 
 
-def _table(
-    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, also: Mapping[int, np.ndarray]
-) -> tuple[Dataset, Preprocess]:
+def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing) -> tuple[Dataset, Preprocess]:
     """Settles the rules of a table's columns and applies them."""
     schema = schema_of(dataset)
     resolved = {"auto": "federated" if dataset.schema else "none"}.get(scale, scale)
-    parts = _rows_of(dataset.x_train, partition)
+    parts = _rows_of(dataset.train.x, partition)
     rules, traffic = _categories(schema, parts)
-    x_train, x_test = (recode(x, schema, rules) for x in (dataset.x_train, dataset.x_test))
+    coded = dataset.with_inputs(lambda x: recode(x, schema, rules))
+    x_train = coded.train.x
     if missing == "median":
         rules, more = _medians(rules, _rows_of(x_train, partition))
         traffic = traffic.plus(more)
@@ -277,12 +264,12 @@ def _table(
             constants = _by_client(partition, sums)
         rules = _with_constants(rules, numeric, mean.tolist(), sd.tolist())
     fills = missing == "median"
-    train = encode(x_train, rules, fills)
-    train = train.clone() if train is x_train else train
+    made = coded.with_inputs(lambda x: encode(x, rules, fills))
+    train = made.train.x.clone() if made.train.x is x_train else made.train.x
     for k, own in enumerate(constants):  # only scale = "client" has constants
         if not own:
             continue
-        at = _rows_and(partition, also, k)
+        at = torch.from_numpy(partition.held(k))
         train[at] = encode(x_train[at], _with_constants(rules, numeric, *map(list, zip(*own, strict=True))), fills)
     columns = tuple(name for rule in rules for name in rule.outputs)
     done = Preprocess(
@@ -300,7 +287,8 @@ def _table(
         constants,
         *traffic,
     )
-    return replace(dataset, x_train=train, x_test=encode(x_test, rules, fills), columns=columns, schema=()), done
+    made = made.with_splits(train=made.train._replace(x=train))
+    return replace(made, columns=columns, schema=()), done
 
 
 def _with_constants(
@@ -393,15 +381,13 @@ def _hole(rule: Rule, gone: Tensor) -> DataError:
     )
 
 
-def _pictures(
-    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, also: Mapping[int, np.ndarray]
-) -> tuple[Dataset, Preprocess]:
+def _pictures(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing) -> tuple[Dataset, Preprocess]:
     """Per-channel constants of pictures (or of any rows of more than two dimensions)."""
     if scale in {"auto", "none"}:
         if scale == "none":
             dataset = replace(dataset, scale=(), shift=())
         return dataset, _untouched(dataset, "pictures", "constants" if dataset.scale else "none", missing)
-    sums = [summaries.sums_of_pictures(x) for x in _rows_of(dataset.x_train, partition)]
+    sums = [summaries.sums_of_pictures(x) for x in _rows_of(dataset.train.x, partition)]
     whole, traffic = summaries.combine_sums(sums)
     if scale == "federated":
         mean, sd = whole.mean(), whole.sd()
@@ -409,13 +395,13 @@ def _pictures(
         done = _untouched(dataset, "pictures", scale, missing)
         return dataset, replace(done, bytes_up=traffic.up, bytes_down=traffic.down)
     mean, sd = (torch.stack([getattr(s, what)() for s in sums]).mean(0) for what in ("mean", "sd"))
-    x_train, x_test = (_standardise(x, mean, sd) for x in (dataset.x_train, dataset.x_test))
+    made = dataset.with_inputs(lambda x: _standardise(x, mean, sd))
     constants = _by_client(partition, sums)
     for k, found in enumerate(constants):
         if not found:
             continue
-        at, (own_mean, own_sd) = _rows_and(partition, also, k), torch.tensor(found, dtype=torch.float64).T
-        x_train[at] = _standardise(dataset.x_train[at], own_mean, own_sd)
+        at, (own_mean, own_sd) = torch.from_numpy(partition.held(k)), torch.tensor(found, dtype=torch.float64).T
+        made.train.x[at] = _standardise(dataset.train.x[at], own_mean, own_sd)
     applied = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))  # for new pictures
     done = replace(
         _untouched(applied, "pictures", scale, missing),
@@ -423,7 +409,7 @@ def _pictures(
         bytes_up=traffic.up,
         bytes_down=traffic.down,
     )
-    return replace(dataset, x_train=x_train, x_test=x_test, scale=(), shift=()), done
+    return replace(made, scale=(), shift=()), done
 
 
 def _standardise(x: Tensor, mean: Tensor, sd: Tensor) -> Tensor:

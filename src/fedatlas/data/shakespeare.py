@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import TaskKind
+from fedatlas.data.dataset import Split, TaskKind
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import read_leaf
-from fedatlas.data.loaded import Loaded, Request, Split
+from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.store import provenance, write_atomically
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import Count, Whole

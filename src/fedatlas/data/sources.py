@@ -9,19 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from fedatlas.data.by_name import find_source
 from fedatlas.data.config import DataConfig, PublicConfig
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Dataset, Split
 from fedatlas.data.holes import drop_holes
 from fedatlas.data.loaded import (
     Request,
-    Split,
     check_test_classes,
     draw,
     limit_rows,
     numbered,
+    public_split,
     remove_public,
     split_test,
     to_dataset,
@@ -57,7 +56,7 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
     found = read_dataset(config, seed, Store.default())
     if len(known) > 1:  # a set and the one its public rows are from
         known.clear()
-    if found.x_train.nbytes + found.x_test.nbytes <= SMALL:
+    if found.train.x.nbytes + found.test.x.nbytes <= SMALL:
         known[key] = found
     return found
 
@@ -91,10 +90,8 @@ def _test_words(config: DataConfig) -> str:
     return f"file {config.test}" if config.test_file else "the source's own"
 
 
-def take_public(
-    dataset: Dataset, config: PublicConfig, seed: int, store: Store | None = None
-) -> tuple[Dataset, Tensor, Tensor]:
-    """Public rows by ``[public]``: (the data set without them, their x in stored form, their y).
+def take_public(dataset: Dataset, config: PublicConfig, seed: int, store: Store | None = None) -> Dataset:
+    """The data set with public rows by ``[public]`` as its split "public".
 
     From the test or training rows they are taken out; from another data set they are its training rows, whose shape
     must be the same. Comes before the partition.
@@ -102,14 +99,12 @@ def take_public(
     side = config.source if config.source in {"test", "train"} else ""
     if not side:
         other = load_dataset(DataConfig(name=config.source), seed, store)
-        if (other.shape, other.x_train.dtype) != (dataset.shape, dataset.x_train.dtype) or other.schema:
+        if (other.shape, other.train.x.dtype) != (dataset.shape, dataset.train.x.dtype) or other.schema:
             raise ConfigError(
                 f"public.from = '{config.source}': its rows have the shape {other.shape}, those of '{dataset.name}' {dataset.shape}."
             )
-        index = _public_rows(Split(other.x_train, other.y_train), other, config, seed)
-        return dataset, other.x_train[index], other.y_train[index]
-    rows = Split(dataset.x_test, dataset.y_test) if side == "test" else Split(dataset.x_train, dataset.y_train)
-    return remove_public(dataset, side, _public_rows(rows, dataset, config, seed))
+        return dataset.with_splits(public=public_split(other.train, _public_rows(other.train, other, config, seed)))
+    return remove_public(dataset, side, _public_rows(dataset.splits[side], dataset, config, seed))
 
 
 def _public_rows(rows: Split, dataset: Dataset, config: PublicConfig, seed: int) -> np.ndarray:

@@ -18,9 +18,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from fedatlas.data.dataset import Split
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import member, parse_example
-from fedatlas.data.loaded import Loaded, Request, Split
+from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.store import provenance, write_atomically
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import Whole

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedatlas.data.loaded import Loaded, Request, Split
+from fedatlas.data.dataset import Split
+from fedatlas.data.loaded import Loaded, Request
 from fedatlas.registry import Rate, Whole
 from fedatlas.rng import numpy_stream
 

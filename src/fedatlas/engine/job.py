@@ -102,29 +102,34 @@ class Role(NamedTuple):
     client_init: Callable[[Tree, Facts], State] | None = None  # its state at its first use; None: the algorithm's
 
 
-class Architecture(NamedTuple):
-    """One of the networks of a federation whose clients' models differ."""
+class Built(NamedTuple):
+    """A network as it begins, and what is known of it."""
 
     network: Network
-    masks: Masks | None = None
+    params: Tree
+    buffers: Tree
+    masks: Masks | None = None  # of its dropout
     flops: int = 0  # of a forward pass of one row
+
+    @classmethod
+    def of(cls, network: Network, masks: Masks | None = None, flops: int = 0) -> Built:
+        """The network as it is."""
+        return cls(network, *network.initial(), masks, flops)
 
 
 class Bench(NamedTuple):
     """All that stays the same during a run and that every executor needs."""
 
     algorithm: Algorithm
-    network: Network
+    networks: Mapping[str, Built]  # by architecture; usually one, called "", that all share
     rows: RowSource
     local: LocalOptions
     classes: int
-    masks: Masks | None = None
     fill: tuple[float, ...] = ()
     raw_bytes: int = 0  # of all rows, where the algorithm sends them
     transform: Transform | None = None  # between a client's update and the server
     chain: tuple[Layer, ...] = ()  # the network's layers of units, where the algorithm needs them
-    architectures: Mapping[str, Architecture] = {}  # by name, where there are several; ``network`` is the first then
-    owners: tuple[str, ...] = ()  # by client: whose model has which architecture
+    owners: tuple[str, ...] = ()  # by client: whose model has which architecture; () = all have the one
     public: int = 0  # public rows
     roles: Mapping[str, Role] = {}  # by name
     cast: Mapping[int, str] = {}  # party -> the name of its role, where it has one
@@ -135,8 +140,17 @@ class Bench(NamedTuple):
         """The same with its networks on a device, for an executor that works there."""
         if device == self.device:
             return self
-        kinds = {name: one._replace(network=one.network.on(device)) for name, one in self.architectures.items()}
-        return self._replace(network=self.network.on(device), architectures=kinds, device=device)
+        kinds = {name: one._replace(network=one.network.on(device)) for name, one in self.networks.items()}
+        return self._replace(networks=kinds, device=device)
+
+    def built(self, architecture: str = "") -> Built:
+        """The network of an architecture, with what belongs to it; "" is the one that all share, or the first of several."""
+        return self.networks[architecture] if architecture else next(iter(self.networks.values()))
+
+    @property
+    def network(self) -> Network:
+        """The one network, or the first; a job's own in the bench that it finds (`of`)."""
+        return self.built().network
 
     def architecture(self, party: int) -> str:
         """The name of a party's architecture; "" where there is one for all."""
@@ -144,8 +158,7 @@ class Bench(NamedTuple):
 
     def network_of(self, party: int) -> Network:
         """The network of a party."""
-        name = self.architecture(party)
-        return self.architectures[name].network if name else self.network
+        return self.built(self.architecture(party)).network
 
     def of(self, job: Job) -> Bench:
         """The bench as a job finds it: the network of its architecture, the optimiser of its task."""
@@ -156,8 +169,7 @@ class Bench(NamedTuple):
             bench = bench._replace(algorithm=algorithm, rows=own.rows(self.rows), role=job.role)
         task = bench.algorithm.tasks[job.what]
         if job.architecture:
-            kind = self.architectures[job.architecture]
-            bench = bench._replace(network=kind.network, masks=kind.masks)
+            bench = bench._replace(networks={job.architecture: self.networks[job.architecture]})
         if isinstance(task, Task) and task.options.optimizer is not None:
             bench = bench._replace(local=self.local._replace(optimizer=Optimizer(task.options.optimizer), clip=0.0))
         return bench
@@ -282,7 +294,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     local, budget = bench.local, budget_of(job, options)
     size = batch_size_of(options, local.batch_size, rows.n, bench.network.least)
     augment = "none" if options.targets else local.augment  # the targets are those of the rows as they are
-    draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.masks, bench.fill)
+    draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.built().masks, bench.fill)
     draw = draw._replace(first_epoch=budget.first_epoch, least=bench.network.least)
     if task.survey is not None:
         trained = partial(batches, rows, budget, draw)

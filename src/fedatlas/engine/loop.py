@@ -6,13 +6,17 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from fedatlas.algorithm import Work
+from torch import Tensor
+
+from fedatlas.algorithm import Batch, Work
 from fedatlas.engine import optim
 from fedatlas.engine.device import placing
+from fedatlas.engine.gradient import gradient, with_grad
 from fedatlas.engine.job import Bench, Job, Result, answered, finish, job_batches, prepare, question_of, training_of
-from fedatlas.engine.model import detached, grad, with_grad
+from fedatlas.engine.model import detached
 from fedatlas.engine.patience import watching
 from fedatlas.errors import DivergedError
+from fedatlas.tree import Tree
 
 
 def run_job(bench: Bench, job: Job) -> Result:
@@ -25,13 +29,15 @@ def run_job(bench: Bench, job: Job) -> Result:
     params, buffers = ready.params, ready.buffers
     memory = optim.start(bench.local.optimizer, params)
     bench.network.module.train()
+
+    def objective(weights: Tree, batch: Batch) -> Tensor:
+        return task.objective(bench.network, weights, batch, ready.message, ready.state, ready.facts)
+
     steps, examples, loss_sum = 0, 0, 0.0
     for batch in job_batches(ready):
         batch = batch._replace(extra={**buffers, **batch.extra})
-        leaves = with_grad(params)
         with placing(bench.device):
-            loss = task.objective(bench.network, leaves, batch, ready.message, ready.state, ready.facts)
-            grads = grad(loss, leaves)
+            loss, grads = gradient(objective, with_grad(params), batch)
             if ready.weight_decay:
                 grads = grads + ready.weight_decay * params
             if task.direction is not None:

@@ -201,15 +201,3 @@ class Partly(nn.Module):
 def detached(tree: Mapping[str, Tensor]) -> Tree:
     """The same tensors, known to no autograd graph."""
     return Tree({name: x.detach() for name, x in tree.items()})
-
-
-def with_grad(tree: Mapping[str, Tensor]) -> Tree:
-    """Leaves that collect gradients, sharing memory with ``tree``."""
-    return Tree({name: x.detach().requires_grad_() for name, x in tree.items()})
-
-
-def grad(loss: Tensor, leaves: Tree) -> Tree:
-    """d loss / d leaf for every leaf; zeros where a leaf plays no part."""
-    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    pairs = zip(leaves.items(), grads, strict=True)
-    return Tree({name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs})  # type: ignore[redundant-expr]

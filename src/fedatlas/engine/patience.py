@@ -9,7 +9,7 @@ import torch
 from fedatlas.algorithm import Batch, Patience
 from fedatlas.data.batches import examples_of_pass
 from fedatlas.engine.device import placing
-from fedatlas.engine.job import Bench, ClientData, Job, Prepared
+from fedatlas.engine.job import Bench, ClientData, Job, Prepared, training_of
 from fedatlas.models.dropout import evaluating
 from fedatlas.tree import Tree
 
@@ -63,7 +63,7 @@ class Watch:
 
     def loss(self, params: Tree, buffers: Tree) -> float:
         """The task's objective on the held-out rows, in evaluation mode."""
-        objective, ready = self.bench.algorithm.tasks[self.job.what].objective, self.ready
+        objective, ready = training_of(self.bench, self.job).objective, self.ready
         assert ready.held is not None
         data = ClientData(ready.held, self.bench.classes, buffers, list, self.bench.network.ordered)
         pieces: list[Batch] = list(data.pieces())
@@ -77,7 +77,7 @@ class Watch:
 
 def watching(bench: Bench, job: Job, ready: Prepared) -> Watch | None:
     """What stops a job early; None where nothing does."""
-    patience = bench.algorithm.tasks[job.what].options.patience
+    patience = training_of(bench, job).options.patience
     return None if patience is None or not ready.rows.n or not ready.params else Watch(patience, bench, job, ready)
 
 

@@ -13,8 +13,8 @@ from torch.fx import GraphModule
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
+from fedatlas.engine.gradient import gradient, with_grad
 from fedatlas.engine.graph import Flat, writes
-from fedatlas.engine.model import grad, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
 from fedatlas.engine.recorder import record
@@ -92,12 +92,14 @@ def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
 
     Where a pass of its own follows (`optim.adam_pass`), the gradients take the new values' place.
     """
-    with torch.enable_grad(), convolutions_in(spec.precision):
-        weights = with_grad(at.params)
+
+    def objective(weights: Tree, batch: Batch) -> Tensor:
+        return spec.loss(weights, at.buffers, batch, at.inputs)
+
+    with convolutions_in(spec.precision):
         convolves = any(x.dim() == 4 for x in at.params.values())
         batch = at.batch._replace(x=channels_last(at.batch.x)) if convolves else at.batch
-        loss = spec.loss(weights, at.buffers, batch, at.inputs)
-        grads = grad(loss, weights)
+        loss, grads = gradient(objective, with_grad(at.params), batch)
     with torch.no_grad():
         if "weight_decay" in at.inputs:
             grads = grads + at.inputs["weight_decay"] * at.params

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
 from fedatlas.engine.device import CPU, placing
-from fedatlas.engine.model import grad, with_grad
+from fedatlas.engine.gradient import gradient, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
 from fedatlas.engine.step import Inputs, StepSpec, fresh_memory, local_copy
@@ -49,12 +49,14 @@ class TunedStep:
         update = _update(spec, params, memory, inputs)
         spec.module.train()
 
+        def objective(weights: Tree, batch: Batch) -> Tensor:
+            return spec.loss(weights, state, batch, inputs)
+
         def step(x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
             extra = dict(zip(self.masks, more[self.weighted :], strict=False))  # behind them: values for programs
             batch = Batch(x, y, more[0] if self.weighted else None, extra)
-            with torch.enable_grad(), convolutions_in(spec.precision), placing(device):
-                loss = spec.loss(weights, state, batch, inputs)
-                grads = grad(loss, weights)
+            with convolutions_in(spec.precision), placing(device):
+                loss, grads = gradient(objective, weights, batch)
             with torch.no_grad(), placing(device):
                 update(grads)
             return loss.detach()

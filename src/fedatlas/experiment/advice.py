@@ -105,7 +105,7 @@ def data_notices(config: ExperimentConfig, dataset: Dataset) -> list[str]:
         said.append(f"{who} {listed(absent)} {what}: all rows there are test rows, or left out.")
     if dataset.task != "classes":
         return said
-    strange, n = strange_classes(dataset.class_names, dataset.y_train, dataset.y_test)
+    strange, n = strange_classes(dataset.class_names, dataset.train.y, dataset.test.y)
     rows = f"{n} test rows have" if n > 1 else "One test row has"
     return [*said, f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else said
 

@@ -20,7 +20,7 @@ class Drift(Observer):
 
     def __init__(self, setup: Setup) -> None:
         dataset = setup.dataset
-        labels, clients = dataset.y_train.numpy(), setup.partition.clients
+        labels, clients = dataset.train.y.numpy(), setup.partition.clients
         self.shares = {
             k: np.bincount(labels[rows], minlength=dataset.classes) / len(rows)
             for k, rows in enumerate(clients)

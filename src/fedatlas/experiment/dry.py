@@ -43,7 +43,7 @@ def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.M
     if out is not None and out.suffix != ".svg":
         raise ConfigError(f"--out {out}: the picture is an SVG; name a file that ends with .svg.")
     held = share_out(config, (config.seeds or (config.seed,))[0], module)
-    labels, names = held.dataset.y_train.numpy(), held.dataset.class_names
+    labels, names = held.dataset.train.y.numpy(), held.dataset.class_names
     if out is not None:
         write_text(out, draw(held.partition, labels, names))
     return Shown(partition_facts(held), draw_text(held.partition, labels, names), held.partition.clients)
@@ -89,7 +89,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     return {
         "seeds": seeds,
         "partition": partition_facts(setup),
-        "held": draw_text(setup.partition, setup.dataset.y_train.numpy(), setup.dataset.class_names),
+        "held": draw_text(setup.partition, setup.dataset.train.y.numpy(), setup.dataset.class_names),
         "cohort": len(drawn[0].selected),
         "returning": returning,
         "sends": algorithm.sends,
@@ -116,7 +116,7 @@ def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, work
     config, rows = setup.config, list(setup.sizes.values())
     common = judged_rows(setup).n
     tested = [len(setup.held_out.get(k, ())) or common for k in setup.sizes]
-    if not examples or not wants_baselines(config, rows, sum(tested), setup.flops, asked):
+    if not examples or not wants_baselines(config, rows, sum(tested), setup.first.flops, asked):
         return 0.0
     trained = config.rounds * seconds * (workers + examples_alone(config, rows) / examples)
     each = judging.one / max(common, 1)  # a row; every client's model is judged twice, after its rounds and at the end
@@ -142,7 +142,8 @@ def between_clients(setup: Setup, m: int) -> int:
     """About how many bytes m of the clients send each other in a round: the models of the messages whose ends both take part."""
     K = len(setup.sizes)
     share = m * (m - 1) / max(K * (K - 1), 1)
-    parts = {"model": setup.params, **({"buffers": setup.buffers} if setup.buffers else {})}
+    first = setup.first
+    parts = {"model": first.params, **({"buffers": first.buffers} if first.buffers else {})}
     messages = float(setup.algorithm_facts.get("messages", 0))
     return round(messages * share * codec.size(parts))
 

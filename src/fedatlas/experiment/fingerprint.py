@@ -19,10 +19,10 @@ def fingerprint(setup: Setup) -> str:
     Labels, shapes and the partition count in full; of inputs beyond `WHOLE` bytes a fixed sample, so that it stays cheap.
     """
     d, found = setup.dataset, hashlib.blake2b(digest_size=16)
-    for x in (d.x_train, d.x_test):
+    for x in (d.train.x, d.test.x):
         feed(found, sampled(x))
         found.update(str(tuple(x.shape)).encode())
-    for y in (d.y_train, d.y_test, d.weight_train, d.weight_test):
+    for y in (d.train.y, d.test.y, d.train.weight, d.test.weight):
         if y is not None:
             feed(found, y)
     public = getattr(setup.bench.rows, "public", None)
@@ -41,7 +41,7 @@ def judged_on(setup: Setup) -> str:
             (d.name, d.facts.get("called"), d.facts.get("files"), d.facts.get("label"), setup.config.evaluation.on)
         ).encode()
     )
-    for x in (d.y_test, d.weight_test, d.rows_test):
+    for x in (d.test.y, d.test.weight, d.test.row):
         if x is not None:
             feed(found, x)
     for rows in setup.validation.values():

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fedatlas.data.batches import Masks
 from fedatlas.data.dataset import Dataset
+from fedatlas.engine.job import Built
 from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.models import Loss, ModelConfig, draw_masks, dropout_shapes, flops, make_loss, make_model
 from fedatlas.models.config import dealt, names
 from fedatlas.models.dropout import evaluating
-from fedatlas.tree import Tree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
-
-
-class Built(NamedTuple):
-    """A network as it begins, and what is known of it."""
-
-    network: Network
-    params: Tree
-    buffers: Tree
-    masks: Masks | None
-    flops: int  # of a forward pass of one row
 
 
 def checked_loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
     """The loss that ``[model]`` names; ConfigError where these targets do not suit it."""
     loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
-    loss.check(dataset.targets(dataset.y_train))
+    loss.check(dataset.targets(dataset.train.y))
     if dataset.task == "numbers":
-        loss.check(dataset.targets(dataset.y_test), "test label")
+        loss.check(dataset.targets(dataset.test.y), "test label")
     return loss
 
 
@@ -51,22 +39,21 @@ def build(
     """The initial network: the user's own, ``model``, or that of ``[model]``."""
     loss, dtype = checked_loss(config, dataset), DTYPES[config.engine.precision]
     wanted = module if module is not None else model or config.model
-    tokens = dataset.x_train.dtype == torch.int64
+    tokens = dataset.train.x.dtype == torch.int64
     made = make_model(wanted, dataset.shape, loss.width(), seed, dtype, tokens)
-    sample = dataset.inputs(dataset.x_train[:2], dtype)
+    sample = dataset.inputs(dataset.train.x[:2], dtype)
     name = type(wanted).__name__ if isinstance(wanted, nn.Module) else wanted.name
     check_answers(name, made, dataset, sample)
     shapes = dropout_shapes(made, sample)
     masks = partial(draw_masks, made, shapes, dtype=dtype) if shapes else None
-    network = Network(made, loss.mean)
-    return Built(network, *network.initial(), masks, flops(made, sample))
+    return Built.of(Network(made, loss.mean), masks, flops(made, sample))
 
 
 def check_answers(name: str, module: nn.Module, dataset: Dataset, sample: Tensor) -> None:
     """ConfigError where the model answers at every step and the data ask once, or the reverse, or a token is none of its own."""
     with evaluating(module), torch.no_grad():
         if sample.dtype == torch.int64:
-            largest = int(max(dataset.x_train.max(), dataset.x_test.max()))
+            largest = int(max(split.x.max() for split in dataset.splits.values()))
             try:
                 module(torch.full_like(sample, largest))
             except IndexError:
@@ -84,11 +71,11 @@ def check_answers(name: str, module: nn.Module, dataset: Dataset, sample: Tensor
 
 
 def make_networks(
-    config: ExperimentConfig, dataset: Dataset, seed: int, clients: int
+    config: ExperimentConfig, dataset: Dataset, seed: int, clients: int, module: nn.Module | None = None
 ) -> tuple[dict[str, Built], tuple[str, ...]]:
-    """``[[models]]``: the networks by architecture, and whose is which; nothing where there are none."""
+    """The networks by architecture, and whose is which: those of ``[[models]]``, else one called "" that all share."""
     if not config.models:
-        return {}, ()
+        return {"": build(config, dataset, seed, module)}, ()
     called = names(config.models)
     built = [build(config, dataset, seed, None, each.under(config.model)) for each in config.models]
     places = dealt([each.share for each in config.models], clients, seed)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedatlas.algorithm import Algorithm, Message, State
-from fedatlas.engine.job import parted
+from fedatlas.engine.job import Built, parted
 from fedatlas.experiment.evaluate import Trained
-from fedatlas.experiment.networks import Built
 from fedatlas.tree import Tree
 
 
-def models_of(algorithm: Algorithm, server: State, several: Mapping[str, Built]) -> dict[str, Trained]:
+def models_of(algorithm: Algorithm, server: State, networks: Mapping[str, Built]) -> dict[str, Trained]:
     """name -> what is evaluated and saved, each with the server's buffers where it brings none of its own."""
     found = algorithm.models(server)
-    if several:
-        return {name: Trained(*parted(tree, several[name].buffers), name) for name, tree in found.items()}
+    if "" not in networks:  # each model is that of an architecture
+        return {name: Trained(*parted(tree, networks[name].buffers), name) for name, tree in found.items()}
     return {name: Trained(*parted(tree, server.get("buffers", Tree()))) for name, tree in found.items()}
 
 
@@ -24,15 +23,15 @@ def used_by(
     algorithm: Algorithm,
     server: State,
     state_of: Callable[[Message], State],
-    several: Mapping[str, Built],
+    networks: Mapping[str, Built],
     architecture: str,
 ) -> Trained:
     """Its personal model where the algorithm has such, else the global one or that of its ``architecture``."""
     if algorithm.personal is None:
-        return models_of(algorithm, server, several)[architecture or "global"]
+        return models_of(algorithm, server, networks)[architecture or "global"]
     shared = {"buffers": server["buffers"]} if server.get("buffers") else {}
     message = {**shared, **algorithm.broadcast(server, client)}
     state = state_of(message)
-    kept = several[architecture].buffers if architecture else Tree(state.get("buffers", {}))
+    kept = networks[architecture].buffers if architecture else Tree(state.get("buffers", {}))
     buffers: Tree = message.get("buffers", kept)
     return Trained(*parted(algorithm.personal(message, state), buffers), architecture)

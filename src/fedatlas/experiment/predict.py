@@ -16,12 +16,13 @@ from fedatlas.data.files import read_inputs
 from fedatlas.data.frame import read_table
 from fedatlas.data.pictures import pictures_in
 from fedatlas.data.preprocess import Preprocess
+from fedatlas.engine.job import Built
 from fedatlas.engine.model import Network, with_tied
 from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.experiment.beginning import own_module
 from fedatlas.experiment.checkpoint import Checkpoints
 from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.experiment.networks import DTYPES, Built
+from fedatlas.experiment.networks import DTYPES
 from fedatlas.experiment.personal import used_by
 from fedatlas.experiment.record import RunFolder, file_of
 from fedatlas.experiment.resolution import make_algorithm, with_batch_norm
@@ -114,8 +115,8 @@ class FinishedRun(NamedTuple):
             raise ConfigError(f"client {client}: the run has the clients 0 to {self.summary['clients'] - 1}.")
         architecture = self.architecture(client)
         made = self.network(architecture)
-        several = {name: as_built(self.network(name)) for name in names(self.config.models)}
-        algorithm = with_batch_norm(make_algorithm(self.config), self.config.model.bn, len(several))
+        networks = {name: as_built(self.network(name)) for name in names(self.config.models) or [""]}
+        algorithm = with_batch_norm(make_algorithm(self.config), self.config.model.bn, bool(self.config.models))
         states = PartyState()
         restored = Checkpoints(self.path / "checkpoint", self.config.hash()).load(states)
         K, classes = int(self.summary["clients"]), len(self.preprocess.class_names)
@@ -128,7 +129,7 @@ class FinishedRun(NamedTuple):
             return algorithm.client_init(first, Facts(0.0, 0.0, K, classes, float(restored.run.round), 0.0))
 
         try:
-            found = used_by(client, algorithm, restored.run.server, state_of, several, architecture)
+            found = used_by(client, algorithm, restored.run.server, state_of, networks, architecture)
         finally:
             states.close()
         return filled(made, {**found.params, **found.buffers})
@@ -199,7 +200,7 @@ def filled(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
 def as_built(module: nn.Module) -> Built:
     """A network in the form that runs know, as far as a finished one needs it."""
     network = Network(module, lambda outputs, y, weight: outputs.sum())  # nothing is trained any more
-    return Built(network, *network.initial(), None, 0)
+    return Built.of(network)
 
 
 def columns_of(rows: Any, names: Sequence[str]) -> dict[str, Any]:

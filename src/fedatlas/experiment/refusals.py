@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
@@ -37,7 +37,7 @@ def check(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | No
     check_rate(config, algorithm)
     check_form(config.model.loss)
     check_builder(config, module)
-    with_batch_norm(algorithm, config.model.bn, len(config.models))
+    with_batch_norm(algorithm, config.model.bn, bool(config.models))
     check_augment(config)
     check_split(config.partition.name, config.partition.parameters(), config.partition.clients)
     check_cohort(config)
@@ -83,10 +83,11 @@ def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
         raise ConfigError(f"algorithm '{algorithm.name}' works with classes, '{dataset.name}' has none.")
 
 
-def check_public(algorithm: Algorithm, public: PublicConfig, y: Tensor, dataset: Dataset) -> None:
+def check_public(algorithm: Algorithm, public: PublicConfig, dataset: Dataset) -> None:
     """ConfigError where an algorithm asks for public rows and a class has none among them, or a label is no class."""
     if algorithm.public is None or not algorithm.public_labels or dataset.task != "classes":
         return
+    y = dataset.splits["public"].y
     if int(y.max()) >= dataset.classes:
         raise ConfigError(
             f"public.from = '{public.source}' has classes that '{dataset.name}' has not: take other rows."

@@ -92,13 +92,13 @@ def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Expe
     ]
 
 
-def with_batch_norm(algorithm: Algorithm, bn: str, architectures: int = 0) -> Algorithm:
+def with_batch_norm(algorithm: Algorithm, bn: str, mixed: bool = False) -> Algorithm:
     """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
     if bn == "average" or (bn == "local" and has_own_norms(algorithm)):
         return algorithm
     if why := algorithm.refuses.get(f"model.bn.{bn}"):
         raise ConfigError(f"model.bn = '{bn}': not with '{algorithm.name}': {why}; use 'average'.")
-    several = algorithm.clusters is not None or algorithm.needs == "neighbours" or architectures
+    several = algorithm.clusters is not None or algorithm.needs == "neighbours" or mixed
     if several:
         raise ConfigError(
             f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."

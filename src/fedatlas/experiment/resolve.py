@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from fedatlas.deploy import codec
 from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.device import free_memory
@@ -64,21 +62,16 @@ def step_for(setup: Setup, workers: int) -> str:
         return "program"
     local = setup.config.local
     rows = local.batch_size or max(setup.partition.sizes)
-    every = [one.params for one in setup.several.values()] or [setup.params]
+    every = [one.params for one in setup.networks.values()]
     dense = all(x.dim() <= 2 for params in every for x in params.values()) and not has_buffers(setup)
-    dense = dense and not any(map(is_recurrent, networks(setup)))
+    dense = dense and not any(is_recurrent(one.network.module) for one in setup.networks.values())
     small = setup.config.engine.device == "cuda" or all(worth_stacking(params, rows) for params in every)
     return "stacked" if dense and local.optimizer == "sgd" and small else "program"
 
 
-def networks(setup: Setup) -> list[nn.Module]:
-    """The network, or each of several."""
-    return [one.network.module for one in setup.several.values()] or [setup.network.module]
-
-
 def has_buffers(setup: Setup) -> bool:
     """Whether any network has buffers."""
-    return bool(setup.buffers) or any(one.buffers for one in setup.several.values())
+    return any(one.buffers for one in setup.networks.values())
 
 
 def workers_for(setup: Setup) -> tuple[int, str]:
@@ -90,7 +83,7 @@ def workers_for(setup: Setup) -> tuple[int, str]:
     if engine.workers:
         most = max(len(setup.sizes), 1)
         return min(engine.workers, most), "as asked" if engine.workers <= most else "no more than there are clients"
-    cost = 3.0 * max([setup.flops, *(one.flops for one in setup.several.values())]) * drawn.examples
+    cost = 3.0 * max(one.flops for one in setup.networks.values()) * drawn.examples
     if cost < ALONE:
         return 1, f"a round of {cost:.1e} operations is too short to share"
     many = min(machine.cores(), max(drawn.m, 1))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from fedatlas.algorithm import SERVER, RoundGenerator, State, Work
+from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor, restore, steps_of
 from fedatlas.errors import CheckpointError, DivergedError
@@ -202,11 +202,11 @@ class Simulation:
     def _flops(self, view: View) -> int:
         """Operations of a round, each party's passes times its network's; where shapes change, of the model it began with."""
         setup = self.setup
-        if not any(task.reshapes for task in setup.algorithm.tasks.values()):
+        if not any(isinstance(task, Task) and task.reshapes for task in setup.algorithm.tasks.values()):
             return int(sum(passes * setup.built(name).flops for name, passes in view.passes_of.items()))
-        params = self.began.server.get("model", setup.params)
-        x = setup.dataset.inputs(setup.dataset.x_train[:2], next(iter(params.values())).dtype)
-        return int(view.passes * flops(setup.network.module, x, params))
+        params = self.began.server.get("model", setup.first.params)
+        x = setup.dataset.inputs(setup.dataset.train.x[:2], next(iter(params.values())).dtype)
+        return int(view.passes * flops(setup.first.network.module, x, params))
 
     def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
         work = self.federation.view.work if drawn else {}
@@ -245,20 +245,20 @@ class Simulation:
 
     def models(self) -> dict[str, Trained]:
         """name -> what is evaluated and saved."""
-        return models_of(self.setup.algorithm, self.server, self.setup.several)
+        return models_of(self.setup.algorithm, self.server, self.setup.networks)
 
     def client_model(self, client: int) -> Trained:
         """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
         own, facts = self.setup.bench.architecture(client), self.federation.facts(client, self.number, 0.0)
         state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
-        return used_by(client, self.setup.algorithm, self.server, state_of, self.setup.several, own)
+        return used_by(client, self.setup.algorithm, self.server, state_of, self.setup.networks, own)
 
     def quality(self) -> Row:
         """The quality fields of a row."""
         every = list(self.models().items())
         personal = self.setup.personal
         row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(every[0][1])
-        others = every if self.setup.several else every[1:]
+        others = every if self.setup.mixed else every[1:]
         if others:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
@@ -404,7 +404,7 @@ def write_end(
     if plugins.LOADED:
         summary["plugins"] = list(plugins.LOADED)
     if simulation.setup.own_module:
-        summary["module"] = type(simulation.setup.network.module).__name__
+        summary["module"] = type(simulation.setup.first.network.module).__name__
     if diverged:
         summary["diverged"] = diverged
     if early:

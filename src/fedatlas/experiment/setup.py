@@ -16,8 +16,7 @@ from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
-from fedatlas.engine.job import Architecture, Bench, LocalOptions
-from fedatlas.engine.model import Network
+from fedatlas.engine.job import Bench, Built, LocalOptions
 from fedatlas.engine.optim import Optimizer
 from fedatlas.experiment.advice import (
     data_notices,
@@ -27,10 +26,10 @@ from fedatlas.experiment.advice import (
 )
 from fedatlas.experiment.cohort import local_budget
 from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.experiment.networks import DTYPES, Built, build, checked_loss, make_networks, reads_units
+from fedatlas.experiment.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.experiment.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.experiment.resolution import resolve, with_batch_norm
-from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_public
+from fedatlas.experiment.rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.federation.in_process import server_facts
 from fedatlas.federation.server import Cost
 from fedatlas.layers import Layer
@@ -46,28 +45,44 @@ class Setup(NamedTuple):
     config: ExperimentConfig
     seed: int
     dataset: Dataset
-    partition: Partition  # rows that train
-    held_out: Mapping[int, np.ndarray]  # client -> its rows kept for per-client figures
-    validation: Mapping[int, np.ndarray]  # client -> its rows kept for validation
+    partition: Partition
     preprocess: Preprocess
     algorithm: Algorithm
-    network: Network
-    params: Tree
-    buffers: Tree
     loss: Loss
     bench: Bench
-    flops: int  # of a forward pass of one row
     notices: tuple[str, ...]
     own_module: bool = False  # the network is the user's own, not that of ``[model]``
-    several: Mapping[
-        str, Built
-    ] = {}  # by architecture, in the order of ``[[models]]``; the fields above are the first's
     algorithm_facts: Mapping[str, Any] = {}  # `Algorithm.describe` of K clients and the seed
 
     @property
     def sizes(self) -> dict[int, int]:
         """client -> training rows."""
         return dict(enumerate(self.partition.sizes))
+
+    @property
+    def networks(self) -> Mapping[str, Built]:
+        """By architecture, in the order of ``[[models]]``; usually one, called ""."""
+        return self.bench.networks
+
+    @property
+    def first(self) -> Built:
+        """The network that all share, or the first of several."""
+        return self.bench.built()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the clients' models differ in architecture."""
+        return bool(self.bench.owners)
+
+    @property
+    def held_out(self) -> Mapping[int, np.ndarray]:
+        """client -> its rows kept for per-client figures."""
+        return self.partition.kept.get(HELD_OUT, {})
+
+    @property
+    def validation(self) -> Mapping[int, np.ndarray]:
+        """client -> its rows kept for validation."""
+        return self.partition.kept.get(VALIDATION, {})
 
     @property
     def before(self) -> Cost:
@@ -79,17 +94,16 @@ class Setup(NamedTuple):
     @property
     def personal(self) -> bool:
         """Whether clients use models of their own."""
-        return self.algorithm.personal is not None or bool(self.several)
+        return self.algorithm.personal is not None or self.mixed
 
     def built(self, architecture: str) -> Built:
         """The network of an architecture, with what belongs to it; "" is the one that all share."""
-        if architecture:
-            return self.several[architecture]
-        return Built(self.network, self.params, self.buffers, self.bench.masks, self.flops)
+        return self.bench.built(architecture)
 
     def owned(self) -> dict[str, list[int]]:
         """architecture -> the clients whose models have it; {} where all have the same."""
-        return {name: [k for k, own in enumerate(self.bench.owners) if own == name] for name in self.several}
+        owners = self.bench.owners
+        return {name: [k for k, own in enumerate(owners) if own == name] for name in self.networks if owners}
 
     def partition_record(self) -> dict[str, Any]:
         """``partition.json``: who holds which training rows, and what was kept out of training."""
@@ -97,7 +111,7 @@ class Setup(NamedTuple):
             "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
             **{
                 name: rows.tolist()
-                for name, rows in (("rows", self.dataset.rows_train), ("test_rows", self.dataset.rows_test))
+                for name, rows in (("rows", self.dataset.train.row), ("test_rows", self.dataset.test.row))
                 if rows is not None
             },
             "left_out": self.partition.left_out,
@@ -105,7 +119,7 @@ class Setup(NamedTuple):
             "validation": pooled(self.validation).tolist(),
             "feature_skew": [dict(spec) for spec in self.partition.feature_skew],
             "info": dict(self.partition.info),
-            **({"models": dict(enumerate(self.bench.owners))} if self.several else {}),
+            **({"models": dict(enumerate(self.bench.owners))} if self.mixed else {}),
         }
 
 
@@ -116,7 +130,8 @@ def pooled(held: Mapping[int, np.ndarray]) -> np.ndarray:
 
 def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
     """Bytes of all clients' rows in stored form (x, y, weights), a message each, as the codec would write them."""
-    parts = {"x": dataset.x_train, "y": dataset.y_train, "weight": dataset.weight_train}
+    rows = dataset.train
+    parts = {"x": rows.x, "y": rows.y, "weight": rows.weight}
 
     def message(n: int) -> dict[str, Any]:
         shaped = {name: (n, *x.shape[1:]) for name, x in parts.items() if x is not None}
@@ -131,13 +146,10 @@ class Holdings(NamedTuple):
     config: ExperimentConfig
     algorithm: Algorithm
     transform: Transform | None
-    raw: Dataset  # as it was loaded, public rows behind its test rows
+    raw: Dataset  # as it was loaded
     dataset: Dataset  # as models read it
     preprocess: Preprocess
-    public: int
-    partition: Partition  # rows that train
-    held_out: Mapping[int, np.ndarray]
-    validation: Mapping[int, np.ndarray]
+    partition: Partition
     algorithm_facts: Mapping[str, Any]
     notices: tuple[str, ...]
 
@@ -148,13 +160,13 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
     check(config, algorithm, module)
     part = config.partition
     facts = described(algorithm, part.clients, seed) if part.clients else {}
-    dataset, count = load(config, algorithm, seed)
+    dataset = load(config, algorithm, seed)
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     if len(partition.clients) != part.clients:
         facts = described(algorithm, len(partition.clients), seed)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
-    partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
-    prepared, how = prepare(config, dataset, partition, kept_out(judged, held_out))
+    partition = split_clients(partition, seed, validation, config.evaluation.clients)
+    prepared, how = prepare(config, dataset, partition)
     return Holdings(
         config=config,
         algorithm=algorithm,
@@ -162,10 +174,7 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
         raw=dataset,
         dataset=prepared,
         preprocess=how,
-        public=count,
         partition=partition,
-        held_out=held_out,
-        validation=judged,
         algorithm_facts=facts,
         notices=notices,
     )
@@ -180,76 +189,58 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
     shared = share_out(config, seed, module)
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
-    notices, dtype = list(shared.notices), DTYPES[config.engine.precision]
-    dataset, public = without_public(shared.dataset, shared.public, dtype)
+    notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
     check_asked(config, algorithm, dataset, partition)
-    several, owners = make_networks(config, dataset, seed, len(partition.clients))
-    network, params, buffers, masks, cost = first = (
-        next(iter(several.values())) if several else build(config, dataset, seed, module)
-    )
-    chain = chain_of(algorithm, network, dataset.inputs(dataset.x_train[:2], dtype))
-    params, buffers = network.initial() if chain else (params, buffers)
-    for each in several.values() or (first,):
+    networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
+    chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
+    if chain:  # its tensors are others now
+        networks = {name: Built.of(one.network, one.masks, one.flops) for name, one in networks.items()}
+    for each in networks.values():
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
-    algorithm = with_batch_norm(algorithm, config.model.bn, len(several))
+    algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
     notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
-    rows = PartyRows(dataset, partition, seed, dtype, public)
+    rows = PartyRows(dataset, partition, seed, dtype)
     sent = raw_bytes(shared.raw, partition.sizes) if algorithm.sends == "rows" else 0
-    bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
-    kinds = {name: Architecture(one.network, one.masks, one.flops) for name, one in several.items()}
-    bench = bench._replace(raw_bytes=sent, transform=shared.transform, architectures=kinds, owners=owners)
-    bench = bench._replace(public=0 if public is None else public.n, chain=chain)
+    bench = Bench(algorithm, networks, rows, local_options(config), dataset.classes, dataset.shift)
+    bench = bench._replace(raw_bytes=sent, transform=shared.transform, owners=owners)
+    bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
     return Setup(
         config=config,
         seed=seed,
         dataset=dataset,
         partition=partition,
-        held_out=shared.held_out,
-        validation=shared.validation,
         preprocess=shared.preprocess,
         algorithm=algorithm,
-        network=network,
-        params=params,
-        buffers=buffers,
         loss=checked_loss(config, dataset),
         bench=bench,
-        flops=cost,
-        several=several,
         notices=tuple(dict.fromkeys(notices)),
         own_module=module is not None,
         algorithm_facts=shared.algorithm_facts,
     )
 
 
-def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> tuple[Dataset, int]:
-    """The data set, with so many public rows behind its test rows."""
-    dataset, count = load_dataset(config.data, seed), 0
+def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> Dataset:
+    """The data set, with the public rows that the experiment asks for."""
+    dataset = load_dataset(config.data, seed)
     if config.public is not None:
-        dataset, x, y = take_public(dataset, config.public, seed)
-        dataset, count = with_public(dataset, x, y), len(y)
-        check_public(algorithm, config.public, y, dataset)
+        dataset = take_public(dataset, config.public, seed)
+        check_public(algorithm, config.public, dataset)
     check_classes(algorithm, dataset)
-    return dataset, count
+    return dataset
 
 
-def kept_out(*parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """client -> its rows that no training sees."""
-    return {k: np.concatenate([part[k] for part in parts if k in part]) for k in {k for part in parts for k in part}}
-
-
-def prepare(
-    config: ExperimentConfig, dataset: Dataset, partition: Partition, kept: Mapping[int, np.ndarray]
-) -> tuple[Dataset, Preprocess]:
+def prepare(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> tuple[Dataset, Preprocess]:
     """The data set as models read it, and what was done to it."""
     scale, missing = config.data.scale, config.data.missing
-    return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset), also=kept)
+    return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset))
 
 
-def chain_of(algorithm: Algorithm, network: Network, sample: Tensor) -> tuple[Layer, ...]:
+def chain_of(algorithm: Algorithm, networks: Mapping[str, Built], sample: Tensor) -> tuple[Layer, ...]:
     """The network's layers of units where the algorithm works on them; its module then follows whatever widths it is given."""
     if not algorithm.needs_chain:
         return ()
+    network = next(iter(networks.values())).network
     network.module = elastic(network.module)
     return find_chain(network.module, sample)
 
@@ -269,36 +260,34 @@ def judged_rows(setup: Setup) -> Rows:
     if setup.config.evaluation.on == "test":
         return test_rows(setup)
     if setup.partition.feature_skew:  # each client sees its rows through its own instrument
-        return join(source.of(k, rows, "validation") for k, rows in setup.validation.items())
+        return join(source.kept(k, VALIDATION) for k in setup.validation)
     return source.rows(pooled(setup.validation))
 
 
 def test_rows(setup: Setup) -> Rows:
     """The test set, as the model sees it."""
-    d, source = setup.dataset, setup.bench.rows
+    source = setup.bench.rows
     assert isinstance(source, PartyRows)
-    y = d.targets(d.y_test)
-    y = y.to(source.dtype) if y.is_floating_point() else y
-    weight = None if d.weight_test is None else d.weight_test.to(source.dtype)
-    return Rows(d.inputs(d.x_test, source.dtype), y, weight)
+    return source.common("test")
 
 
 def own_rows(setup: Setup, client: int) -> Rows:
     """A client's held-out rows."""
     source = setup.bench.rows
     assert isinstance(source, PartyRows)
-    return source.of(client, setup.held_out[client], "held out")
+    return source.kept(client, HELD_OUT)
 
 
 def first_server(setup: Setup) -> dict[str, Any]:
     """The server's state before round 1, with the model's buffers where it has any."""
     facts = {**server_facts(setup.bench, setup.sizes), "rounds": setup.config.rounds}
-    if setup.several:
-        models = {name: one.params for name, one in setup.several.items()}
+    if setup.mixed:
+        models = {name: one.params for name, one in setup.networks.items()}
         return dict(setup.algorithm.server_init(models, facts))
-    models = {"global": setup.params, **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.inits)}}
+    first = setup.first
+    models = {"global": first.params, **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.inits)}}
     server = dict(setup.algorithm.server_init(models, facts))
-    return {**server, "buffers": setup.buffers} if setup.buffers else server
+    return {**server, "buffers": first.buffers} if first.buffers else server
 
 
 def another_model(setup: Setup, number: int) -> Tree:

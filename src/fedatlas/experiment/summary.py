@@ -24,12 +24,12 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
     evaluated = [row for row in rows if row["loss"] is not None]
     last = evaluated[-1]
     figures = [key for key in FIGURES if key in last]
-    data, networks = setup.dataset, list(setup.several.values()) or [setup.built("")]
+    data, networks = setup.dataset, setup.networks.values()
     return {
         "algorithm": setup.algorithm.name,
         "data": data.name,
         "data_facts": dict(data.facts),
-        "model": ", ".join(setup.several) or setup.config.model.name,
+        "model": ", ".join(setup.networks) or setup.config.model.name,
         "partition": setup.config.partition.name,
         "clients": len(setup.partition.clients),
         "rounds": rows[-1]["round"],
@@ -38,7 +38,7 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         "class_names": list(data.class_names),
         "parameters": max(parameter_count(one.network.module) for one in networks),
         "forward_flops": max(one.flops for one in networks),
-        **({"models": models_facts(setup)} if setup.several else {}),
+        **({"models": models_facts(setup)} if setup.mixed else {}),
         "final": {
             "round": last["round"],
             **{
@@ -71,7 +71,7 @@ def models_facts(setup: Setup) -> dict[str, Any]:
             "parameters": parameter_count(one.network.module),
             "forward_flops": one.flops,
         }
-        for name, one in setup.several.items()
+        for name, one in setup.networks.items()
     }
 
 
@@ -98,7 +98,7 @@ def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def partition_facts(held: Setup | Holdings) -> dict[str, Any]:
     """Who holds what, in figures: sizes, class counts, distance to the whole."""
-    return describe_partition(held.partition, held.dataset.y_train.numpy(), held.dataset.classes)
+    return describe_partition(held.partition, held.dataset.train.y.numpy(), held.dataset.classes)
 
 
 def planted_groups(partition: Partition) -> dict[int, Any]:

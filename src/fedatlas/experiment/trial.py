@@ -101,8 +101,7 @@ class Judging(NamedTuple):
 
 def trial_of_evaluation(setup: Setup, plan: Plan) -> Judging:
     """About how long judging takes, from one model, the initial one, and a few drawings of the rows it is judged on."""
-    name = next(iter(setup.several), "")
-    _, params, buffers, *_ = setup.built(name)
+    name, (_, params, buffers, *_) = next(iter(setup.networks.items()))
     evaluator, one = Evaluator(setup, plan.threads, find_device(plan.device)), 0.0
     for _ in range(2):  # the first pays for what later ones find ready
         started = time.perf_counter()
@@ -116,4 +115,4 @@ def trial_of_evaluation(setup: Setup, plan: Plan) -> Judging:
     few = min(FEW_DRAWS, draws)
     bootstrap(evaluator.resampled(model, evaluator.rows), evaluator.rows.n, setup.seed, "test", draws=few)
     ends = (time.perf_counter() - started - one) * draws / few
-    return Judging(one, max(ends, 0.0), one * times * (len(setup.sizes) if own else max(len(setup.several), 1)))
+    return Judging(one, max(ends, 0.0), one * times * (len(setup.sizes) if own else len(setup.networks)))

@@ -113,9 +113,9 @@ def server_facts(bench: Bench, sizes: Mapping[int, int]) -> dict[str, Any]:
     """What `Algorithm.server_init` is told of the federation and of the model's tensors."""
     known = {"K": len(sizes), "n": sum(sizes.values()), "classes": bench.classes, "roles": bench.network.roles()}
     known |= {"chain": bench.chain, "public": bench.public}
-    if not bench.architectures:
+    if not bench.owners:
         return known
-    buffers = {name: one.network.buffers() for name, one in bench.architectures.items()}
+    buffers = {name: one.network.buffers() for name, one in bench.networks.items()}
     return {**known, "owners": bench.owners, "buffers": buffers}
 
 

@@ -15,7 +15,6 @@ beyond which less than 2^-62 of the ideal mass lies.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -24,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedatlas import secret
 from fedatlas.algorithm import Update
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.privacy.clipping import rebuilt, vector
@@ -50,7 +50,7 @@ def words(noise: Noise, n: int, *key: int | str) -> Words:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError as error:
         raise ConfigError('noise = "os" needs cryptography: pip install "fedatlas[dp]".') from error
-    stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
+    stream = Cipher(algorithms.AES(secret.key()), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")
 
 

@@ -44,8 +44,8 @@ def make_partition(
     ``info`` holds the name and, for ``natural``, the clients' ``names``. ConfigError in one sentence for an unknown
     name or key, a value of the wrong type or range, and for a client that would hold fewer rows than asked for.
     """
-    labels = dataset.y_train.numpy()
-    owners = None if dataset.client_train is None else dataset.client_train.numpy()
+    labels = dataset.train.y.numpy()
+    owners = None if dataset.train.client is None else dataset.train.client.numpy()
     try:
         part = split(name, params, labels, owners, clients, seed, min_size, dataset.facts.get("owners", ""))
     except ConfigError as error:

@@ -1,0 +1,32 @@
+"""The gradient of a local step, formed in one place for the loop, the traced and the tuned step.
+
+Per-example gradients (clipping and noise for each row) enter here: `gradient` is handed the objective and the batch, not a
+finished loss, so that it may ask for the loss of a part of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Batch
+from fedatlas.tree import Tree
+
+Objective = Callable[[Tree, Batch], Tensor]
+"""(params, batch) -> scalar: what a local step makes smaller, its message, state and facts already filled in."""
+
+
+def gradient(objective: Objective, params: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+    """(loss, d loss / d params) of a batch; zeros for a tensor that plays no part. ``params``: from `with_grad`."""
+    with torch.enable_grad():
+        loss = objective(params, batch)
+        grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    pairs = zip(params.items(), grads, strict=True)
+    return loss, Tree({name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs})  # type: ignore[redundant-expr]
+
+
+def with_grad(tree: Mapping[str, Tensor]) -> Tree:
+    """Leaves that collect gradients, sharing memory with ``tree``."""
+    return Tree({name: x.detach().requires_grad_() for name, x in tree.items()})
