@@ -49,7 +49,9 @@ SYNONYMS = {
 """What other software calls a key -> its name here."""
 
 PLUGINS: dict[str, dict[str, Builder]] = {"algorithms": {}, "models": {}, "partitions": {}, "transforms": {}}
-"""What ``--plugin`` brought, by kind: the only table that is filled at run time."""
+"""What ``--plugin`` brought, by kind."""
+OURS: dict[str, Mapping[str, Builder]] = {}
+"""The package's own tables by kind, as far as they are imported: for a component that names another one of its kind."""
 INSTALLED: dict[str, str] = {}
 """Packages whose builders were asked for, with their versions: a result depends on them, too."""
 

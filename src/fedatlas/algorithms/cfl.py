@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Ask, Replies, Round, RoundGenerator, State, Task
+from fedatlas.algorithm import Algorithm, Ask, Card, Replies, Round, RoundGenerator, Sealing, State, Task
 from fedatlas.algorithms import clusters as shared
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import cast_like
@@ -92,7 +92,10 @@ def cfl(
     return Algorithm(
         "cfl",
         rounds=rounds,
-        tasks={"train": Task(), "place": Task(remembered=False)},  # as training, but nothing comes of it
+        tasks={
+            "train": Task(),
+            "place": Task(sealing=Sealing(remembered=False)),
+        },  # as training, but nothing comes of it
         server_init=server_init,
         broadcast=shared.of_client,
         models=shared.models,
@@ -100,8 +103,7 @@ def cfl(
         personal=lambda message, client: shared.whole(message),
         needs="each",
         fixes={"cohort.fraction": 1.0, "cohort.size": None},
-        family="clustering: multitask",
-        leaves="the local model, which the server sees client by client",
+        card=Card("clustering: multitask", leaves="the local model, which the server sees client by client"),
     )
 
 

@@ -36,16 +36,21 @@ from fedatlas.algorithm import (
     Algorithm,
     Ask,
     Batch,
+    Card,
     Coefficients,
     Data,
+    Demands,
     Facts,
     Local,
     Message,
     Model,
+    Passes,
     Patience,
+    Public,
     Replies,
     Round,
     RoundGenerator,
+    Solver,
     State,
     Task,
 )
@@ -56,7 +61,8 @@ from fedatlas.rounds import cast_like, messages, returned, updated
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
-BATCH, RATE, HELD_OUT = 128, 1e-3, 0.1
+BATCH, HELD_OUT = 128, 0.1
+ADAM = Solver("adam", lr=1e-3, batch_size=BATCH)
 
 
 def feddf(
@@ -78,9 +84,9 @@ def feddf(
     ) -> torch.Tensor:
         return fit(model.logits(params, batch), batch.y)
 
-    server_side = Local(passes, steps, data="public", optimizer="adam", lr=RATE, batch_size=BATCH, weight_decay=0.0)
     stops = Patience(max(passes // 10, 1), patience, HELD_OUT)
-    distil = Task(objective=objective, options=server_side._replace(targets="teacher", patience=stops), stateful=False)
+    server_side = Local(passes, steps, weight_decay=0.0, patience=stops, public=Public(targets="teacher"), solver=ADAM)
+    distil = Task(objective=objective, options=server_side, stateful=False)
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         said = notices(facts.get("public", 0), steps, passes) if steps else []
@@ -108,14 +114,9 @@ def feddf(
         weigh=weighting(weights),
         models=architectures.models,
         needs="each",
-        needs_classes=True,
-        mixed=True,
-        public={"from": "test", "per_class": 20},
-        public_labels=False,
-        unused=idle,
-        family="distillation",
+        demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}, public_labels=False),
         refuses=WHOLE_MODELS,
-        leaves="the local model, which the server sees client by client",
+        card=Card("distillation", leaves="the local model, which the server sees client by client", unused=idle),
     )
 
 
@@ -128,9 +129,9 @@ def scores(model: Model, data: Data, message: Message, client: State) -> Mapping
 SCORE = Task(
     survey=scores,
     finish=lambda params, work, message, client, facts: ({"scores": facts.survey["scores"]}, client),
-    options=Local(steps=0, data="public"),
+    options=Local(steps=0, public=Public()),
     stateful=False,
-    survey_passes=1.0,
+    passes=Passes(survey=1.0),
 )
 
 

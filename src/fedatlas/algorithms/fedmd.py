@@ -39,14 +39,19 @@ from fedatlas.algorithm import (
     Ask,
     Batch,
     Budget,
+    Card,
     Data,
+    Demands,
     Facts,
     Local,
     Message,
     Model,
+    Passes,
     Patience,
+    Public,
     Round,
     RoundGenerator,
+    Solver,
     State,
     Task,
     Update,
@@ -86,12 +91,17 @@ def fedmd(
         prepare=partial(set_up, {"start": start_epochs, "private": private_epochs}),
         tasks={
             "train": OWN,
-            "start": OWN._replace(options=PUBLIC._replace(epochs=start_epochs)),
+            "start": OWN._replace(options=LEARN._replace(epochs=start_epochs, public=Public())),
             "private": OWN._replace(options=Local(private_epochs, patience=Patience(WITHOUT_GAIN))),
             "score": Task(
-                survey=scores, finish=hand_in, options=PUBLIC._replace(steps=0, rows=rows), survey_passes=1.0
+                survey=scores,
+                finish=hand_in,
+                options=Local(steps=0, public=Public(rows)),
+                passes=Passes(survey=1.0),
             ),
-            "digest": digesting(distance(digest, temperature), PUBLIC._replace(epochs=digest_epochs, rows=rows)),
+            "digest": digesting(
+                distance(digest, temperature), LEARN._replace(epochs=digest_epochs, public=Public(rows, "consensus"))
+            ),
         },
         server_init=server_init,
         client_init=lambda params, facts: {"model": params},
@@ -99,21 +109,21 @@ def fedmd(
         weigh=weighting("uniform"),
         models=lambda server: {},
         personal=own_model,
-        needs_classes=True,
-        mixed=True,
-        public={"from": "test", "per_class": 20},
-        unused=unused(digest),
-        family="distillation",
-        keeps="its own model",
-        leaves="its model's class scores of public rows, in a mean (summed, not yet masked)",
+        demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}),
         refuses={
             "compression": "what its clients send are class scores of public rows, no change of a model",
             **WHOLE_MODELS,
         },
-        excluded_laws={
-            "fixed_point": "where all models agree, what is left to fit is a rounding error, of which Adam, dividing by the "
-            "gradient's size, makes whole steps"
-        },
+        card=Card(
+            "distillation",
+            keeps="its own model",
+            leaves="its model's class scores of public rows, in a mean (summed, not yet masked)",
+            unused=unused(digest),
+            excluded_laws={
+                "fixed_point": "where all models agree, what is left to fit is a rounding error, of which Adam, dividing by the "
+                "gradient's size, makes whole steps"
+            },
+        ),
     )
 
 
@@ -148,7 +158,7 @@ def hand_in(f: Tree, work: Work, message: Message, client: State, facts: Facts) 
 
 
 OWN = Task(start=lambda message, client, facts: own_model(message, client), finish=keep)
-PUBLIC = Local(data="public", optimizer="adam", lr=RATE, batch_size=BATCH, pass_steps=STEPS, weight_decay=0.0)
+LEARN = Local(weight_decay=0.0, solver=Solver("adam", RATE, BATCH, STEPS))
 
 
 def digesting(fit: Distance, options: Local) -> Task:
@@ -159,7 +169,7 @@ def digesting(fit: Distance, options: Local) -> Task:
     ) -> torch.Tensor:
         return fit(model.logits(params, batch), batch.y)
 
-    return OWN._replace(objective=objective, options=options._replace(targets="consensus"))
+    return OWN._replace(objective=objective, options=options)
 
 
 def set_up(epochs: Mapping[str, int], algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from fedatlas.algorithm import Algorithm, Facts, Local, Message, Mixing, Round, State, Task, Update, Work
+from fedatlas.algorithm import Algorithm, Card, Facts, Local, Message, Mixing, Round, State, Task, Update, Work
 from fedatlas.algorithms import graphs
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import gossip as gossip_rounds
@@ -33,6 +33,12 @@ from fedatlas.tree import Tree
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 Pairs = list[tuple[int, int]]
+CARD = Card(
+    "decentralised",
+    "decentralised, mutual trust",
+    keeps="its own model",
+    leaves="the local model, to neighbours only",
+)
 MEAN_OF = 200  # rounds over which the mean of random mixing matrices is described
 
 
@@ -89,11 +95,7 @@ def gossip(
         broadcast=lambda server, client_id: server["nodes"][str(client_id)],
         personal=lambda message, client: Tree(message["model"]),
         needs="neighbours",
-        family="decentralised",
-        communication="decentralised, mutual trust",
-        keeps="its own model",
-        leaves="the local model, to neighbours only",
-        describe=describe,
+        card=CARD._replace(describe=describe),
     )
 
 

@@ -32,7 +32,9 @@ from torch import Tensor
 from fedatlas.algorithm import (
     Algorithm,
     Ask,
+    Card,
     Data,
+    Demands,
     Facts,
     Local,
     Message,
@@ -147,9 +149,9 @@ def spread(
         rounds=spread_rounds(exclude_above),
         tasks=tasks,
         weigh=weigh,
-        needs_classes=True,
-        family="client weighting",
-        leaves=leaves,
+        demands=Demands(classes=True),
+        refuses={"chain": "it weighs clients by counts and scores of their labels, and a chain asks for none"},
+        card=Card("client weighting", leaves=leaves),
     )
 
 

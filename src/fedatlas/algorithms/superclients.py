@@ -23,6 +23,7 @@ from fedatlas.algorithm import (
     Local,
     Message,
     Model,
+    Passes,
     Round,
     RoundGenerator,
     State,
@@ -117,7 +118,7 @@ CONFIDENCE = Task(
     finish=lambda params, work, message, client, facts: ({"p": facts.survey["p"]}, client),
     options=Local(steps=0),
     stateful=False,
-    survey_passes=1.0,
+    passes=Passes(survey=1.0),
 )
 
 

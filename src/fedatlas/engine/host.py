@@ -101,7 +101,7 @@ class Host:
         """The replies to one ask, its updates reduced as they come."""
         started = time.perf_counter()
         check_ask(ask, self.bench.algorithm)
-        clients = tuple(sorted(ask.to, key=lambda k: ask.seats.get(k, k)))
+        clients = tuple(sorted(ask.to, key=lambda k: ask.route.seats.get(k, k)))
         coefficients = self._coefficients(ask, clients)
         heard = hearers(ask, clients)
         sums = {k: WeightedSum() for k in heard}
@@ -129,7 +129,9 @@ class Host:
         self.cost = self.cost._replace(bytes_peer=self.cost.bytes_peer + sent)
         self._count(ask, clients, up, work, time.perf_counter() - started)
         each |= {k: mixed.total for k, mixed in sums.items()}
-        if self.bench.algorithm.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
+        if (
+            self.bench.algorithm.card.sends != "messages"
+        ):  # a baseline: all rows go up before round 1, or nothing ever does
             self.cost = self.cost._replace(bytes_up=self.bench.raw_bytes if number == 1 else 0, bytes_down=0)
         if sealed(self.bench, ask, number):
             self.cost = self.cost._replace(bytes_down=self.cost.bytes_down + extra_bytes(ask))
@@ -141,7 +143,7 @@ class Host:
         """Puts away the client's state, and beside it the memory of the transform that sealed its update."""
         task = self.bench.algorithm.tasks[what]
         stateful = self.bench.algorithm.client_init is not None and task.stateful
-        kept = result.memory if task.remembered else None
+        kept = result.memory if task.sealing.remembered else None
         if stateful or kept:
             held = self.states.get(result.client) or {}
             memory = {**held.get(MEMORY, {}), **({what: kept} if kept else {})}
@@ -170,12 +172,12 @@ class Host:
             message = ask.messages[k] if memory is None else message_for(ask, k)
             facts = self.facts(k, number, lr)
             budget = ask.budgets.get(k, self.bench.local.budget)
-            if ask.visits.get(k):
+            if ask.route.visits.get(k):
                 n = int(facts.n_k)
                 least = self.bench.network_of(k).least
                 epochs = math.ceil(examples_of(budget, n, self.bench.local.batch_size, least) / max(n, 1))
                 epochs = max(epochs, self.bench.algorithm.tasks[ask.what].options.epochs or 0)
-                budget = budget._replace(first_epoch=ask.visits[k] * epochs)
+                budget = budget._replace(first_epoch=ask.route.visits[k] * epochs)
             stateful = self.bench.algorithm.tasks[ask.what].stateful
             state = self.state_of(k, message, facts) if stateful else {}
             yield Job(k, ask.what, message, state, facts, budget, self.seed, memory, self._architecture(ask, k))
@@ -218,10 +220,10 @@ class Host:
             key = tuple(id(value) for value in ask.messages[k].values())
             if key not in sizes:
                 sizes[key] = codec.size(dict(ask.messages[k]))
-            by = ask.sender.get(k)
+            by = ask.route.sender.get(k)
             told["server" if by is None else "nobody" if by == k else "peer"] += sizes[key]
         c, task = self.cost, self.bench.algorithm.tasks[ask.what]
-        up = 0 if ask.via == "peer" or clients == (SERVER,) else up
+        up = 0 if ask.route.via == "peer" or clients == (SERVER,) else up
         down = 0 if clients == (SERVER,) else told["server"]
         examples = sum(w.examples for w in work.values())
         for k, w in work.items():
@@ -229,7 +231,7 @@ class Host:
             self.last[k] = ask.what if w.steps else self.last.get(k, "")
         passes, passes_of = c.passes, dict(c.passes_of)
         for k, w in work.items():
-            one, name = task.step_passes * w.examples + task.survey_passes * w.n_k, self._architecture(ask, k)
+            one, name = task.passes.step * w.examples + task.passes.survey * w.n_k, self._architecture(ask, k)
             passes, passes_of[name] = passes + one, passes_of.get(name, 0.0) + one
         self.cost = c._replace(
             bytes_up=c.bytes_up + up,

@@ -1,9 +1,9 @@
 """Where a transform acts: an update is sealed after the client's work and opened before the server reduces it.
 
-A part that both ends know the origin of (`Task.base`: the model) is handed over as its change, formed in float64 and
+A part that both ends know the origin of (`Sealing.base`: the model) is handed over as its change, formed in float64 and
 rounded to the run's precision; other parts as they are. A part that comes back as a tree (clipped, or left alone)
 travels as an ordinary part of the update; one that comes back as anything else is opened on the server by ``decode``.
-Statistics of batch norm, and layers that stay with the client (`Task.beside`), pass untouched.
+Statistics of batch norm, and layers that stay with the client (`Sealing.beside`), pass untouched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MEMORY = "$memory"  # beside the algorithm's own state of a client: task -> memory of the transform
 BUFFERS = "buffers"  # never transformed (ALGORITHMS.md C9)
-BESIDE = "beside"  # where a model's tensors of `Task.beside` travel
+BESIDE = "beside"  # where a model's tensors of `Sealing.beside` travel
 
 
 def sealed(bench: Bench, ask: Ask, number: int) -> bool:
@@ -32,19 +32,19 @@ def sealed(bench: Bench, ask: Ask, number: int) -> bool:
 
     A set-up (round 0) is sent whole: what is left out of a model that is sent once would never come.
     """
-    to_server = ask.via == "server" and ask.reduce in {"mean", "each"} and SERVER not in ask.to
+    to_server = ask.route.via == "server" and ask.reduce in {"mean", "each"} and SERVER not in ask.to
     return bench.transform is not None and number > 0 and to_server
 
 
 def message_for(ask: Ask, client: int) -> Message:
-    """What a client whose update will be sealed is told: its message, and the model that the server knows (`Ask.anchors`)."""
-    anchor = {"anchor": ask.anchors[client]} if client in ask.anchors else {}
+    """What a client whose update will be sealed is told: its message, and the model that the server knows (`Route.anchors`)."""
+    anchor = {"anchor": ask.route.anchors[client]} if client in ask.route.anchors else {}
     return {**ask.messages[client], **anchor}
 
 
 def extra_bytes(ask: Ask) -> int:
     """Bytes of the anchors that the server sends along; who hands its own message on has got it before."""
-    told = [k for k in ask.anchors if ask.sender.get(k) != k]
+    told = [k for k in ask.route.anchors if ask.route.sender.get(k) != k]
     return sum(codec.size(message_for(ask, k)) - codec.size(dict(ask.messages[k])) for k in told)
 
 
@@ -56,7 +56,7 @@ def seal(
     base = _base(task, message, update)
     parts = {name: _change(value, base.get(name)) for name, value in update.items()}
     if not memory and transform.memory_init is not None:
-        memory = transform.memory_init({name: x for name, x in parts.items() if name not in task.tracked})
+        memory = transform.memory_init({name: x for name, x in parts.items() if name not in task.sealing.tracked})
     encoded, memory = transform.encode(parts, memory, rng)
     sent = dict(update)
     for name, value in encoded.items():
@@ -73,7 +73,7 @@ def unseal(transform: Transform | None, task: Task, message: Message, sent: Upda
     opened: Update = {name: value for name, value in sent.items() if name not in {BUFFERS, BESIDE}}
     if transform.decode is not None:
         opened = transform.decode(opened)
-    base = task.base(message, opened)
+    base = task.sealing.base(message, opened)
     changes = [name for name in opened if name in base and not isinstance(sent[name], Tree)]
     seen = {**sent, **opened, **{name: _apply(opened[name], base[name]) for name in changes}}
     return _joined(message, seen) if BESIDE in seen else seen
@@ -100,7 +100,7 @@ def finalized(bench: Bench, ask: Ask, value: Update | None, round: Round, seed: 
 
 def _parted(task: Task, message: Message, update: Update) -> tuple[Update, Update]:
     """What a transform acts on, and what passes beside it."""
-    names, model = task.beside(message), update.get("model", {})
+    names, model = task.sealing.beside(message), update.get("model", {})
     acted = {name: value for name, value in update.items() if name != BUFFERS}
     beside = {BUFFERS: update[BUFFERS]} if BUFFERS in update else {}
     if not any(name in model for name in names):
@@ -121,7 +121,7 @@ def _joined(message: Message, seen: Update) -> Update:
 
 def _base(task: Task, message: Message, update: Update) -> Mapping[str, Tree]:
     """What the parts are changes of. ProtocolError for a model of unknown origin: a whole model cannot be thinned out."""
-    base = task.base(message, update)
+    base = task.sealing.base(message, update)
     odd = [name for name, x in base.items() if any(x[i].shape != update[name][i].shape for i in x)]
     if odd or (update.get("model") and "model" not in base):
         raise ProtocolError("a client returned a model that is no change of one it was told: remove [compression].")

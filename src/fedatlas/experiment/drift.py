@@ -42,10 +42,10 @@ class Drift:
         Where clients began with different ones (clusters, nodes of a graph) the distance is that of the starts, and there is no figure.
         """
         model = update.get("model", {})
-        own = ask.sender.get(client, client) == client
+        own = ask.route.sender.get(client, client) == client
         if own and client in self.shares and {name: x.shape for name, x in model.items()} == self.like:
             self.models[client] = Tree(model).flatten().numpy().copy()
-            told = Tree(self.tasks[ask.what].base(ask.messages[client], update).get("model", {}))
+            told = Tree(self.tasks[ask.what].sealing.base(ask.messages[client], update).get("model", {}))
             self.apart |= self.told is not None and not alike(told, self.told)
             self.told = told
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm, Round, Transform
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedbn import has_own_norms, local_norms, recalibrated
+from fedatlas.algorithms.batch_norm import has_own_norms, local_norms, recalibrated
 from fedatlas.data.batches import Rows
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Dataset, Partition
@@ -41,9 +41,9 @@ from fedatlas.experiment.refusals import (
     check_batch_norm,
     check_classes,
     check_engine,
+    check_keys,
     check_model,
     check_public,
-    check_rate,
 )
 from fedatlas.experiment.rows import PartyRows, join, split_clients, with_public, without_public
 from fedatlas.layers import Layer
@@ -76,7 +76,7 @@ class Setup(NamedTuple):
     several: Mapping[
         str, Built
     ] = {}  # by architecture, in the order of ``[[models]]``; the fields above are the first's
-    algorithm_facts: Mapping[str, Any] = {}  # `Algorithm.describe` of K clients and the seed
+    algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -86,7 +86,7 @@ class Setup(NamedTuple):
     @property
     def before(self) -> Cost:
         """What clients and server said of columns and target, for row 0; nothing where all rows go up anyway."""
-        if self.algorithm.sends == "rows":
+        if self.algorithm.card.sends == "rows":
             return Cost()
         return Cost(bytes_up=self.preprocess.bytes_up, bytes_down=self.preprocess.bytes_down)
 
@@ -204,7 +204,7 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
     algorithm = make_algorithm(config)
     check_model(config, algorithm, module)
     config, notices = apply_fixes(config, algorithm)
-    check_rate(config, algorithm)
+    check_keys(config, algorithm)
     transform = make_transform(config, algorithm)
     notices += transform_notices(config, transform)
     config, told = public_default(config, algorithm)
@@ -212,7 +212,7 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
     dataset, count = load(config, algorithm, seed)
     part = config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
-    facts = algorithm.describe(len(partition.clients), seed) if algorithm.describe else {}
+    facts = algorithm.card.describe(len(partition.clients), seed) if algorithm.card.describe else {}
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition, judged, held_out = split_clients(partition, seed, validation, config.evaluation.clients)
     prepared, how = prepare(config, dataset, partition, kept_out(judged, held_out))
@@ -251,7 +251,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     algorithm = with_batch_norm(algorithm, config.model.bn, len(several))
     notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     rows = PartyRows(dataset, partition, seed, dtype, public)
-    sent = raw_bytes(shared.raw, partition.sizes) if algorithm.sends == "rows" else 0
+    sent = raw_bytes(shared.raw, partition.sizes) if algorithm.card.sends == "rows" else 0
     bench = Bench(algorithm, network, rows, local_options(config), dataset.classes, masks, dataset.shift)
     kinds = {name: Architecture(one.network, one.masks, one.flops) for name, one in several.items()}
     bench = bench._replace(raw_bytes=sent, transform=shared.transform, architectures=kinds, owners=owners)
@@ -305,10 +305,10 @@ def prepare(
 
 def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
     """The ``[public]`` table an algorithm works with, where the experiment has none: with a notice."""
-    if config.public is not None or algorithm.public is None:
+    if config.public is not None or algorithm.demands.public is None:
         return config, []
-    public = PublicConfig.model_validate(dict(algorithm.public))
-    words = ", ".join(f"{key} = {value!r}" for key, value in algorithm.public.items())
+    public = PublicConfig.model_validate(dict(algorithm.demands.public))
+    words = ", ".join(f"{key} = {value!r}" for key, value in algorithm.demands.public.items())
     return config.model_copy(update={"public": public}), [
         f"'{algorithm.name}' works with public rows: [public] {words}."
     ]
@@ -316,7 +316,7 @@ def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Expe
 
 def chain_of(algorithm: Algorithm, network: Network, sample: Tensor) -> tuple[Layer, ...]:
     """The network's layers of units where the algorithm works on them; its module then follows whatever widths it is given."""
-    if not algorithm.needs_chain:
+    if not algorithm.demands.layered:
         return ()
     network.module = elastic(network.module)
     return find_chain(network.module, sample)
@@ -383,7 +383,10 @@ def first_server(setup: Setup, host: Host) -> dict[str, Any]:
     if setup.several:
         models = {name: one.params for name, one in setup.several.items()}
         return dict(setup.algorithm.server_init(models, facts))
-    models = {"global": setup.params, **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.inits)}}
+    models = {
+        "global": setup.params,
+        **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.demands.inits)},
+    }
     server = dict(setup.algorithm.server_init(models, facts))
     return {**server, "buffers": setup.buffers} if setup.buffers else server
 
