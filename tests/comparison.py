@@ -76,7 +76,7 @@ def problem_of(fed: Federation, plan: list[tuple[int, ...]], keys: Mapping[str, 
 
     clients = {k: (rows.x, rows.y) for k, rows in fed.held.items()}
     numbers = {key: keys[key] for key in ("epochs", "lr", "weight_decay", "momentum", "decay")}
-    further = tuple(another(fed.params, i).flatten() for i in range(1, fed.bench.algorithm.inits))
+    further = tuple(another(fed.params, i).flatten() for i in range(1, fed.bench.algorithm.demands.inits))
     stream = partial(numpy_stream, SEED)
     there = [(number, k) for number, cohort in enumerate(plan, start=1) for k in cohort]
     work = {(number, k): 1 + (number + k) % keys["epochs"] for number, k in there if keys.get("stragglers")}

@@ -162,7 +162,7 @@ def gathered(watcher: Watcher) -> Page:
     for given, _ in watcher.found("test_the_fault_is_found"):
         m = given["mutation"]
         faults.setdefault((m.algorithm, m.fault), []).append(given["check"].__name__.replace("_", " "))
-    excluded = {(n, law): why for n in names for law, why in ALGORITHMS[n]().excluded_laws.items()}
+    excluded = {(n, law): why for n in names for law, why in ALGORITHMS[n]().card.excluded_laws.items()}
     return Page(laws, cells, oracles, {key: "; ".join(by) for key, by in faults.items()}, excluded)
 
 

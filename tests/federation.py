@@ -167,7 +167,7 @@ class Federation(NamedTuple):
         """The server before round 1, after the algorithm's set-up."""
         algorithm, host = self.bench.algorithm, host or self.host()
         kinds = self.bench.networks if self.bench.owners else {}
-        more = {str(i): another(self.params, i) for i in range(1, algorithm.inits)}
+        more = {str(i): another(self.params, i) for i in range(1, algorithm.demands.inits)}
         models = {name: one.network.initial()[0] for name, one in kinds.items()} or {"global": self.params, **more}
         server = dict(algorithm.server_init(models, server_facts(self.bench, {k: r.n for k, r in self.held.items()})))
         server = {**server, "buffers": self.buffers} if self.buffers and not kinds else server
@@ -219,13 +219,13 @@ def federation(
         return Rows(torch.cat([held[k].x for k in sorted(held)]), torch.cat([held[k].y for k in sorted(held)]))
 
     public = rows((12,), dtype)[0]
-    chain = algorithm.needs_chain
+    chain = algorithm.demands.layered
     modules = {name: module(each, dtype) for name, each in (several or {"": make}).items()}
     modules = {name: elastic(each) if chain else each for name, each in modules.items()}
     kinds = {name: Built.of(Network(each, loss)) for name, each in modules.items()}
     network, params, buffers, *_ = next(iter(kinds.values()))
     options = LocalOptions(**{"batch_size": 4, "budget": Budget(epochs=2), **local})
-    raw = sum(codec.size({"x": r.x, "y": r.y}) for r in held.values()) if algorithm.sends == "rows" else 0
+    raw = sum(codec.size({"x": r.x, "y": r.y}) for r in held.values()) if algorithm.card.sends == "rows" else 0
     bench = Bench(algorithm, kinds, find, options, 3, raw_bytes=raw, public=public.n)
     owners = tuple(list(kinds)[k % len(kinds)] for k in range(len(held))) if several else ()
     bench = bench._replace(owners=owners, chain=find_chain(network.module, held[0].x) if chain else ())

@@ -65,7 +65,14 @@ def model_sizes(cell: str, slots: int, nodes: int = 0, newcomers: float = 0.0) -
 def index_row(name: str) -> str:
     made = ALGORITHMS[name]()
     page = costs()[name][0]
-    cells = (f"`{name}`", f"[{page}]({page}.md)", made.family, made.communication, made.keeps, made.leaves)
+    cells = (
+        f"`{name}`",
+        f"[{page}]({page}.md)",
+        made.card.family,
+        made.card.communication,
+        made.card.keeps,
+        made.card.leaves,
+    )
     return "| " + " | ".join(cells) + " |"
 
 
@@ -110,7 +117,7 @@ class Deep(nn.Module):
 def test_the_cost_of_its_page_is_counted(name: str) -> None:
     """Bytes down and up per client (or superclient) and round, and of the states, in multiples of the model's."""
     made = brief(name)
-    fed = federation(made, make=Deep if made.needs_chain else Wide, dtype=torch.float32)
+    fed = federation(made, make=Deep if made.demands.layered else Wide, dtype=torch.float32)
     model = sum(x.numel() * x.element_size() for x in fed.params.values())
     server, host = play(fed, [(0, 1, 3), (1, 2, 3)])
     units = fed.round(2, (1, 2, 3), server=server).units
@@ -152,11 +159,15 @@ def test_every_command_is_one_that_runs(line: str, shared_data: Callable[[str], 
 def test_it_declares_its_place(name: str) -> None:
     """The taxonomy of the specification's section 8: family, communication, what stays and what leaves; `show` prints it."""
     made = ALGORITHMS[name]()
-    assert made.family
-    assert (made.keeps == "nothing") == (made.client_init is None and made.needs != "neighbours")
-    assert made.leaves
+    assert made.card.family
+    assert (made.card.keeps == "nothing") == (made.client_init is None and not made.serverless)
+    assert made.card.leaves
     shown = catalogue.entry(name)
-    assert (shown["family"], shown["client_keeps"], shown["partitioning"]) == (made.family, made.keeps, "horizontal")
+    assert (shown["family"], shown["client_keeps"], shown["partitioning"]) == (
+        made.card.family,
+        made.card.keeps,
+        "horizontal",
+    )
     assert index_row(name) in (FOLDER / "index.md").read_text(encoding="utf-8"), (
         "run: python tests/test_algorithm_pages.py"
     )

@@ -112,7 +112,7 @@ def test_figures_that_are_no_numbers_end_a_run() -> None:
         (Ask((0, 1), "train", {0: {}, 1: {}}), "asks for a mean of 'train' without weights"),
         (Ask((0, 1), "train", {0: {}}, "each"), "asks client 1 for 'train' without a message"),
         (Ask((0,), "trian", {0: {}}, "each"), "asks for the task 'trian', but its tasks are train"),
-        (Ask((0,), "train", {0: {}}, "neighbours"), "by reduce='neighbours' without mixing"),
+        (Ask((0,), "train", {0: {}}, "neighbours"), "but declares a server"),
         (Ask((0,), "train", {0: {}}, "each"), "which looks at single clients, but the task declares"),
         (Ask((0,), "train", {0: {}}, "medain"), "unknown reducer 'medain'"),
     ],

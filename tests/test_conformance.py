@@ -66,8 +66,8 @@ LAWS = (
 def algorithm(name: str, law: str) -> Algorithm:
     """The algorithm with its defaults, or a skip with the reason its record gives."""
     made = brief(name)
-    if law in made.excluded_laws:
-        pytest.skip(f"{name}: {made.excluded_laws[law]}")
+    if law in made.card.excluded_laws:
+        pytest.skip(f"{name}: {made.card.excluded_laws[law]}")
     return made
 
 
@@ -119,14 +119,14 @@ def test_codec(name: str) -> None:
     server, host, wire = spied(fed)
     server, host = play(fed, cohorts(1), server=server, host=host)
     # An update goes to some of the two others; a message is its own node's.
-    if fed.bench.algorithm.needs == "neighbours":
+    if fed.bench.algorithm.serverless:
         assert host.cost.bytes_up == wire.up
         assert host.cost.bytes_down == 0 < host.cost.bytes_peer <= 2 * wire.received
         return
     raw = sum(len(codec.encode({"x": rows.x, "y": rows.y})) for rows in fed.held.values())
-    crossed = {"messages": (wire.up, wire.down), "rows": (raw, 0), "nothing": (0, 0)}[fed.bench.algorithm.sends]
+    crossed = {"messages": (wire.up, wire.down), "rows": (raw, 0), "nothing": (0, 0)}[fed.bench.algorithm.card.sends]
     assert (host.cost.bytes_up, host.cost.bytes_down + host.cost.bytes_peer) == crossed
-    if fed.bench.algorithm.sends != "messages":
+    if fed.bench.algorithm.card.sends != "messages":
         _, host = play(fed, cohorts(1), server=server, host=host, first=2)
         assert (host.cost.bytes_up, host.cost.bytes_down) == (0, 0)  # rows travel once
 
@@ -278,7 +278,7 @@ def test_leaving(name: str) -> None:
         before = models_of(fed, begun, host)
         server, _ = play(fed, [(0, 1, 2), (1, 2, 3), (2, 3, 4)], server=begun, host=host)
         assert all(x.isfinite().all() for model in models_of(fed, server, host).values() for x in model.values())
-        if loss is flat and "fixed_point" not in fed.bench.algorithm.excluded_laws:
+        if loss is flat and "fixed_point" not in fed.bench.algorithm.card.excluded_laws:
             assert gap(models_of(fed, server, host), before) < 1e-15
 
 
@@ -289,7 +289,7 @@ def test_weights_sum_to_one_over_those_who_returned(name: str) -> None:
     _, host = play(federation(made), [(1, 3)])
     if host.cost.weights:
         assert sum(host.cost.weights.values()) == pytest.approx(1, abs=1e-12)
-    if "fixed_point" in made.excluded_laws:
+    if "fixed_point" in made.card.excluded_laws:
         return
     fed = federation(made, loss=flat)
     host = fed.host()
@@ -306,7 +306,9 @@ def test_stragglers_shorter_work_is_counted(name: str) -> None:
     fed = federation(algorithm(name, "stragglers"), optimizer=sgd())
     usual, host = play(fed, [(0, 1, 2)])
     short, short_host = play(fed, [(0, 1, 2)], budgets={1: Budget(epochs=1)})
-    if fed.bench.algorithm.sends == "rows":  # one party, which goes through as many examples as the cohort would have
+    if (
+        fed.bench.algorithm.card.sends == "rows"
+    ):  # one party, which goes through as many examples as the cohort would have
         assert host.view.work[UNION].examples - short_host.view.work[UNION].examples == 12
     else:  # an epoch of three steps less in each of its trainings
         less = host.view.work[1].steps - short_host.view.work[1].steps
@@ -317,7 +319,7 @@ def test_stragglers_shorter_work_is_counted(name: str) -> None:
 
 def test_only_baselines_send_no_messages() -> None:
     """What crosses is the messages, but for the two ends that no federation is: pinned, so that no method counts itself cheap."""
-    sends = {name: ALGORITHMS[name]().sends for name in NAMES}
+    sends = {name: ALGORITHMS[name]().card.sends for name in NAMES}
     assert {name: what for name, what in sends.items() if what != "messages"} == {
         "centralised": "rows",
         "local_only": "nothing",
@@ -327,7 +329,7 @@ def test_only_baselines_send_no_messages() -> None:
 def test_exclusions_are_pinned() -> None:
     """An algorithm may only leave a law that its mathematics excludes."""
     made: Callable[[str], Algorithm] = lambda name: ALGORITHMS[name]()  # noqa: E731
-    assert {name: set(made(name).excluded_laws) for name in NAMES if made(name).excluded_laws} == {
+    assert {name: set(made(name).card.excluded_laws) for name in NAMES if made(name).card.excluded_laws} == {
         "fedmd": {"fixed_point"}
     }
 

@@ -160,7 +160,7 @@ def test_growth_keeps_the_function(network: str) -> None:
     fed = layerwise(BUILD, network, gamma=50.0)
     server, _ = merged(fed, {0: fed.params, 1: shuffled(fed, 1)[0], 2: shuffled(fed, 2)[0]})
     assert server["model"].size() > fed.params.size()
-    assert BUILD().figures(server)["growth"] == server["model"].size() / fed.params.size()  # type: ignore[misc]
+    assert BUILD().card.figures(server)["growth"] == server["model"].size() / fed.params.size()  # type: ignore[misc]
     assert float((outputs(fed, server["model"]) - outputs(fed, fed.params)).abs().max()) < 1e-12
 
 

@@ -9,22 +9,36 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.algorithm import SERVER
+from fedatlas.algorithm import (
+    SERVER,
+    Algorithm,
+    Facts,
+    Message,
+    Round,
+    State,
+    Task,
+    Update,
+    Weights,
+    Work,
+    by_samples,
+)
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedseq import RULES, fedseq, fedseq_inter
+from fedatlas.algorithms.batch_norm import local_norms
+from fedatlas.algorithms.fedseq import fedseq, fedseq_inter, rules
 from fedatlas.algorithms.grouping import (
     normalised,
 )
 from fedatlas.algorithms.superclients import confidences, groups
 from fedatlas.engine.job import ClientData
 from fedatlas.engine.step import contiguous
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.experiment.config import parse
 from fedatlas.experiment.setup import set_up
+from fedatlas.registry import PLUGINS
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import chain_of
 from fedatlas.tree import Tree
-from federation import cohorts, everyone, federation, gap, play, rows, same, sgd
+from federation import Normed, cohorts, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of
 
 ALONE = {"phi": "random", "max_clients": 1}
@@ -40,12 +54,87 @@ def test_chains_of_one_client_are_fedavg() -> None:
     assert same(plain["model"], chains["model"])
 
 
-@pytest.mark.parametrize("rule", [name for name in RULES if name != "fedavg"])
+@pytest.mark.parametrize("rule", [name for name in rules() if name != "fedavg"])
 def test_chains_of_one_client_are_their_rule(rule: str) -> None:
     """Bit for bit: N_S is K then, and nobody has a predecessor."""
     plain, _ = play(federation(ALGORITHMS[rule]()), cohorts(4))
     chains, _ = play(federation(fedseq(**ALONE, rule={"name": rule})), cohorts(4))
     assert same(plain["model"], chains["model"])
+
+
+def test_every_algorithm_whose_clients_send_a_model_is_a_rule() -> None:
+    """No list: what asks each client once a round, to train, for its model. FedSeqInter's server only averages."""
+    assert rules() == [
+        *("fedsgd", "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "feddyn", "moon", "fedbn"),
+    ]
+    assert rules(banked=True) == ["fedsgd", "fedavg", "fedprox", "moon", "fedbn"]
+
+
+@pytest.mark.parametrize("anchor", ["predecessor", "server"])
+def test_fedbn_in_a_chain_is_a_chain_under_its_policy(anchor: str) -> None:
+    """Bit for bit: each client's own batch-norm layers pass neither to the next one nor to the server's model."""
+    made = [
+        fedseq(phi="random", anchor=anchor, rule={"name": "fedbn"}),  # type: ignore[arg-type]
+        local_norms(fedseq(phi="random", anchor=anchor)),  # type: ignore[arg-type]
+    ]
+    feds = [federation(each, make=Normed) for each in made]
+    (by_rule, host), (by_policy, other) = (play(fed, cohorts(4)) for fed in feds)
+    assert same(by_rule["model"], by_policy["model"])
+    own = [(h.states.get(0) or {})["own"] for h in (host, other)]
+    assert own[0]
+    assert same(*own)
+    plain = federation(fedseq(phi="random"), make=Normed)
+    assert not same(by_rule["model"], play(plain, cohorts(4))[0]["model"])
+
+
+def counting(hand_on: Any = None) -> Algorithm:
+    """FedAvg whose clients also send how many rows they hold; the server adds up what it is sent."""
+
+    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        return {"model": params, "rows": torch.tensor([facts.n_k])}, client
+
+    def weigh(round: Round) -> Weights:
+        return {"model": by_samples(round), "rows": dict.fromkeys(round.cohort, 1.0)}
+
+    return Algorithm(
+        "counting",
+        tasks={"train": Task(finish=finish)},
+        weigh=weigh,
+        server_update=lambda server, mean, _: {**server, "model": mean["model"], "rows": mean["rows"]},
+        hand_on=hand_on,
+    )
+
+
+def test_a_plug_in_is_a_rule_and_says_what_a_chain_does_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients' counts add up along each chain; without a word about them the chain cannot go on."""
+    builders = {
+        "plain": lambda: Algorithm("plain"),
+        "adding": lambda: counting(lambda before, own: {"rows": before["rows"] + own["rows"]}),
+        "silent": counting,
+        "settling": lambda: with_settle(counting(lambda before, own: dict(own))),
+        "odd": lambda: 3,
+    }
+    monkeypatch.setitem(PLUGINS, "algorithms", builders)
+    chained, plain = (federation(fedseq(phi="random", rule={"name": name})) for name in ("plain", "fedavg"))
+    assert same(play(chained, cohorts(3))[0]["model"], play(plain, cohorts(3))[0]["model"])
+    fed = federation(fedseq(phi="random", rule={"name": "adding"}))
+    server, _ = play(fed, everyone(fed, 2))
+    assert max(len(group) for group in groups(server)) > 1
+    assert float(server["rows"]) == sum(held.n for held in fed.held.values())
+    assert same(server["model"], play(plain, everyone(plain, 2))[0]["model"])
+    silent = federation(fedseq(phi="random", rule={"name": "silent"}))
+    with pytest.raises(ProtocolError, match=r"send 'model', 'rows', and a chain hands on one model: .* `hand_on`"):
+        play(silent, everyone(silent, 1))
+    for name, words in {"settling": "settles a client's state", "odd": "returned int, not an Algorithm"}.items():
+        with pytest.raises(ConfigError, match=words):
+            fedseq(rule={"name": name})
+    with pytest.raises(ConfigError, match="'counting' takes a step of the server every round"):
+        fedseq_inter(rule={"name": "adding"})
+
+
+def with_settle(made: Algorithm) -> Algorithm:
+    train = made.tasks["train"]._replace(settle=lambda seen, work, message, client, facts: client)
+    return made._replace(tasks={"train": train})
 
 
 @pytest.mark.parametrize("by_size", [False, True])
@@ -230,8 +319,13 @@ def test_confidences_sum_to_one_in_any_order_of_the_exemplars() -> None:
         ({"phi": "kmeans", "metric": "gini"}, "euclidean"),
         (
             {"rule": {"name": "scaffold"}},
-            "hands on one model and nothing else, and 'scaffold' .*; take one of 'fedavg'",
+            "not 'scaffold': a chain hands on one model, and without its clients' controls c would .*; take one of 'fedsgd', 'fedavg'",
         ),
+        ({"rule": {"name": "fednova"}}, "not 'fednova': its clients send a change and its divisor"),
+        ({"rule": {"name": "hwfedavg"}}, "not 'hwfedavg': it weighs clients by counts and scores of their labels"),
+        ({"rule": {"name": "fedprox", "adaptive": True}}, "not 'fedprox': mu follows the loss of a whole cohort"),
+        ({"rule": {"name": "ditto"}}, "a chain asks each client once a round, to train, and 'ditto' has rounds or"),
+        ({"rule": {"name": "fedprxo"}}, r"algorithm.rule.name: unknown algorithm 'fedprxo': did you mean 'fedprox'\?"),
         ({"rule": {"name": "fedprox", "mo": 1}}, "mu"),
     ],
 )
@@ -261,9 +355,7 @@ def test_a_federation_of_one_is_one_group() -> None:
 
 
 def test_a_rule_that_would_be_ignored_is_refused() -> None:
-    """A chain has no cohort whose loss mu could follow, and slots are averaged by the examples they saw."""
-    with pytest.raises(ConfigError, match="adaptive"):
-        fedseq(rule={"name": "fedprox", "adaptive": True})
+    """Slots are averaged by the examples they saw, every period; FedDyn's duals need the predecessor's model."""
     with pytest.raises(ConfigError, match="weights"):
         fedseq_inter(rule={"name": "fedavg", "weights": "uniform"})
     with pytest.raises(

@@ -170,7 +170,7 @@ def test_mixing_keeps_the_mean(keys: Mapping[str, Any]) -> None:
 def test_consensus_contracts_by_the_second_eigenvalue(graph: str, K: int, order: str) -> None:
     """At eta = 0 the squared consensus error shrinks at least by max(|lambda_2|, |lambda_n|)^2 a round."""
     f = fed("gossip", {"graph": graph, "order": order}, K, budget=STILL)
-    rate = 1 - f.bench.algorithm.describe(K, 1)["spectral_gap"]  # type: ignore[misc]
+    rate = 1 - f.bench.algorithm.card.describe(K, 1)["spectral_gap"]  # type: ignore[misc]
     server = scattered(f)
     for number in range(1, 7):
         before = spread(models(f, server))
@@ -338,7 +338,7 @@ def test_a_run_shows_graph_and_gap(name: str, messages: int, tmp_path: Path) -> 
         Experiment.of(rounds=2, data={"limit": 300}, algorithm={"name": name}), out=tmp_path / "run", baselines=False
     )
     facts = done.summary["algorithm_facts"]
-    expected = ALGORITHMS[name]().describe(12, 1)  # type: ignore[misc]
+    expected = ALGORITHMS[name]().card.describe(12, 1)  # type: ignore[misc]
     assert facts == expected
     assert facts["messages"] == messages
     assert 0 < facts["spectral_gap"] < 1
@@ -368,5 +368,5 @@ def test_a_graph_that_cannot_be_is_refused(overrides: list[str], says: str) -> N
 def test_arcs_that_do_not_lead_back_are_refused() -> None:
     line = [(k, k + 1) for k in range(4)]
     with pytest.raises(ConfigError, match="not connected"):
-        ALGORITHMS["push_sum"](graph="given", arcs=line).describe(5, 1)  # type: ignore[misc]
-    assert ALGORITHMS["gossip"](graph="given", edges=line).describe(5, 1)["messages"] == 8  # type: ignore[misc]
+        ALGORITHMS["push_sum"](graph="given", arcs=line).card.describe(5, 1)  # type: ignore[misc]
+    assert ALGORITHMS["gossip"](graph="given", edges=line).card.describe(5, 1)["messages"] == 8  # type: ignore[misc]

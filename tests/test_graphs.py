@@ -27,7 +27,7 @@ def test_spectral_gaps() -> None:
     # eigenvalues: ring 1/3 + 2/3 cos(2 pi k / K); 3 x 4 torus (1 + 2 cos(2 pi a / 3) + 2 cos(2 pi b / 4)) / 5, of which 3/5 is the second;
     # complete: all but one are 0; directed ring without the short cut (e^(2 pi i k / K) + 1) / 2, of modulus cos(pi k / K)
     def found(name: str, K: int) -> float:
-        return float(ALGORITHMS["gossip"](graph=name).describe(K, 1)["spectral_gap"])  # type: ignore[misc]
+        return float(ALGORITHMS["gossip"](graph=name).card.describe(K, 1)["spectral_gap"])  # type: ignore[misc]
 
     assert found("ring", 12) == pytest.approx(2 / 3 * (1 - math.cos(math.pi / 6)), abs=1e-12)
     assert found("torus", 12) == pytest.approx(2 / 5, abs=1e-12)
@@ -95,7 +95,7 @@ def test_pairs_are_disjoint_neighbours_and_as_many_as_fit(found: np.ndarray, see
     ("ring", 2, [1, 1]), ("ring", 5, [2, 2]), ("torus", 4, [2, 2]), ("torus", 6, [3, 3]), ("torus", 12, [4, 4]), ("complete", 7, [6, 6]),
 ])  # fmt: skip
 def test_graphs_have_their_degrees(name: str, K: int, degrees: list[int]) -> None:
-    facts = ALGORITHMS["gossip"](graph=name).describe(K, 1)  # type: ignore[misc]
+    facts = ALGORITHMS["gossip"](graph=name).card.describe(K, 1)  # type: ignore[misc]
     assert (facts["degrees"], facts["messages"], facts["nodes"]) == (degrees, degrees[0] * K, K)
 
 

@@ -207,7 +207,8 @@ def test_without_steps_every_architecture_is_fedavg_among_its_clients() -> None:
 def distillation_never_harms(build: Callable[..., Algorithm]) -> None:
     """What is kept is at least as good as the mean on the rows that judge: none of a rate far too large is."""
     made = build(steps=50)
-    wild = made.tasks["distil"].options._replace(lr=500.0)
+    options = made.tasks["distil"].options
+    wild = options._replace(solver=options.solver._replace(lr=500.0))
     tasks = {**made.tasks, "distil": made.tasks["distil"]._replace(options=wild)}
     a, _ = play(federation(made._replace(tasks=tasks)), 2)
     b, _ = play(federation(ALGORITHMS["feddf"](steps=0)), 2)

@@ -19,6 +19,8 @@ from fedatlas.algorithm import (
     Message,
     Model,
     Patience,
+    Public,
+    Solver,
     State,
     Task,
 )
@@ -56,7 +58,7 @@ def test_public_rows_are_the_same_for_everybody_and_new_each_round() -> None:
     assert first == again == sorted(set(first))
     assert len(first) == 7
     assert first != later
-    fed = worker(Local(data="public", rows=5))
+    fed = worker(Local(public=Public(rows=5)))
     ready = prepare(fed.bench, job(fed))
     public = fed.bench.rows(SERVER)
     assert torch.equal(ready.rows.x, public.x[public_rows(12, 5, 1, 3)])
@@ -65,12 +67,12 @@ def test_public_rows_are_the_same_for_everybody_and_new_each_round() -> None:
 
 def test_targets_stand_in_the_labels_place() -> None:
     target = torch.rand((12, 3), dtype=torch.float64)
-    fed = worker(Local(data="public", targets="wanted"))
+    fed = worker(Local(public=Public(targets="wanted")))
     assert torch.equal(prepare(fed.bench, job(fed, wanted=target)).rows.y, target)
 
 
 def test_an_optimiser_of_its_own_has_its_rate_and_no_clipping() -> None:
-    fed = worker(Local(optimizer="adam", lr=1e-3))
+    fed = worker(Local(solver=Solver("adam", lr=1e-3)))
     fed = fed._replace(bench=fed.bench._replace(local=fed.bench.local._replace(clip=0.1)))
     one = job(fed)
     bench = fed.bench.of(one)
@@ -81,14 +83,14 @@ def test_an_optimiser_of_its_own_has_its_rate_and_no_clipping() -> None:
 
 def test_batches_shrink_where_rows_are_few() -> None:
     """FedMD's: 5,000 rows in batches of 256, 200 in batches of 10, 12 one by one; [local]'s where nothing is said."""
-    few = Local(batch_size=256, pass_steps=19)
+    few = Local(solver=Solver(batch_size=256, pass_steps=19))
     assert [batch_size_of(few, 32, n) for n in (5000, 200, 12)] == [256, 10, 1]
     assert batch_size_of(Local(), 32, 12) == 32
 
 
 def test_batches_shrink_no_further_than_batch_norm_can_follow() -> None:
     """Of twelve public rows one by one nothing would be left: it takes two."""
-    fed = worker(Local(data="public", batch_size=256, pass_steps=19, epochs=1), make=Normed)
+    fed = worker(Local(epochs=1, public=Public(), solver=Solver(batch_size=256, pass_steps=19)), make=Normed)
     assert [len(batch.x) for batch in job_batches(prepare(fed.bench, job(fed)))] == [2] * 6
 
 
@@ -100,7 +102,7 @@ def test_of_two_budgets_the_one_that_ends_first_counts() -> None:
 @pytest.mark.parametrize("make", [SerialExecutor, fast, stacked])
 def test_work_without_a_gain_ends_early(make: Callable[[Bench], Executor]) -> None:
     """A rate of 0 never gains: the first pass sets the mark, and three more are waited for."""
-    fed = worker(Local(epochs=50, lr=0.0, patience=Patience(passes=3)))
+    fed = worker(Local(epochs=50, solver=Solver(lr=0.0), patience=Patience(passes=3)))
     server, host = play(fed, [(1,)], make=make)
     assert host.view.work[1].steps == 4 * 3  # 12 rows in batches of 4
     assert gap(server["model"], fed.params) == 0
@@ -118,13 +120,13 @@ def test_a_pass_is_over_without_the_row_that_batch_norm_leaves_out(
     ) -> Tensor:
         return 1 + 0 * params["head.bias"].sum()
 
-    fed = worker(Local(epochs=50, lr=0.0, patience=Patience(passes=3)), make=Normed, objective=level)
+    fed = worker(Local(epochs=50, solver=Solver(lr=0.0), patience=Patience(passes=3)), make=Normed, objective=level)
     _, host = play(fed, [(client,)], make=make)
     assert host.view.work[client].steps == 4 * a_pass  # the first pass sets the mark, three more are waited for
 
 
 def test_steps_without_a_gain_are_counted_too() -> None:
-    fed = worker(Local(epochs=50, lr=0.0, patience=Patience(steps=7)))
+    fed = worker(Local(epochs=50, solver=Solver(lr=0.0), patience=Patience(steps=7)))
     _, host = play(fed, [(1,)])
     assert host.view.work[1].steps == 4 * 3  # after 3, 6 and 9 more: judged after whole passes only
 
@@ -132,7 +134,7 @@ def test_steps_without_a_gain_are_counted_too() -> None:
 @pytest.mark.parametrize("make", [SerialExecutor, fast])
 def test_the_best_model_on_held_out_rows_is_kept(make: Callable[[Bench], Executor]) -> None:
     """A rate that is far too large: the start is the best there ever was."""
-    fed = worker(Local(epochs=9, lr=200.0, patience=Patience(passes=5, held_out=0.25)))
+    fed = worker(Local(epochs=9, solver=Solver(lr=200.0), patience=Patience(passes=5, held_out=0.25)))
     server, host = play(fed, [(1,)], make=make)
     assert gap(server["model"], fed.params) == 0
     assert host.view.work[1].examples % 9 == 0  # three of twelve rows are not trained on

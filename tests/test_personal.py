@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 import sealing
-from fedatlas.algorithm import Algorithm, Batch, Budget, Replies, State, mean_gradient
+from fedatlas.algorithm import Algorithm, Batch, Budget, Replies, State
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedbn import local_norms, recalibrated
+from fedatlas.algorithms.batch_norm import local_norms, recalibrated
+from fedatlas.algorithms.gradients import mean_gradient
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError

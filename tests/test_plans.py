@@ -38,13 +38,15 @@ def kinds() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in sorted(ALGORITHMS):
         task = ALGORITHMS[name]().tasks["train"]
-        own = task.direction is not None or task.objective.__name__ != "plain_loss" or ALGORITHMS[name]().needs_chain
+        own = (
+            task.direction is not None or task.objective.__name__ != "plain_loss" or ALGORITHMS[name]().demands.layered
+        )
         found.setdefault(name if own else "plain", []).append(name)
     return found
 
 
 def job(algorithm: Algorithm, chain: tuple[Layer, ...], params: Tree, buffers: Tree) -> Job:
-    models = {"global": params, **{str(i): params for i in range(1, algorithm.inits)}}
+    models = {"global": params, **{str(i): params for i in range(1, algorithm.demands.inits)}}
     server = algorithm.server_init(models, {"K": 2.0, "n": 4.0, "classes": 10.0, "chain": chain})
     facts = Facts(2.0, 4.0, 2, 10, 1.0, 0.1)
     message = {**algorithm.broadcast(server, 0), **({"buffers": buffers} if buffers else {})}
@@ -59,7 +61,7 @@ def step_of(model: str, algorithm: Algorithm) -> str:
     tokens = model.endswith("lstm")
     x = torch.zeros((ROWS, *shape), dtype=torch.int64) if tokens else torch.rand((ROWS, *shape))
     chain: tuple[Layer, ...] = ()
-    if algorithm.needs_chain:
+    if algorithm.demands.layered:
         try:
             chain = find_chain(elastic(adopt_dropout(module)), x)
         except ConfigError:

@@ -1,18 +1,17 @@
-"""Learning rates at which a penalty alone throws local work off, refused before a run begins (experiment/advice.py)."""
+"""Learning rates at which a penalty alone throws local work off, refused before a run begins (algorithms/penalty.py)."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from fedatlas.algorithms.penalty import diverges_from, penalty_check
 from fedatlas.engine import optim
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import config
 from fedatlas.experiment.config import LocalConfig
-from fedatlas.experiment.refusals import stable_below
 from fedatlas.experiment.setup import set_up
 from fedatlas.tree import Tree
 
@@ -38,12 +37,12 @@ def refusal(*overrides: str) -> str:
 def test_the_limit_of_the_rate_is_that_of_the_optimiser(momentum: float, nesterov: bool) -> None:
     """A hundredth below it the penalty (c = 1) draws w to w_t, a hundredth above it throws it away."""
     local = LocalConfig(momentum=momentum, nesterov=nesterov)
-    limit = stable_below(2.0, local)
+    limit = diverges_from(1.0, momentum, nesterov)
     assert limit == pytest.approx(2 * (1 + momentum) / (1 + 2 * momentum * nesterov))
     assert distance(0.99 * limit, local) < 1e-6
     assert not distance(1.01 * limit, local) < 1e6  # inf - inf is not a number
-    assert stable_below(2.0, LocalConfig()) == 2.0
-    assert math.isinf(stable_below(math.inf, local))
+    assert diverges_from(1.0) == 2.0
+    assert penalty_check(0.0) is None
 
 
 def test_a_rate_that_momentum_steadies_is_taken_and_one_that_it_does_not_is_refused() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas.algorithm import UNION, Algorithm, Batch, Budget, mean_gradient, shares_of
+from fedatlas.algorithm import UNION, Algorithm, Batch, Budget
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.gradients import mean_gradient, shares_of
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.engine.optim import Optimizer
 from fedatlas.errors import DivergedError

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import Algorithm, Batch, Budget, Data, Facts, Message, Model, State, Task, Update, Work
+from fedatlas.algorithm import Algorithm, Batch, Budget, Data, Demands, Facts, Message, Model, State, Task, Update, Work
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine import fast
 from fedatlas.engine.crowd import StackedExecutor
@@ -115,7 +115,7 @@ def test_rows_that_are_cropped_anew_are_computed_anew() -> None:
 def own(objective: Callable[..., Tensor]) -> Algorithm:
     """FedAvg with another objective."""
     plain = ALGORITHMS["fedavg"]()
-    return plain._replace(name="own", needs_features=True, tasks={"train": Task(objective=objective)})
+    return plain._replace(name="own", demands=Demands(features=True), tasks={"train": Task(objective=objective)})
 
 
 def beside(of_features: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:

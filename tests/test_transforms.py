@@ -16,6 +16,7 @@ from fedatlas.algorithm import (
     Message,
     Round,
     RoundGenerator,
+    Route,
     State,
     Task,
     Update,
@@ -56,7 +57,7 @@ def test_every_transform_is_under_the_laws() -> None:
 def test_refusals_are_pinned() -> None:
     """An algorithm may only refuse compression where nothing of it could be compressed, and says why."""
     found = {name: ALGORITHMS[name]() for name in ALGORITHMS}
-    refusing = {n for n, a in found.items() if "compression" in a.refuses or str(a.needs) == "neighbours"}
+    refusing = {n for n, a in found.items() if "compression" in a.refuses or a.serverless}
     assert refusing == REFUSING
 
 
@@ -293,10 +294,10 @@ def test_sums_are_not_compressed() -> None:
 def relay(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
     """Two hops a round: the first client hands its model to the second, which sends to the server."""
     first, last = round.cohort
-    asked = Ask((first,), "train", messages(algorithm, server, (first,)), "each", via="peer")
+    asked = Ask((first,), "train", messages(algorithm, server, (first,)), "each", route=Route(via="peer"))
     handed = (yield asked).each[first]
     known, by = {last: server["model"]}, {last: first}
-    replies = yield Ask((last,), "train", {last: handed}, "each", sender=by, anchors=known)
+    replies = yield Ask((last,), "train", {last: handed}, "each", route=Route(sender=by, anchors=known))
     return {**server, "model": replies.each[last]["model"]}
 
 
@@ -314,7 +315,7 @@ def test_in_a_chain_the_last_hop_is_compressed() -> None:
 
 
 def test_an_algorithm_says_what_its_parts_are_changes_of() -> None:
-    """`Task.base`: what moves is k coordinates of the change, not of the whole."""
+    """`Sealing.base`: what moves is k coordinates of the change, not of the whole."""
     task = Task(
         finish=lambda params, work, message, client, facts: ({"theta": params}, client),
         base=lambda message, update: {"theta": message["model"]},

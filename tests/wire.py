@@ -61,8 +61,8 @@ def spied(fed: Federation) -> tuple[State, InProcess, Wire]:
         if ask.to == (SERVER,):  # talks to itself
             wire.down = told
             return replies
-        wire.up += wire.received - before if ask.via == "server" else 0
-        wire.down -= sum(codec.size(dict(ask.messages[k])) for k, by in ask.sender.items() if by == k)
+        wire.up += wire.received - before if ask.route.via == "server" else 0
+        wire.down -= sum(codec.size(dict(ask.messages[k])) for k, by in ask.route.sender.items() if by == k)
         return replies
 
     host.server.answer = watched  # type: ignore[method-assign]

@@ -17,7 +17,6 @@ step serves every round. Code of an algorithm may compute with them but not bran
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -107,6 +106,22 @@ class Patience(NamedTuple):
     # training loss of the pass is judged, and the last model is kept
 
 
+class Public(NamedTuple):
+    """Work on the public rows in place of the party's own."""
+
+    rows: int = 0  # so many of them, drawn anew each round, the same for every party; 0 = all
+    targets: str = ""  # key of the message with a target for each row, which stands in the label's place
+
+
+class Solver(NamedTuple):
+    """An optimiser that a task brings along; None = as ``[local]`` says."""
+
+    optimizer: Literal["sgd", "adam"] | None = None  # with its usual constants, and without the clipping of ``[local]``
+    lr: float | None = None
+    batch_size: int | None = None
+    pass_steps: int = 1  # least number of steps in a pass over the rows: the batch shrinks where they are few
+
+
 class Local(NamedTuple):
     """Options of a task that differ from the experiment's ``[local]`` table; None = as there."""
 
@@ -115,14 +130,9 @@ class Local(NamedTuple):
     lr_scale: float = 1.0
     weight_decay: float | None = None
     balanced: bool = False  # a class-balanced subset of the rows, redrawn each round
-    data: Literal["own", "public"] = "own"
-    rows: int = 0  # of the public rows: so many, drawn anew each round, the same for every party; 0 = all
-    optimizer: Literal["sgd", "adam"] | None = None  # with its usual constants, and without the clipping of ``[local]``
-    lr: float | None = None
-    batch_size: int | None = None
-    pass_steps: int = 1  # least number of steps in a pass over the rows: the batch shrinks where they are few
-    targets: str = ""  # key of the message with a target for each row, which stands in the label's place
     patience: Patience | None = None
+    public: Public | None = None
+    solver: Solver = Solver()
 
 
 def start_from_model(message: Message, client: State, facts: Facts) -> Tree:
@@ -143,7 +153,7 @@ def return_model(params: Tree, work: Work, message: Message, client: State, fact
 
 
 def told_model(message: Message, update: Update) -> Mapping[str, Tree]:
-    """What an update is a change of: its model of the message's, in a chain of the one it set out from (`Ask.anchors`)."""
+    """What an update is a change of: its model of the message's, in a chain of the one it set out from (`Route.anchors`)."""
     sent, told = update.get("model", {}), message.get("anchor", message.get("model", {}))
     return {"model": Tree({name: told[name] for name in sent})} if sent and sent.keys() <= told.keys() else {}
 
@@ -151,6 +161,24 @@ def told_model(message: Message, update: Update) -> Mapping[str, Tree]:
 def nothing_beside(message: Message) -> Collection[str]:
     """All of the model is the server's business."""
     return ()
+
+
+class Sealing(NamedTuple):
+    """What `Transform` may do with a task's update, where a model that is a change of the message's is not all there is."""
+
+    base: Callable[[Message, Update], Mapping[str, Tree]] = told_model  # part -> what both ends know it is a change of
+    beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
+    # Parts that are changes of a state which `Task.settle` moves by what the server sees: what a transform leaves out of one
+    # is part of the next, so that no error memory is kept for them.
+    tracked: tuple[str, ...] = ()
+    remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
+
+
+class Passes(NamedTuple):
+    """What a task costs, in forward passes of one example: forward 1, backward 2."""
+
+    step: float = 3.0  # each example of a local step
+    survey: float = 0.0  # each row, once
 
 
 class Task(NamedTuple):
@@ -162,21 +190,15 @@ class Task(NamedTuple):
     direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
     finish: Callable[[Tree, Work, Message, State, Facts], tuple[Update, State]] = return_model
     settle: Callable[[Update, Work, Message, State, Facts], State] | None = None  # state made of what the server sees
-    base: Callable[[Message, Update], Mapping[str, Tree]] = told_model  # part -> what both ends know it is a change of
-    beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
-    # Parts that are changes of a state which `settle` moves by what the server sees: what a transform leaves out of one is
-    # part of the next, so that no error memory is kept for them.
-    tracked: tuple[str, ...] = ()
     options: Local = Local()
     # Parts of a single client's update that the server may look at; () = it sees sums alone, which can be masked.
     shows: tuple[str, ...] = ()
     # Parts that are added up as they are, whatever the weights: {"losses": ...} of a mean.
     sums: tuple[str, ...] = ()
     stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
-    remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
+    passes: Passes = Passes()
+    sealing: Sealing = Sealing()
     reshapes: bool = False  # its tensors differ in shape from round to round: only a long job gets a step program
-    step_passes: float = 3.0  # cost of a step's example in forward passes: forward 1, backward 2
-    survey_passes: float = 0.0  # the same of the survey
 
 
 class Question(NamedTuple):
@@ -187,7 +209,7 @@ class Question(NamedTuple):
     memory (None at first): it is never written and never sent. A reply that holds a "model" goes with the buffers it came with.
     """
 
-    answer: Callable[[Model, Data | None, Message, State, Any], tuple[Update, State, Any]]
+    answer: Callable[[Model, Any, Message, State, Any], tuple[Update, State, Any]]
     data: Literal["own", "public", "none"] = "own"
     rows: int = 0  # of the public rows: so many, drawn anew each round, the same for every party; 0 = all
     balanced: bool = False  # a class-balanced subset of the rows, redrawn each round
@@ -234,6 +256,19 @@ Mixing = Mapping[int, Mapping[int, float | Mapping[str, float]]]
 """receiver -> sender -> coefficient of the sender's update in what the receiver makes of all it hears (or one per part)."""
 
 
+class Route(NamedTuple):
+    """The way of messages and replies, where it is not once from the server to all clients and back."""
+
+    sender: Mapping[int, int] = {}  # party -> the client that hands it its message; the server where it is not named
+    via: Literal["server", "peer"] = (
+        "server"  # where the replies go: to a peer, they are counted when they are handed on
+    )
+    visits: Mapping[int, int] = {}  # how often a party has done this already in this round: its epochs go on from there
+    seats: Mapping[int, int] = {}  # party -> its place in the sum; its own number where it is not named
+    anchors: Mapping[int, Tree] = {}  # party -> the model that the server knows, where the message holds another: told
+    # along where updates are compressed, so that both ends know what is a change of what
+
+
 class Ask(NamedTuple):
     """What a round yields: ask these parties to do this with these messages, and combine the replies so.
 
@@ -250,16 +285,9 @@ class Ask(NamedTuple):
     reduce: Any = "mean"  # the name of a reducer, or one (`fedatlas.aggregation`)
     weights: Callable[[tuple[int, ...]], Weights] | None = None
     budgets: Mapping[int, Budget] = {}
-    visits: Mapping[int, int] = {}  # how often a party has done this already in this round: its epochs go on from there
-    seats: Mapping[int, int] = {}  # party -> its place in the sum; its own number where it is not named
-    sender: Mapping[int, int] = {}  # party -> the client that hands it its message; the server where it is not named
-    architectures: Mapping[int, str] = {}  # party -> the network it works with, where that is not its own: the server's
-    anchors: Mapping[int, Tree] = {}  # party -> the model that the server knows, where the message holds another: told
-    # along where updates are compressed, so that both ends know what is a change of what
-    via: Literal["server", "peer"] = (
-        "server"  # where the replies go: to a peer they are counted when they are handed on
-    )
     mixing: Callable[[tuple[int, ...]], Mixing] | None = None  # with "neighbours"
+    architectures: Mapping[int, str] = {}  # party -> the network it works with, where that is not its own: the server's
+    route: Route = Route()
 
 
 class Replies(NamedTuple):
@@ -328,14 +356,41 @@ Family = Literal[
 Communication = Literal["centralised", "decentralised, mutual trust", "decentralised, single-sided trust"]
 
 
+class Card(NamedTuple):
+    """What is told of an algorithm and changes no model: to people, to the record, to the count of bytes."""
+
+    family: Family = ""
+    communication: Communication = "centralised"
+    keeps: str = "nothing"  # what a client keeps between its participations; from client_init, or a node
+    leaves: str = "the local model"  # what leaves a client
+    sends: Literal["messages", "rows", "nothing"] = "messages"  # what crosses: its asks'; all rows, up, once; nothing
+    figures: Callable[[State], Mapping[str, float]] | None = None  # what a row of the record says of the server's state
+    describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
+    unused: Mapping[str, str] = {}  # keys that do nothing beside the others, and why: {"algorithm.psi": "..."}
+    excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
+
+
+class Demands(NamedTuple):
+    """What an algorithm asks of the data and of the networks beyond a loss of rows."""
+
+    classes: bool = False  # works on class labels only
+    features: bool = False  # the network must be head(features(x))
+    layered: bool = False  # the network must be layers of units in a row (`fedatlas.layers`): facts["chain"]
+    mixed: bool = False  # works with clients whose models differ in architecture (``[[models]]``)
+    inits: int = 1  # different initial models: ``models`` of server_init has "global", "1", "2", ...
+    public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
+    public_labels: bool = True  # looks at their labels; else rows of any classes will do
+
+
+Check = Callable[[Mapping[str, Any], Sequence[int] | None], str]
+"""(keys of the experiment with their values, as in {"local.lr": 0.1}; rows of each client, None before data are read) -> what of
+them can only go wrong, as one sentence that says what to do; "" where nothing can."""
+
+
 class Algorithm(NamedTuple):
     """A federated algorithm. Every field has FedAvg's default; an algorithm states only what differs."""
 
     name: str = "fedavg"
-    rounds: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # None: rounds.federated
-    prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients; what
-    # it leaves in server["notices"] is said to the user
-    groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
     tasks: Mapping[str, Task | Question] = {"train": Task()}
     # Of the initial models and `Host.server_facts`, with the run's rounds.
     server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model
@@ -344,30 +399,30 @@ class Algorithm(NamedTuple):
     weigh: Callable[[Round], Weights] = by_samples
     server_update: Callable[[State, Update, Round], State] = take_mean
     models: Callable[[State], Mapping[str, Tree]] = global_model
+    fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
+    check: Check | None = None  # asked before data are read, and again when it is known who holds how many rows
+    # Why it does not go with a table or with a value of a key, {"compression": "..."}, {"model.bn.local": "..."}, or
+    # inside the chains of FedSeq: {"chain": "..."}.
+    refuses: Mapping[str, str] = {}
+    card: Card = Card()
+    # What follows serves rounds that are not "send the model, train, average".
+    rounds: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # None: rounds.federated
+    prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients; what
+    # it leaves in server["notices"] is said to the user
+    serverless: bool = False  # nodes hear each other, by reduce="neighbours"; no server takes part
+    demands: Demands = Demands()
     personal: Callable[[Message, State], Tree] | None = None  # may hold buffers, too, where they are the client's own
     clusters: Callable[[State], Mapping[int, int]] | None = None  # client -> its cluster
-    figures: Callable[[State], Mapping[str, float]] | None = None  # what a row says of the server's state
-    inits: int = 1  # different initial models: ``models`` of server_init has "global", "1", "2", ...
-    needs: Literal["mean", "each", "neighbours"] = "mean"
-    needs_classes: bool = False  # works on class labels only
-    needs_features: bool = False  # the network must be head(features(x))
-    needs_chain: bool = False  # the network must be layers of units in a row (`fedatlas.layers`): facts["chain"]
-    mixed: bool = False  # works with clients whose models differ in architecture (``[[models]]``)
-    fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
-    public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
-    public_labels: bool = True  # looks at their labels; else rows of any classes will do
-    lr_below: float = math.inf  # from this local learning rate on, plain SGD on the added terms diverges: refused
-    lr_by_size: bool = False  # for a client of n_k rows it is from lr_below n_k / (n/K) on: the fewer rows, the sooner
-    family: Family = ""
-    communication: Communication = "centralised"
-    keeps: str = "nothing"  # what a client keeps between its participations; from client_init, or a node
-    sends: Literal["messages", "rows", "nothing"] = "messages"  # what crosses: its asks'; all rows, up, once; nothing
-    leaves: str = "the local model"  # what leaves a client, for the record
-    describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
-    unused: Mapping[str, str] = {}  # keys that do nothing beside the others, and why: {"algorithm.psi": "..."}
-    # Why a table, or a value of a key, makes no sense here: {"compression": "..."}, {"model.bn.local": "..."}.
-    refuses: Mapping[str, str] = {}
-    excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
+    groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
+    # In a chain, of an algorithm whose clients send more than their model: (the other parts that were handed on, a client's
+    # own update) -> the parts that it sends on.
+    hand_on: Callable[[Update, Update], Update] | None = None
+
+    def training(self, what: str = "train") -> Task:
+        """The task ``what``, which has to be a training."""
+        task = self.tasks[what]
+        assert isinstance(task, Task), f"'{what}' of '{self.name}' is a question"
+        return task
 
 
 class Transform(NamedTuple):
@@ -382,33 +437,3 @@ class Transform(NamedTuple):
     decode: Callable[[Update], Update] | None = None  # on the server, one at a time; None: reduced as it comes
     memory_init: Callable[[Update], State] | None = None  # kept with the client, by part; some parts have none
     finalize: Callable[[Update, Round, torch.Generator], Update] | None = None  # on the server, after the reduction
-
-
-def mean_gradient(
-    model: Model, batches: Sequence[Batch], params: Mapping[str, Tensor], *, by_rows: bool = True
-) -> Tree:
-    """Mean over ``batches`` of the gradient of the model's loss, by what they hold (a client's whole gradient) or batch by batch."""
-    leaves = {name: x.detach().requires_grad_() for name, x in params.items()}
-    total = Tree({name: torch.zeros_like(x) for name, x in params.items()})
-    shares = shares_of(batches) if by_rows else [1 / len(batches)] * len(batches)
-    for batch, share in zip(batches, shares, strict=True):
-        loss = model.loss(leaves, batch)
-        grads: tuple[Tensor | None, ...] = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-        found = {name: g for name, g in zip(leaves, grads, strict=True) if g is not None}
-        total = Tree({name: x + share * found[name] if name in found else x for name, x in total.items()})
-    return total
-
-
-def shares_of(batches: Sequence[Batch]) -> list[float]:
-    """What each batch counts in the mean over all rows: its rows, their weights or the tokens that count; adds up to 1."""
-
-    def held(batch: Batch) -> float:
-        tokens = batch.y.dim() == 2 and not batch.y.is_floating_point()
-        if not tokens and batch.weight is None:
-            return len(batch.x)
-        each = (batch.y >= 0).sum(1) if tokens else torch.ones(len(batch.x))
-        return float((each if batch.weight is None else each * batch.weight).sum())
-
-    found = [held(batch) for batch in batches]
-    total = sum(found)
-    return [each / total if total else 0.0 for each in found]

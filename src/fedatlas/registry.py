@@ -55,7 +55,9 @@ PLUGINS: dict[str, dict[str, Builder]] = {
     "transforms": {},
     "reducers": {},
 }
-"""What ``--plugin`` brought, by kind: the only table that is filled at run time."""
+"""What ``--plugin`` brought, by kind."""
+OURS: dict[str, Mapping[str, Builder]] = {}
+"""The package's own tables by kind, as far as they are imported: for a component that names another one of its kind."""
 INSTALLED: dict[str, str] = {}
 """Packages whose builders were asked for, with their versions: a result depends on them, too."""
 

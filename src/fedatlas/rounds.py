@@ -8,7 +8,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Ask, Message, Mixing, Replies, Round, RoundGenerator, State, Update, Weights
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Message,
+    Mixing,
+    Replies,
+    Round,
+    RoundGenerator,
+    Route,
+    State,
+    Update,
+    Weights,
+)
+from fedatlas.errors import ProtocolError
 from fedatlas.rng import numpy_stream
 from fedatlas.tree import Tree
 
@@ -67,6 +80,9 @@ def chained(passes: int = 1, *, anchored: bool = False) -> Callable[[Algorithm, 
 
         def weights(answered: tuple[int, ...]) -> Weights:
             by_unit = algorithm.weigh(over._replace(cohort=tuple(unit_of[k] for k in answered)))
+            parts = {name: share for name, share in by_unit.items() if isinstance(share, Mapping)}
+            if parts:
+                return {str(name): {k: share[unit_of[k]] for k in answered} for name, share in parts.items()}
             return {k: by_unit[unit_of[k]] for k in answered}  # type: ignore[index, return-value]
 
         replies = yield Ask(tuple(unit_of), "train", weights=weights, **last)
@@ -95,10 +111,12 @@ def relay(
 
     Returns the chains and the fields of the ask that is left, of which the caller decides how it is reduced. Shorter
     chains begin later, so that all end in the same ask. Who leaves on the way is passed over, and its examples do not count.
+    What a client sends beside its model goes on in the next one's ``message["handed"]``, where the algorithm says what becomes
+    of it (`Algorithm.hand_on`); ProtocolError where it does not.
     """
     chains = [chain_of(round, number, members, passes) for number, members in sorted(round.units) if members]
     longest = max((len(chain.order) for chain in chains), default=0)
-    given = {chain.unit: (starts[chain.unit]["model"], starts[chain.unit].get("buffers")) for chain in chains}
+    given = {chain.unit: handed(algorithm, starts[chain.unit]) for chain in chains}
     there = {chain.unit: {chain.order[-1]} for chain in chains}  # who took part, if the last one does
     holder: dict[int, int] = {}  # superclient -> who held its model last
     fields: dict[str, Any] = {"messages": {}}
@@ -108,22 +126,35 @@ def relay(
             at = hop - (longest - len(order))
             if at < 0:
                 continue
-            k, (model, buffers) = order[at], given[unit]
-            told = {**algorithm.broadcast(server, k), "start" if anchored else "model": model}
+            k, (model, buffers, rest) = order[at], given[unit]
+            told = {**algorithm.broadcast(server, k), "start" if anchored else "model": model, **rest}
             buffers = buffers or server.get("buffers")
             messages[k] = {**told, "buffers": buffers} if buffers else told
             seats[k], visits[k] = unit, at // (len(order) // passes)
             if unit in holder:
                 sender[k], anchors[k] = holder[unit], Tree(starts[unit]["model"])
-        fields = {"messages": messages, "budgets": round.budgets, "visits": visits, "seats": seats, "sender": sender}
-        fields["anchors"] = anchors
+        route = Route(sender, visits=visits, seats=seats, anchors=anchors)
+        fields = {"messages": messages, "budgets": round.budgets, "route": route}
         if hop < longest - 1:
-            replies = yield Ask(tuple(seats), "train", reduce="each", via="peer", **fields)
-            given |= {seats[k]: (got["model"], got.get("buffers")) for k, got in replies.each.items()}
+            onwards = {**fields, "route": route._replace(via="peer")}
+            replies = yield Ask(tuple(seats), "train", reduce="each", **onwards)
+            given |= {seats[k]: handed(algorithm, got) for k, got in replies.each.items()}
             holder |= {seats[k]: k for k in replies.each}
             for k in replies.each:
                 there[seats[k]].add(k)
     return [chain._replace(examples=sum(round.sizes[k] for k in there[chain.unit])) for chain in chains], fields
+
+
+def handed(algorithm: Algorithm, update: Update) -> tuple[Tree, Any, Message]:
+    """What goes from client to client: the model, its buffers, and the other parts as the next message has them."""
+    rest = {name: part for name, part in update.items() if name not in {"model", "buffers"}}
+    if "model" not in update or (rest and algorithm.hand_on is None):
+        sent = ", ".join(f"'{name}'" for name in update if name != "buffers") or "nothing"
+        raise ProtocolError(
+            f"the clients of a chain of '{algorithm.name}' send {sent}, and a chain hands on one model: "
+            "let the rule's record say in `hand_on` what becomes of the rest, or in `refuses['chain']` why it is no rule."
+        )
+    return update["model"], update.get("buffers"), {"handed": rest} if rest else {}
 
 
 def chain_of(round: Round, number: int, members: tuple[int, ...], passes: int) -> Chain:
@@ -170,7 +201,7 @@ def gossip(
 
 def own(nodes: tuple[int, ...]) -> dict[str, Any]:
     """The fields of an ask whose messages are what the nodes hold themselves."""
-    return {"sender": {k: k for k in nodes}, "via": "peer"}
+    return {"route": Route({k: k for k in nodes}, "peer")}
 
 
 def unmixed(answered: tuple[int, ...]) -> Mixing:

@@ -14,7 +14,7 @@ from mutations import Build, Mutation, oracle
 from test_personal import batch_norm_stays
 
 # The package names the builders as their files are called.
-fedbn, fesem, ifca = (import_module(f"fedatlas.algorithms.{name}") for name in ("fedbn", "fesem", "ifca"))
+batch_norm, fesem, ifca = (import_module(f"fedatlas.algorithms.{name}") for name in ("batch_norm", "fesem", "ifca"))
 BEST = ifca.best_fit
 SPLITS: dict[str, Any] = {"eps1": 9.0, "eps2": 0.0, "after_round": 0, "problem": {"m": 5}}
 
@@ -59,7 +59,7 @@ def centres_of_one_tensor(patch: pytest.MonkeyPatch) -> None:
 
 def statistics_are_shared(patch: pytest.MonkeyPatch) -> None:
     """What the client keeps has its scale and shift, not its running statistics."""
-    right = fedbn.kept
+    right = batch_norm.kept
 
     def kept(task: Task) -> Task:
         made = right(task)
@@ -69,7 +69,7 @@ def statistics_are_shared(patch: pytest.MonkeyPatch) -> None:
 
         return made._replace(finish=finish)
 
-    patch.setattr(fedbn, "kept", kept)
+    patch.setattr(batch_norm, "kept", kept)
 
 
 MUTATIONS = [

@@ -23,6 +23,7 @@ from fedatlas.algorithms.ifca import ifca
 from fedatlas.algorithms.moon import moon
 from fedatlas.algorithms.push_sum import push_sum
 from fedatlas.algorithms.scaffold import scaffold
+from fedatlas.registry import OURS
 
 ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
     "fedsgd": fedsgd,
@@ -53,3 +54,4 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
     "centralised": centralised,
     "local_only": local_only,
 }
+OURS["algorithms"] = ALGORITHMS

@@ -15,6 +15,8 @@ from fedatlas.algorithm import (
     Algorithm,
     Ask,
     Budget,
+    Card,
+    Demands,
     Facts,
     Message,
     Round,
@@ -54,11 +56,9 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
         server_init=architectures.begin,
         broadcast=architectures.told,
         models=architectures.models,
-        mixed=True,
-        family="baseline",
-        sends="rows",
-        leaves="all rows, once: this is the baseline without privacy",
+        demands=Demands(mixed=True),
         refuses={"compression": "it sends rows once and no updates"},
+        card=Card("baseline", sends="rows", leaves="all rows, once: this is the baseline without privacy"),
     )
 
 
@@ -87,10 +87,7 @@ def local_only() -> Algorithm:
         broadcast=architectures.told,
         models=lambda server: {},  # what the server has is where all began
         personal=own,
-        mixed=True,
-        family="baseline",
-        keeps="its own model",
-        sends="nothing",
-        leaves="nothing",
+        demands=Demands(mixed=True),
         refuses={"compression": "nothing leaves a client"},
+        card=Card("baseline", keeps="its own model", leaves="nothing", sends="nothing"),
     )

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Ask, Replies, Round, RoundGenerator, State, Task
+from fedatlas.algorithm import Algorithm, Ask, Card, Replies, Round, RoundGenerator, Sealing, State, Task
 from fedatlas.algorithms import clusters as shared
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import cast_like
@@ -94,17 +94,15 @@ def cfl(
         rounds=rounds,
         tasks={
             "train": Task(shows=("model",)),
-            "place": Task(shows=("model",), remembered=False),
+            "place": Task(shows=("model",), sealing=Sealing(remembered=False)),
         },  # as training, but nothing comes of it
         server_init=server_init,
         broadcast=shared.of_client,
         models=shared.models,
         clusters=shared.assignment,
         personal=lambda message, client: shared.whole(message),
-        needs="each",
         fixes={"cohort.fraction": 1.0, "cohort.size": None},
-        family="clustering: multitask",
-        leaves="the local model, which the server sees client by client",
+        card=Card("clustering: multitask", leaves="the local model, which the server sees client by client"),
     )
 
 

@@ -14,9 +14,22 @@ at the first model that the client receives. Both kinds of work of a round shuff
 
 from __future__ import annotations
 
-import math
-
-from fedatlas.algorithm import Algorithm, Ask, Facts, Local, Message, Round, RoundGenerator, State, Task, Update, Work
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Card,
+    Facts,
+    Local,
+    Message,
+    Round,
+    RoundGenerator,
+    Route,
+    State,
+    Task,
+    Update,
+    Work,
+)
+from fedatlas.algorithms.penalty import penalty_check
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import messages, returned, updated, weights_of
 from fedatlas.tree import Tree
@@ -49,10 +62,9 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
         client_init=lambda params, facts: {"v": params},
         weigh=weighting(weights),
         personal=own,
-        lr_below=2 / lam if lam else math.inf,
-        family="personalisation",
-        keeps="its own model",
+        check=penalty_check(lam),
         refuses={"model.bn.local": "it keeps a whole model with each client, its batch-norm layers included"},
+        card=Card("personalisation", keeps="its own model"),
     )
 
 
@@ -75,7 +87,7 @@ def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
     """The message comes once and serves both; the global model's work comes last, so that its losses are the round's."""
     sent = messages(algorithm, server, round.cohort)
     yield Ask(round.cohort, "personal", sent, "sum", budgets=round.budgets)
-    at_hand = {k: k for k in round.cohort}
+    at_hand = Route(sender={k: k for k in round.cohort})
     weights = weights_of(algorithm, round)
-    replies = yield Ask(round.cohort, "train", sent, "mean", weights, round.budgets, sender=at_hand)
+    replies = yield Ask(round.cohort, "train", sent, "mean", weights, round.budgets, route=at_hand)
     return updated(algorithm, server, replies, returned(round, replies))

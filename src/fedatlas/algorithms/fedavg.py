@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedatlas.algorithm import Algorithm, Round, State, Update, keep_model
+from fedatlas.algorithm import Algorithm, Card, Round, State, Update, keep_model
 from fedatlas.registry import Decay, Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
@@ -25,7 +25,7 @@ def fedavg(*, weights: Weighting = "samples") -> Algorithm:
 
     w <- sum p_k w_k after E local epochs.
     """
-    return Algorithm("fedavg", weigh=weighting(weights), family="averaging")
+    return Algorithm("fedavg", weigh=weighting(weights), card=Card("averaging"))
 
 
 def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
@@ -40,7 +40,7 @@ def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
         "local.momentum": 0.0,
         "local.nesterov": False,
     }
-    return Algorithm("fedsgd", weigh=weighting(weights), fixes=fixes, family="averaging")
+    return Algorithm("fedsgd", weigh=weighting(weights), fixes=fixes, card=Card("averaging"))
 
 
 def fedavgm(*, server_lr: Rate = 1.0, beta: Decay = 0.9, weights: Weighting = "samples") -> Algorithm:
@@ -65,5 +65,5 @@ def fedavgm(*, server_lr: Rate = 1.0, beta: Decay = 0.9, weights: Weighting = "s
         server_init=server_init,
         server_update=server_update,
         weigh=weighting(weights),
-        family="adaptive server update",
+        card=Card("adaptive server update"),
     )

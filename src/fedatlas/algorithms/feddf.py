@@ -36,18 +36,24 @@ from fedatlas.algorithm import (
     Algorithm,
     Ask,
     Batch,
+    Card,
     Coefficients,
     Data,
+    Demands,
     Facts,
     Local,
     Message,
     Model,
     Patience,
+    Public,
+    Question,
     Replies,
     Round,
     RoundGenerator,
+    Solver,
     State,
     Task,
+    Update,
 )
 from fedatlas.algorithms import architectures
 from fedatlas.algorithms.distillation import WHOLE_MODELS, distance
@@ -56,7 +62,8 @@ from fedatlas.rounds import cast_like, messages, returned, updated
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
-BATCH, RATE, HELD_OUT = 128, 1e-3, 0.1
+BATCH, HELD_OUT = 128, 0.1
+ADAM = Solver("adam", lr=1e-3, batch_size=BATCH)
 
 
 def feddf(
@@ -78,9 +85,9 @@ def feddf(
     ) -> torch.Tensor:
         return fit(model.logits(params, batch), batch.y)
 
-    server_side = Local(passes, steps, data="public", optimizer="adam", lr=RATE, batch_size=BATCH, weight_decay=0.0)
     stops = Patience(max(passes // 10, 1), patience, HELD_OUT)
-    distil = Task(objective=objective, options=server_side._replace(targets="teacher", patience=stops), stateful=False)
+    server_side = Local(passes, steps, weight_decay=0.0, patience=stops, public=Public(targets="teacher"), solver=ADAM)
+    distil = Task(objective=objective, options=server_side, stateful=False)
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         said = notices(facts.get("public", 0), steps, passes) if steps else []
@@ -107,31 +114,20 @@ def feddf(
         broadcast=architectures.told,
         weigh=weighting(weights),
         models=architectures.models,
-        needs="each",
-        needs_classes=True,
-        mixed=True,
-        public={"from": "test", "per_class": 20},
-        public_labels=False,
-        unused=idle,
-        family="distillation",
+        demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}, public_labels=False),
         refuses=WHOLE_MODELS,
-        leaves="the local model, which the server sees client by client",
+        card=Card("distillation", leaves="the local model, which the server sees client by client", unused=idle),
     )
 
 
-def scores(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def scores(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """f_k(x) of the public rows in their order, (rows, classes)."""
     with torch.no_grad():
-        return {"scores": torch.cat([model.logits(message["model"], piece) for piece in data.pieces()])}
+        found = torch.cat([model.logits(message["model"], piece) for piece in data.pieces()])
+    return {"scores": found}, client, session
 
 
-SCORE = Task(
-    survey=scores,
-    finish=lambda params, work, message, client, facts: ({"scores": facts.survey["scores"]}, client),
-    options=Local(steps=0, data="public"),
-    stateful=False,
-    survey_passes=1.0,
-)
+SCORE = Question(scores, data="public", passes=1.0)
 
 
 def averaged(algorithm: Algorithm, server: State, replies: Replies, name: str, round: Round) -> State:

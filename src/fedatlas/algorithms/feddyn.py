@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, Work
+from fedatlas.algorithm import Algorithm, Card, Facts, Message, Round, State, Task, Update, Work
+from fedatlas.algorithms.penalty import penalty_check
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Positive
 from fedatlas.tree import Tree
@@ -70,9 +71,7 @@ def feddyn(
         broadcast=lambda server, client_id: {"model": server["model"], "alpha": alpha},
         weigh=uniform,
         server_update=server_update,
-        lr_below=2 / alpha,
-        lr_by_size=alpha_by_size,
-        family="regularisation",
-        keeps="its dual" if paper else "nothing",
         models=lambda server: {"global": server["model"], "mean": server["model"] + server["h"] / alpha},
+        check=penalty_check(alpha, by_size=alpha_by_size),
+        card=Card("regularisation", keeps="its dual" if paper else "nothing"),
     )

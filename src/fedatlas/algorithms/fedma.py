@@ -48,13 +48,17 @@ from fedatlas.algorithm import (
     Algorithm,
     Ask,
     Batch,
+    Card,
     Data,
+    Demands,
     Facts,
     Local,
     Message,
     Model,
+    Question,
     Round,
     RoundGenerator,
+    Route,
     State,
     Task,
     Update,
@@ -111,19 +115,20 @@ def fedma(
             "last": retrain._replace(
                 options=Local(epochs=last_epochs or epochs, lr_scale=last_lr, weight_decay=last_weight_decay)
             ),
-            "counts": Task(survey=count_rows, finish=send_counts, options=Local(steps=0), stateful=False),
+            "counts": Question(send_counts),
         },
         server_init=partial(begin, retrain_lr),
         client_init=lambda params, facts: {"layers": [], "model": Tree(), "pi": {}},
         broadcast=what_is_new,
-        figures=growth,
-        needs="each",
-        needs_chain=True,
-        family="matching",
-        keeps="the global model's hidden layers and which of their units are its own",
-        leaves="the local model's hidden layers, which the server sees client by client; class counts and the last layer in sums "
-        "(summed, not yet masked)",
+        demands=Demands(layered=True),
         refuses={"compression": "a layer is matched by its weights, which are no change of what the client was told"},
+        card=Card(
+            "matching",
+            keeps="the global model's hidden layers and which of their units are its own",
+            leaves="the local model's hidden layers, which the server sees client by client; class counts and the last layer in "
+            "sums (summed, not yet masked)",
+            figures=growth,
+        ),
     )
 
 
@@ -165,8 +170,8 @@ def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGen
         told = {k: algorithm.broadcast(server, k) for k in who}
         model, members = Tree(), {}
         for at, layer in enumerate(layers[:-1]):
-            visits = dict.fromkeys(who, at)
-            replies = yield Ask(who, what, told, "each", budgets=round.budgets, visits=visits)
+            again = Route(visits=dict.fromkeys(who, at))
+            replies = yield Ask(who, what, told, "each", budgets=round.budgets, route=again)
             if not replies.clients:
                 return broken_off(server, who)
             local = {k: Tree(replies.each[k]["model"]) for k in replies.clients}
@@ -178,10 +183,10 @@ def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGen
         if counts.value is None:
             return broken_off(server, who if len(layers) > 1 else ())
         who, total = counts.clients, {"total": counts.value["counts"], "J": len(counts.clients)}
-        visits = dict.fromkeys(who, len(layers) - 1)
+        again = Route(visits=dict.fromkeys(who, len(layers) - 1))
         told = {k: {**told[k], **total} for k in who}
         what = "last" if len(layers) > 1 else "train"
-        replies = yield Ask(who, what, told, "sum", budgets=round.budgets, visits=visits)
+        replies = yield Ask(who, what, told, "sum", budgets=round.budgets, route=again)
         # The shares of the last layer add up to one over all who gave their counts.
         if replies.value is None or replies.clients != who:
             return broken_off(server, who if len(layers) > 1 else ())
@@ -300,6 +305,6 @@ def count_rows(model: Model, data: Data, message: Message, client: State) -> Map
     return {"counts": counts}
 
 
-def send_counts(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+def send_counts(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """The class counts go up, to be added to the others'."""
-    return {"counts": facts.survey["counts"]}, client
+    return count_rows(model, data, message, client), client, session

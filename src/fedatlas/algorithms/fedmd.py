@@ -39,14 +39,19 @@ from fedatlas.algorithm import (
     Ask,
     Batch,
     Budget,
+    Card,
     Data,
+    Demands,
     Facts,
     Local,
     Message,
     Model,
     Patience,
+    Public,
+    Question,
     Round,
     RoundGenerator,
+    Solver,
     State,
     Task,
     Update,
@@ -86,12 +91,12 @@ def fedmd(
         prepare=partial(set_up, {"start": start_epochs, "private": private_epochs}),
         tasks={
             "train": OWN,
-            "start": OWN._replace(options=PUBLIC._replace(epochs=start_epochs)),
+            "start": OWN._replace(options=LEARN._replace(epochs=start_epochs, public=Public())),
             "private": OWN._replace(options=Local(private_epochs, patience=Patience(WITHOUT_GAIN))),
-            "score": Task(
-                survey=scores, finish=hand_in, options=PUBLIC._replace(steps=0, rows=rows), survey_passes=1.0
+            "score": Question(scores, data="public", rows=rows, stateful=True, passes=1.0),
+            "digest": digesting(
+                distance(digest, temperature), LEARN._replace(epochs=digest_epochs, public=Public(rows, "consensus"))
             ),
-            "digest": digesting(distance(digest, temperature), PUBLIC._replace(epochs=digest_epochs, rows=rows)),
         },
         server_init=server_init,
         client_init=lambda params, facts: {"model": params},
@@ -99,21 +104,21 @@ def fedmd(
         weigh=weighting("uniform"),
         models=lambda server: {},
         personal=own_model,
-        needs_classes=True,
-        mixed=True,
-        public={"from": "test", "per_class": 20},
-        unused=unused(digest),
-        family="distillation",
-        keeps="its own model",
-        leaves="its model's class scores of public rows, in a mean (summed, not yet masked)",
+        demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}),
         refuses={
             "compression": "what its clients send are class scores of public rows, no change of a model",
             **WHOLE_MODELS,
         },
-        excluded_laws={
-            "fixed_point": "where all models agree, what is left to fit is a rounding error, of which Adam, dividing by the "
-            "gradient's size, makes whole steps"
-        },
+        card=Card(
+            "distillation",
+            keeps="its own model",
+            leaves="its model's class scores of public rows, in a mean (summed, not yet masked)",
+            unused=unused(digest),
+            excluded_laws={
+                "fixed_point": "where all models agree, what is left to fit is a rounding error, of which Adam, dividing by the "
+                "gradient's size, makes whole steps"
+            },
+        ),
     )
 
 
@@ -132,23 +137,18 @@ def keep(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> 
     return {}, {**client, "model": f, **({"buffers": facts.buffers} if facts.buffers else {})}
 
 
-def scores(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def scores(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """f_k(x) of the rows in their order, (rows, classes)."""
     held = client.get("buffers", {})
     with torch.no_grad():
         found = [
             model.logits(client["model"], piece._replace(extra={**piece.extra, **held})) for piece in data.pieces()
         ]
-    return {"scores": torch.cat(found)}
-
-
-def hand_in(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
-    """The scores go up."""
-    return {"scores": facts.survey["scores"]}, client
+    return {"scores": torch.cat(found)}, client, session
 
 
 OWN = Task(start=lambda message, client, facts: own_model(message, client), finish=keep)
-PUBLIC = Local(data="public", optimizer="adam", lr=RATE, batch_size=BATCH, pass_steps=STEPS, weight_decay=0.0)
+LEARN = Local(weight_decay=0.0, solver=Solver("adam", RATE, BATCH, STEPS))
 
 
 def digesting(fit: Distance, options: Local) -> Task:
@@ -159,7 +159,7 @@ def digesting(fit: Distance, options: Local) -> Task:
     ) -> torch.Tensor:
         return fit(model.logits(params, batch), batch.y)
 
-    return OWN._replace(objective=objective, options=options._replace(targets="consensus"))
+    return OWN._replace(objective=objective, options=options)
 
 
 def set_up(epochs: Mapping[str, int], algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

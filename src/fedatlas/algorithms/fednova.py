@@ -18,9 +18,8 @@ as it is.
 
 from __future__ import annotations
 
-import math
-
-from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, Work
+from fedatlas.algorithm import Algorithm, Card, Facts, Message, Round, State, Task, Update, Work
+from fedatlas.algorithms.penalty import penalty_check
 from fedatlas.registry import Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
@@ -61,11 +60,11 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
         weigh=weighting(weights),
         server_update=server_update,
         fixes={"local.optimizer": "sgd", "local.nesterov": False, **plain},
-        lr_below=2 / mu if mu else math.inf,
-        family="averaging",
-        leaves="the normalised change of the model and its divisor",
+        check=penalty_check(mu),
         refuses={
             "compression.clip": "a change divided by its steps would be clipped, which the server multiplies by them again",
             "model.bn.local": "it adds up what clients have moved, and of layers that stay with them nobody holds the sum",
+            "chain": "its clients send a change and its divisor, and a chain hands on a model",
         },
+        card=Card("averaging", leaves="the normalised change of the model and its divisor"),
     )

@@ -29,7 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Round, State, Update, keep_model
+from fedatlas.algorithm import Algorithm, Card, Round, State, Update, keep_model
 from fedatlas.registry import Decay, Positive, Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
@@ -80,7 +80,7 @@ def fedopt(
         server_init=server_init,
         server_update=server_update,
         weigh=weighting(weights),
-        family="adaptive server update",
+        card=Card("adaptive server update"),
     )
 
 

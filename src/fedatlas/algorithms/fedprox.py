@@ -16,12 +16,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from fedatlas.algorithm import Algorithm, Facts, Message, Round, State, Task, Update, Work, keep_model, take_mean
+from fedatlas.algorithm import (
+    Algorithm,
+    Card,
+    Facts,
+    Message,
+    Round,
+    State,
+    Task,
+    Update,
+    Work,
+    keep_model,
+    take_mean,
+)
+from fedatlas.algorithms.penalty import penalty_check
 from fedatlas.errors import DivergedError
 from fedatlas.registry import Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
+LOSS = ", and its training loss in a sum (not yet masked)"
 NO_LOSS = {"losses": 0.0, "examples": 0.0}
 
 
@@ -34,7 +48,7 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
     adaptive: whether mu, from that value on, rises by 0.1 with the training loss and falls by 0.1 after five falls in a row.
     """
     if mu == 0 and not adaptive:  # the term is skipped, so that the run equals FedAvg's bit for bit
-        return Algorithm("fedprox", weigh=weighting(weights), family="regularisation")
+        return Algorithm("fedprox", weigh=weighting(weights), card=Card("regularisation"))
 
     def direction(g: Tree, w: Tree, message: Message, client: State, facts: Facts) -> Tree:
         pull: Tree = message["mu"] * (w - message["model"])
@@ -45,8 +59,6 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
 
     def server_update(server: State, mean: Update, round: Round) -> State:
         after = take_mean(server, mean, round)
-        if not adaptive:
-            return after
         before = server["loss"]
         loss = mean["losses"] / mean["examples"] if mean["examples"] else math.nan
         falls = server["falls"] + 1 if loss < before < math.inf else 0
@@ -72,9 +84,9 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
         tasks={"train": watched if adaptive else Task(direction=direction)},
         server_init=server_init,
         broadcast=lambda server, client_id: {"model": server["model"], "mu": server["mu"]},
-        server_update=server_update,
+        server_update=server_update if adaptive else take_mean,
         weigh=weighting(weights),
-        lr_below=2 / mu if mu else math.inf,
-        family="regularisation",
-        leaves="the local model" + (", and its training loss in a sum (not yet masked)" if adaptive else ""),
+        check=penalty_check(mu),
+        refuses={"chain": "mu follows the loss of a whole cohort, which a chain does not have"} if adaptive else {},
+        card=Card("regularisation", leaves=f"the local model{LOSS if adaptive else ''}"),
     )

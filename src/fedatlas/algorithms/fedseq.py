@@ -14,10 +14,11 @@ Theta  FedSeqInter's bank of models, one a slot    omega    examples that each s
            training, all slots <- sum of omega_i / sum(omega) Theta_i and omega <- 0
 
 Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022, and Rizzardi's thesis; ALGORITHMS.md G1 to G9. What goes on inside a
-chain is a rule of its own: FedAvg's local training, FedProx, FedDyn or MOON (their anchor is the model received from the predecessor;
-with ``anchor = "server"`` it is w_t; FedDyn's duals do not add up then, and it is refused). N_S takes K's place in every formula of the
-rule's server. Confidences are divided by their sum, not sent through a second softmax, and the client that complements a group best is
-the one with the largest tau (errata of the thesis). A client sees its predecessor's model: sums cannot be masked inside a chain.
+chain is a rule of its own: local training as FedAvg, FedProx, FedDyn, MOON or a plug-in has it (their anchor is the model received from
+the predecessor; with ``anchor = "server"`` it is w_t; FedDyn's duals do not add up then, and it is refused). N_S takes K's place in
+every formula of the rule's server. Confidences are divided by their sum, not sent through a second softmax, and the client that
+complements a group best is the one with the largest tau (errata of the thesis). A client sees its predecessor's model: sums cannot be
+masked inside a chain.
 
 passes: E_S, how often in a round the model goes around all clients of a superclient.
 anchor: what the rule's penalty pulls to: the model that the predecessor handed on, or the server's w_t.
@@ -36,7 +37,7 @@ start: with psi "clf" and first "best": who is best: the client of largest norm,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -46,37 +47,24 @@ from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import (
     Algorithm,
     Ask,
+    Card,
+    Facts,
+    Message,
     Round,
     RoundGenerator,
     State,
     Task,
     Update,
+    Work,
+    by_samples,
     plain_loss,
+    take_mean,
 )
-from fedatlas.algorithms.fedavg import fedavg, fedavgm
-from fedatlas.algorithms.feddyn import feddyn
-from fedatlas.algorithms.fedopt import fedadagrad, fedadam, fedyogi
-from fedatlas.algorithms.fedprox import fedprox
-from fedatlas.algorithms.moon import moon
 from fedatlas.algorithms.superclients import CONFIDENCE, Grouping, groups, metric_of, pretrain, set_up
 from fedatlas.errors import ConfigError
-from fedatlas.registry import Count, Whole, arguments
-from fedatlas.rounds import cast_like, chained, relay
+from fedatlas.registry import OURS, Count, Whole, arguments, find
+from fedatlas.rounds import cast_like, chained, handed, relay
 from fedatlas.tree import Tree
-
-RULES: Mapping[str, Callable[..., Algorithm]] = {
-    "fedavg": fedavg,
-    "fedavgm": fedavgm,
-    "fedadagrad": fedadagrad,
-    "fedadam": fedadam,
-    "fedyogi": fedyogi,
-    "fedprox": fedprox,
-    "feddyn": feddyn,
-    "moon": moon,
-}
-"""What may go on inside a chain: rules whose clients send their model and nothing else."""
-BETWEEN = ("fedavg", "fedprox", "moon")
-"""Of these, what FedSeqInter may have: its server averages slots every ``period`` rounds, so that a step of its own has no place."""
 
 Psi = Literal["conf", "clf"]
 Phi = Literal["greedy", "kmeans", "random"]
@@ -105,13 +93,13 @@ def fedseq(
 
     theta travels along each superclient; w <- mean of the superclients' models by examples.
 
-    rule: the algorithm inside the chains and at the server, a table: name (if left out fedavg; fedavgm, fedadagrad, fedadam,
-        fedyogi, fedprox, feddyn, moon) and its keys.
+    rule: the algorithm inside the chains and at the server, a table: name (if left out fedavg) and its keys; any whose clients
+        are asked once a round, to train, and send their model.
     """
     how = Grouping(
         psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
     )
-    local = in_chains(rule, how, anchor, tuple(RULES))
+    local = in_chains(rule, how, anchor)
     return local._replace(name="fedseq", rounds=chained(passes, anchored=anchor == "server"))
 
 
@@ -137,7 +125,7 @@ def fedseq_inter(
 
     Models travel from superclient to superclient. What is evaluated is the average that would be formed now.
 
-    rule: the algorithm inside the chains, a table: name (if left out fedavg; fedprox, moon) and its keys.
+    rule: the algorithm inside the chains, a table: as for fedseq, but its server only averages, by samples.
     period: rounds from one average to the next: N_S, until N_S superclients were drawn ("fraction"), a number, or never.
     """
     how = Grouping(
@@ -145,7 +133,7 @@ def fedseq_inter(
     )
     if (rule or {}).get("weights", "samples") != "samples":
         raise ConfigError("algorithm.rule.weights: slots are averaged by the examples they have seen; remove the key.")
-    local = in_chains(rule, how, anchor, BETWEEN)
+    local = in_chains(rule, how, anchor, banked=True)
     begin = local.server_init
     waiting = {"drawn": 0} if period == "fraction" else {}  # superclients since the last average
 
@@ -170,12 +158,18 @@ def fedseq_inter(
         replies = yield Ask(tuple(chain.order[-1] for chain in chains), "train", reduce="each", **last)
         for chain in (one for one in chains if one.order[-1] in replies.each):
             slot = slots[chain.unit]
-            bank[slot], held[slot] = dict(replies.each[chain.order[-1]]), chain.unit
+            bank[slot], held[slot] = kept(algorithm, replies.each[chain.order[-1]]), chain.unit
             omega[slot] = omega.get(slot, 0) + chain.examples
         return averaged({**server, "bank": bank, "omega": omega, "held": held}) if bank else server
 
-    tasks = {**local.tasks, "train": local.tasks["train"]._replace(shows=("model",))}
-    return local._replace(name="fedseq_inter", server_init=server_init, rounds=rounds, tasks=tasks, needs="each")
+    tasks = {**local.tasks, "train": local.training()._replace(shows=("model",))}
+    return local._replace(name="fedseq_inter", server_init=server_init, rounds=rounds, tasks=tasks)
+
+
+def kept(algorithm: Algorithm, update: Update) -> dict[str, Any]:
+    """What a slot keeps: a model and its buffers; ProtocolError where a client sent more."""
+    model, buffers, _ = handed(algorithm, update)
+    return {"model": model, **({"buffers": buffers} if buffers else {})}
 
 
 def rebased(server: State) -> dict[str, Any]:
@@ -193,24 +187,19 @@ def averaged(server: State) -> State:
     return {**server, **cast_like(total.total, server)}
 
 
-def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, rules: Sequence[str]) -> Algorithm:
+def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked: bool = False) -> Algorithm:
     """The local rule as an algorithm whose clients are drawn in groups, with the set-up that forms them."""
-    given = dict(rule or {})
-    builder = rule_named(str(given.pop("name", "fedavg")), rules)
-    if given.get("adaptive"):
-        raise ConfigError(
-            "algorithm.rule.adaptive: mu follows the loss of a whole cohort, which a chain does not have; remove the key."
-        )
-    local: Algorithm = builder(**arguments("algorithm.rule", builder, given))
-    how = how._replace(metric=metric_of(how))
+    local, how = rule_of(rule or {}, banked), how._replace(metric=metric_of(how))
     confidences = how.phi != "random" and how.psi == "conf"
-    train, begin = local.tasks["train"], local.server_init
+    train, begin = local.training(), local.server_init
     if anchor == "server" and train.settle is not None:
         raise ConfigError(
             f"algorithm.anchor = 'server': the duals of '{local.name}' add up over a chain only from hop to hop; remove the key."
         )
     if anchor == "server":
-        train = train._replace(start=lambda message, client, facts: Tree(message["start"]))
+        train = from_handed(train)
+    if local.hand_on is not None:
+        train = carrying(train, local.hand_on)
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         linear = [k for k, x in models["global"].items() if facts.get("roles", {}).get(k) == "linear" and x.dim() == 2]
@@ -218,21 +207,50 @@ def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, rules:
         told = {"linear": Tree({name: torch.empty(0) for name in kept})} if how.psi == "clf" else {}
         return {**begin(models, facts), **told, "classes": int(facts.get("classes", 0)), "groups": [], "notices": []}
 
+    demands = local.demands
+    if confidences:
+        demands = demands._replace(classes=True, public={"from": "test", "per_class": 10}, public_labels=True)
     return local._replace(
-        unused=unused(how, anchor, local),
         tasks={"train": train, "pretrain": pretrain(how), "confidence": CONFIDENCE},
         prepare=partial(set_up, how),
         groups=groups,
         server_init=server_init,
-        needs_classes=confidences,
-        public={"from": "test", "per_class": 10} if confidences else None,
+        demands=demands,
+        card=card_of(how, anchor, local),
+    )
+
+
+def card_of(how: Grouping, anchor: str, rule: Algorithm) -> Card:
+    """The rule's card as that of its chains."""
+    alone = "a model trained alone" if how.psi == "conf" else "the weights of its linear layers"
+    once = "nothing" if how.phi == "random" else alone
+    return rule.card._replace(
         family="clustering: sequential",
         leaves="the model, handed on to the next client of the chain and at its end to the server; at the start once "
-        + {"random": "nothing"}.get(
-            how.phi, "a model trained alone" if confidences else "the weights of its linear layers"
-        )
-        + ", to the server",
+        f"{once}, to the server",
+        unused=unused(how, anchor, rule),
     )
+
+
+def from_handed(train: Task) -> Task:
+    """Local training that begins at the model handed on, where the message's model is the server's."""
+
+    def start(message: Message, client: State, facts: Facts) -> Tree:
+        return train.start({**message, "model": message["start"]}, client, facts)
+
+    return train._replace(start=start)
+
+
+def carrying(train: Task, hand_on: Callable[[Update, Update], Update]) -> Task:
+    """Local training whose further parts are joined with those that were handed on."""
+
+    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+        update, state = train.finish(params, work, message, client, facts)
+        if "handed" not in message:
+            return update, state
+        return {**hand_on(message["handed"], update), "model": update["model"]}, state
+
+    return train._replace(finish=finish)
 
 
 def unused(how: Grouping, anchor: str, rule: Algorithm) -> Mapping[str, str]:
@@ -251,7 +269,7 @@ def unused(how: Grouping, anchor: str, rule: Algorithm) -> Mapping[str, str]:
         out |= dict.fromkeys(("first", "start"), "k-means opens no group with a client of its choice")
     if how.min_examples:
         out["group_size"] = "min_examples says when a group is full"
-    if anchor == "server" and plain(rule.tasks["train"]):
+    if anchor == "server" and plain(rule.training()):
         out["anchor"] = f"'{rule.name}' pulls to no anchor"
     return {f"algorithm.{name}": why for name, why in out.items()}
 
@@ -261,11 +279,45 @@ def plain(train: Task) -> bool:
     return train.direction is None and train.objective is plain_loss
 
 
-def rule_named(name: str, rules: Sequence[str]) -> Callable[..., Algorithm]:
-    """The builder of a rule; ConfigError, with the reason, for one that cannot go on inside a chain."""
-    if name in rules:
-        return RULES[name]
-    reason = f"a chain hands on one model and nothing else, and '{name}' is no rule that works with that"
-    if name in RULES:
-        reason = f"'{name}' takes a step of the server every round, and FedSeqInter's only averages, every period"
-    raise ConfigError(f"algorithm.rule: {reason}; take one of {', '.join(map(repr, rules))}.")
+def rule_of(table: Mapping[str, Any], banked: bool) -> Algorithm:
+    """The algorithm that ``algorithm.rule`` names; ConfigError, with the reason, for one that cannot go on inside a chain."""
+    given, ours = dict(table), OURS["algorithms"]
+    name = str(given.pop("name", "fedavg"))
+    try:
+        builder = find("algorithms", ours, name)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm.rule.name: {error}") from None
+    rule = builder(**arguments("algorithm.rule", builder, given))
+    if why := no_rule(rule, banked):
+        raise ConfigError(f"algorithm.rule: {why}; take one of {', '.join(map(repr, rules(banked)))}.")
+    checked: Algorithm = rule
+    return checked
+
+
+def rules(banked: bool = False) -> list[str]:
+    """Our own algorithms that can go on inside a chain with their defaults."""
+    return [name for name, build in OURS["algorithms"].items() if not no_rule(build(), banked)]
+
+
+def no_rule(rule: Any, banked: bool) -> str:
+    """Why an algorithm cannot go on inside a chain; "" if it can. ``banked``: inside FedSeqInter's.
+
+    A chain asks each client once a round, to train, and hands its model on: it takes any algorithm whose rounds are of that kind.
+    """
+    if not isinstance(rule, Algorithm):
+        return f"its builder returned {type(rule).__name__}, not an Algorithm"
+    if why := rule.refuses.get("chain"):
+        return f"not '{rule.name}': {why}"
+    if rule.rounds is not None or rule.prepare is not None:
+        return f"a chain asks each client once a round, to train, and '{rule.name}' has rounds or a set-up of its own"
+    if rule.hand_on is not None and rule.training().settle is not None:
+        return f"'{rule.name}' settles a client's state by what it sent, to which a chain adds what others did"
+    if not banked:
+        return ""
+    if rule.server_update is not take_mean:
+        return f"'{rule.name}' takes a step of the server every round, and FedSeqInter's only averages, every period"
+    if rule.hand_on is not None:
+        return f"'{rule.name}' sends more than its model to the server, and FedSeqInter's keeps models only"
+    return (
+        "" if rule.weigh is by_samples else f"'{rule.name}' has weights of its own, and slots are averaged by examples"
+    )

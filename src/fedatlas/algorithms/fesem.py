@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, RoundGenerator, State, Task
+from fedatlas.algorithm import Algorithm, Ask, Card, Local, Replies, Round, RoundGenerator, State, Task
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.clusters import squared_distances
 from fedatlas.errors import ConfigError
@@ -89,10 +89,11 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         models=shared.models,
         clusters=shared.assignment,
         personal=lambda message, client: shared.whole(message),
-        needs="each",
-        unused={"algorithm.pretrain_epochs": "there is one cluster"} if clusters == 1 else {},
-        family="clustering: multitask",
-        leaves="the local model, which the server sees client by client",
+        card=Card(
+            "clustering: multitask",
+            leaves="the local model, which the server sees client by client",
+            unused={"algorithm.pretrain_epochs": "there is one cluster"} if clusters == 1 else {},
+        ),
     )
 
 

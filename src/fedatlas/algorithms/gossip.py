@@ -25,7 +25,21 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from fedatlas.algorithm import Algorithm, Facts, Local, Message, Mixing, Round, State, Task, Update, Work
+from fedatlas.algorithm import (
+    Algorithm,
+    Card,
+    Data,
+    Facts,
+    Message,
+    Mixing,
+    Model,
+    Question,
+    Round,
+    State,
+    Task,
+    Update,
+    Work,
+)
 from fedatlas.algorithms import graphs
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import gossip as gossip_rounds
@@ -33,6 +47,12 @@ from fedatlas.tree import Tree
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 Pairs = list[tuple[int, int]]
+CARD = Card(
+    "decentralised",
+    "decentralised, mutual trust",
+    keeps="its own model",
+    leaves="the local model, to neighbours only",
+)
 MEAN_OF = 200  # rounds over which the mean of random mixing matrices is described
 
 
@@ -73,14 +93,14 @@ def gossip(
         sent = float(np.mean([np.count_nonzero(W) - K for W in drawn]))
         return {**graphs.describe(joined, found, np.mean(drawn, axis=0)), "messages": sent}
 
-    def share(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
-        return {"mixed": message["model"], **{k: x for k, x in message.items() if k == "buffers"}}, client
+    def share(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+        return {"mixed": message["model"], **{k: x for k, x in message.items() if k == "buffers"}}, client, session
 
     def add_to_mix(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
         return {"model": message["mixed"] + (y - message["model"])}, client
 
     first = order == "combine_first"
-    own = {"share": Task(finish=share, options=Local(steps=0)), "train": Task(finish=add_to_mix)}
+    own = {"share": Question(share), "train": Task(finish=add_to_mix)}
     return Algorithm(
         "gossip",
         rounds=gossip_rounds(mix, share=first),
@@ -88,12 +108,8 @@ def gossip(
         server_init=nodes_alike,
         broadcast=lambda server, client_id: server["nodes"][str(client_id)],
         personal=lambda message, client: Tree(message["model"]),
-        needs="neighbours",
-        family="decentralised",
-        communication="decentralised, mutual trust",
-        keeps="its own model",
-        leaves="the local model, to neighbours only",
-        describe=describe,
+        serverless=True,
+        card=CARD._replace(describe=describe),
     )
 
 

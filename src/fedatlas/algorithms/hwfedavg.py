@@ -32,22 +32,22 @@ from torch import Tensor
 from fedatlas.algorithm import (
     Algorithm,
     Ask,
+    Card,
     Data,
-    Facts,
+    Demands,
     Local,
     Message,
     Model,
+    Question,
     Round,
     RoundGenerator,
     State,
     Task,
     Update,
     Weights,
-    Work,
 )
 from fedatlas.registry import Rate
 from fedatlas.rounds import federated
-from fedatlas.tree import Tree
 
 Score = Literal["homogeneity", "entropy", "gini", "chi2"]
 
@@ -69,37 +69,30 @@ def raw_weight(p: Tensor, P: Tensor, score: Score) -> Tensor:
     return 1 / s
 
 
-def count_labels(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def counted(data: Data) -> Tensor:
     """Label counts of the rows the client would train on, float64 (classes,)."""
     counts = torch.zeros(data.classes, dtype=torch.float64)
     for piece in data.pieces():
         counts += torch.bincount(piece.y.reshape(-1), minlength=data.classes).double()
-    return {"counts": counts}
+    return counts
 
 
 def label_spread(
     score: Score, inverse: str, scaled: bool, balanced: bool
-) -> tuple[Mapping[str, Task], Callable[[Round], Weights]]:
+) -> tuple[Mapping[str, Task | Question], Callable[[Round], Weights]]:
     """The two tasks before training, and the weights that come of them."""
 
-    def send_counts(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
-        return {"counts": facts.survey["counts"]}, client
+    def counts(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+        return {"counts": counted(data)}, client, session
 
-    def send_score(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
-        n_k = facts.survey["counts"].sum()
-        return {"omega": raw_weight(facts.survey["counts"] / n_k, message["P"], score), "n_k": n_k}, client
+    def spread(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+        held = counted(data)
+        n_k = held.sum()
+        return {"omega": raw_weight(held / n_k, message["P"], score), "n_k": n_k}, client, session
 
-    tasks = {
-        "counts": Task(
-            survey=count_labels, finish=send_counts, options=Local(steps=0, balanced=balanced), stateful=False
-        ),
-        "score": Task(
-            survey=count_labels,
-            finish=send_score,
-            options=Local(steps=0, balanced=balanced),
-            stateful=False,
-            shows=("omega", "n_k"),
-        ),
+    tasks: dict[str, Task | Question] = {
+        "counts": Question(counts, balanced=balanced),
+        "score": Question(spread, balanced=balanced, shows=("omega", "n_k")),
         "train": Task(options=Local(balanced=balanced)),
     }
 
@@ -151,9 +144,9 @@ def spread(
         rounds=spread_rounds(exclude_above),
         tasks=tasks,
         weigh=weigh,
-        needs_classes=True,
-        family="client weighting",
-        leaves=leaves,
+        demands=Demands(classes=True),
+        refuses={"chain": "it weighs clients by counts and scores of their labels, and a chain asks for none"},
+        card=Card("client weighting", leaves=leaves),
     )
 
 

@@ -30,21 +30,26 @@ import torch
 from fedatlas.algorithm import (
     Algorithm,
     Ask,
+    Card,
     Data,
+    Demands,
     Facts,
-    Local,
     Message,
     Model,
+    Passes,
+    Question,
     Replies,
     Round,
     RoundGenerator,
+    Route,
+    Sealing,
     State,
     Task,
     Update,
     Work,
-    shares_of,
 )
 from fedatlas.algorithms import clusters as shared
+from fedatlas.algorithms.gradients import shares_of
 from fedatlas.registry import Whole
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
@@ -53,6 +58,10 @@ from fedatlas.weighting import Weighting, weighting
 ONE_GRADIENT = {"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd", "local.momentum": 0.0}
 ONE_START = {"algorithm.start_rounds": "there is one start"}
 ONE_CLUSTER = dict.fromkeys(("algorithm.starts", "algorithm.start_rounds"), "there is one cluster")
+CARD = Card(
+    "clustering: multitask",
+    leaves="the local model and the number of the cluster that fits it best; at the start also its loss",
+)
 
 
 def ifca(
@@ -65,7 +74,8 @@ def ifca(
 ) -> Algorithm:
     """Each client trains whichever model fits it best, j_k = argmin_j F_k(theta_j): for a known number of groups."""
     starts = 1 if clusters == 1 else starts
-    choose: dict[str, Any] = {"survey": best_fit, "survey_passes": float(clusters), "base": picked_model}
+    cost = Passes(survey=float(clusters))
+    choose: dict[str, Any] = {"survey": best_fit, "passes": cost, "sealing": Sealing(picked_model)}
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         drawn = [models["global"], *(models[str(i)] for i in range(1, clusters * starts))]
@@ -73,8 +83,8 @@ def ifca(
         return {**shared.first_state(drawn[:clusters]), "starts": further}
 
     def rounds(algorithm: Algorithm, server: State, round: Round, turn: int = 0) -> RoundGenerator:
-        sent, visits = told(algorithm, server, round), dict.fromkeys(round.cohort, turn)
-        replies = yield Ask(round.cohort, "train", sent, "each", budgets=round.budgets, visits=visits)
+        sent, again = told(algorithm, server, round), Route(visits=dict.fromkeys(round.cohort, turn))
+        replies = yield Ask(round.cohort, "train", sent, "each", budgets=round.budgets, route=again)
         if not replies.clients:
             return server
         after = shared.renewed(server, replies, picked(replies), round.sizes, weights)
@@ -101,19 +111,16 @@ def ifca(
         prepare=prepare if starts > 1 else None,
         tasks={
             "train": Task(start=from_picked, finish=say_which, shows=("model", "cluster"), **choose),
-            "score": Task(finish=say_loss, options=Local(steps=0), shows=("loss", "cluster"), **choose),
+            "score": Question(say_loss, shows=("loss", "cluster"), passes=float(clusters)),
         },
-        inits=clusters * starts,
+        demands=Demands(inits=clusters * starts),
         server_init=server_init,
         broadcast=broadcast,
         models=shared.models,
         clusters=shared.assignment,
         personal=personal,
-        needs="each",
-        unused=ONE_CLUSTER if clusters == 1 else ONE_START if starts == 1 else {},
         fixes=ONE_GRADIENT if average == "gradient" else {},
-        family="clustering: multitask",
-        leaves="the local model and the number of the cluster that fits it best; at the start also its loss",
+        card=CARD._replace(unused=ONE_CLUSTER if clusters == 1 else ONE_START if starts == 1 else {}),
     )
 
 
@@ -171,9 +178,10 @@ def say_which(y: Tree, work: Work, message: Message, client: State, facts: Facts
     return {"model": y, "cluster": facts.survey["cluster"]}, client
 
 
-def say_loss(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+def say_loss(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """How well the best model fits, and which it is."""
-    return {"loss": facts.survey["loss"], "cluster": facts.survey["cluster"]}, client
+    found = best_fit(model, data, message, client)
+    return {"loss": found["loss"], "cluster": found["cluster"]}, client, session
 
 
 def picked(replies: Replies) -> dict[int, str]:

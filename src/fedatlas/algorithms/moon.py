@@ -20,7 +20,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Batch, Facts, Message, Model, State, Task, Update, Work
+from fedatlas.algorithm import Algorithm, Batch, Card, Demands, Facts, Message, Model, Passes, State, Task, Update, Work
 from fedatlas.registry import Positive, Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
@@ -44,7 +44,7 @@ def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "s
     """
     if mu == 0:  # no term and no state, so that the run equals FedAvg's bit for bit
         nothing = {"algorithm.temperature": "mu = 0 leaves the contrast out"}
-        return Algorithm("moon", weigh=weighting(weights), family="regularisation", unused=nothing)
+        return Algorithm("moon", weigh=weighting(weights), card=Card("regularisation", unused=nothing))
 
     def objective(
         model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
@@ -65,11 +65,10 @@ def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "s
 
     return Algorithm(
         "moon",
-        tasks={"train": Task(objective=objective, finish=finish, step_passes=5.0)},
+        tasks={"train": Task(objective=objective, finish=finish, passes=Passes(step=5.0))},
         client_init=client_init,
         broadcast=lambda server, client_id: {"model": server["model"], "mu": mu, "temperature": temperature},
         weigh=weighting(weights),
-        needs_features=True,
-        family="regularisation",
-        keeps="its last local model",
+        demands=Demands(features=True),
+        card=Card("regularisation", keeps="its last local model"),
     )

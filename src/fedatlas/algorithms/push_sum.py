@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fedatlas.algorithm import Algorithm, Facts, Message, Mixing, Round, State, Task, Update, Work
+from fedatlas.algorithm import Algorithm, Card, Facts, Message, Mixing, Round, State, Task, Update, Work
 from fedatlas.algorithms import graphs
 from fedatlas.rounds import gossip
 from fedatlas.tree import Tree
@@ -78,10 +78,12 @@ def push_sum(
         server_init=server_init,
         broadcast=broadcast,
         personal=lambda message, client: Tree(message["model"]),
-        needs="neighbours",
-        family="decentralised",
-        communication="decentralised, single-sided trust",
-        keeps="its sums of shares of models and of weight",
-        leaves="shares of the local model and of its weight, to those who hear the node",
-        describe=describe,
+        serverless=True,
+        card=Card(
+            "decentralised",
+            "decentralised, single-sided trust",
+            keeps="its sums of shares of models and of weight",
+            leaves="shares of the local model and of its weight, to those who hear the node",
+            describe=describe,
+        ),
     )

@@ -29,22 +29,34 @@ from typing import Any, Literal
 
 from fedatlas.algorithm import (
     Algorithm,
+    Card,
     Coefficients,
     Data,
     Facts,
     Message,
     Model,
+    Passes,
     Round,
+    Sealing,
     State,
     Task,
     Update,
     Work,
-    mean_gradient,
 )
+from fedatlas.algorithms.gradients import mean_gradient
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
+
+NO_RULE = {
+    "chain": "a chain hands on one model, and without its clients' controls c would no longer be the mean of the c_k"
+}
+CARD = Card(
+    "regularisation",
+    keeps="its control variate",
+    leaves="the local model and the change of its control variate",
+)
 
 
 def scaffold(
@@ -89,11 +101,12 @@ def scaffold(
         w = server["model"]
         return {**server, "model": w + server_lr * (mean["model"] - w), "c": server["c"] + mean["c"]}
 
-    train, exact = Task(direction=direction, finish=finish, settle=settle, tracked=("c",)), paper and option == "II"
+    train = Task(direction=direction, finish=finish, settle=settle, sealing=Sealing(tracked=("c",)))
+    exact = paper and option == "II"
     look = partial(gradient_at_anchor, paper=paper)
-    looking = train._replace(survey=look, survey_passes=3.0)  # at each row once
+    looking = train._replace(survey=look, passes=Passes(survey=3.0))  # at each row once
     if not paper:  # at every batch of its steps
-        looking = looking._replace(survey_passes=0.0, step_passes=train.step_passes + 3.0)
+        looking = looking._replace(passes=Passes(step=train.passes.step + 3.0))
     return Algorithm(
         "scaffold",
         tasks={"train": train if exact else looking},
@@ -103,9 +116,8 @@ def scaffold(
         weigh=weigh,
         server_update=server_update,
         fixes={"local.optimizer": "sgd", "local.momentum": 0.0, "local.clip": 0.0} if exact else {},
-        family="regularisation",
-        keeps="its control variate",
-        leaves="the local model and the change of its control variate",
+        refuses=NO_RULE,
+        card=CARD,
     )
 
 

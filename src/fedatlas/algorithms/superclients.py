@@ -23,6 +23,7 @@ from fedatlas.algorithm import (
     Local,
     Message,
     Model,
+    Question,
     Round,
     RoundGenerator,
     State,
@@ -101,7 +102,7 @@ def pretrain(how: Grouping) -> Task:
     return Task(finish=finish, options=Local(epochs=how.pretrain_epochs), stateful=False, shows=("model",))
 
 
-def confidences(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def confidences(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """p_c = mean over the exemplars of class c of the probability that the model gives class c (G2)."""
     total, count = torch.zeros(data.classes, dtype=torch.float64), torch.zeros(data.classes, dtype=torch.float64)
     with torch.no_grad():
@@ -109,16 +110,10 @@ def confidences(model: Model, data: Data, message: Message, client: State) -> Ma
             p = torch.softmax(both(model.logits(message["model"], piece).double()), dim=1)
             total.index_add_(0, piece.y, p[torch.arange(len(p)), piece.y])
             count.index_add_(0, piece.y, torch.ones(len(p), dtype=torch.float64))
-    return {"p": total / count.clamp(min=1)}
+    return {"p": total / count.clamp(min=1)}, client, session
 
 
-CONFIDENCE = Task(
-    survey=confidences,
-    finish=lambda params, work, message, client, facts: ({"p": facts.survey["p"]}, client),
-    options=Local(steps=0),
-    stateful=False,
-    survey_passes=1.0,
-)
+CONFIDENCE = Question(confidences, passes=1.0)
 
 
 def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

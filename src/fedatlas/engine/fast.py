@@ -146,7 +146,7 @@ class FastRunner:
         options = training_of(bench, job).options
         if self.step == "tuned" or self.short(bench, job):
             return frozenset()
-        own = options.data == "public" or options.batch_size is not None
+        own = options.public is not None or options.solver.batch_size is not None
         return batch_sizes(ready.draw.batch_size, [ready.rows.n]) if own else self.usual
 
     def step_of(self, sort: str, own: bool, size: int) -> StepProgram | TunedStep:

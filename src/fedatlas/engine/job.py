@@ -18,6 +18,7 @@ from fedatlas.algorithm import (
     Facts,
     Local,
     Message,
+    Public,
     Question,
     State,
     Task,
@@ -170,8 +171,9 @@ class Bench(NamedTuple):
         task = bench.algorithm.tasks[job.what]
         if job.architecture:
             bench = bench._replace(networks={job.architecture: self.networks[job.architecture]})
-        if isinstance(task, Task) and task.options.optimizer is not None:
-            bench = bench._replace(local=self.local._replace(optimizer=Optimizer(task.options.optimizer), clip=0.0))
+        if isinstance(task, Task) and task.options.solver.optimizer is not None:
+            optimizer = Optimizer(task.options.solver.optimizer)
+            bench = bench._replace(local=self.local._replace(optimizer=optimizer, clip=0.0))
         return bench
 
 
@@ -236,8 +238,8 @@ def answered(bench: Bench, job: Job) -> Result:
     buffers = told_buffers(bench, message)
     data = None
     if question.data != "none":
-        options = Local(data=question.data, rows=question.rows, balanced=question.balanced)
-        rows = rows_for(bench, job, options)
+        public = Public(rows=question.rows) if question.data == "public" else None
+        rows = rows_for(bench, job, Local(balanced=question.balanced, public=public))
         data = ClientData(rows, bench.classes, buffers, lambda: (), bench.network.ordered)
     bench.network.module.eval()
     with placing(bench.device), without_cudnn(bench.device):
@@ -270,13 +272,16 @@ def told_buffers(bench: Bench, message: Message) -> Tree:
 
 def rows_for(bench: Bench, job: Job, options: Local) -> Rows:
     """The rows of a job: the party's own or the public ones, all or this round's, with their labels or the message's targets."""
-    rows = bench.rows(SERVER if options.data == "public" else job.client)
+    public = options.public
+    rows = bench.rows(job.client if public is None else SERVER)
     number = int(job.facts.round)
-    if options.rows and options.rows < rows.n:
-        rows = rows.take(public_rows(rows.n, options.rows, job.seed, number))
+    if public is not None and public.rows and public.rows < rows.n:
+        rows = rows.take(public_rows(rows.n, public.rows, job.seed, number))
     if options.balanced and rows.n:
         rows = rows.take(balanced_rows(rows.y, job.seed, number, max(job.client, 0)))
-    return (rows._replace(y=job.message[options.targets]) if options.targets else rows).on(bench.device)
+    if public is not None and public.targets:
+        rows = rows._replace(y=job.message[public.targets])
+    return rows.on(bench.device)
 
 
 def prepare(bench: Bench, job: Job) -> Prepared:
@@ -293,7 +298,8 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     facts = facts._replace(weight_decay=decay)
     local, budget = bench.local, budget_of(job, options)
     size = batch_size_of(options, local.batch_size, rows.n, bench.network.least)
-    augment = "none" if options.targets else local.augment  # the targets are those of the rows as they are
+    of_message = options.public is not None and options.public.targets
+    augment = "none" if of_message else local.augment  # the targets are those of the rows as they are
     draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.built().masks, bench.fill)
     draw = draw._replace(first_epoch=budget.first_epoch, least=bench.network.least)
     if task.survey is not None:
@@ -305,7 +311,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     with placing(bench.device):
         params = task.start(message, state, facts) if options.steps != 0 else Tree()
     params, buffers = parted(params, buffers)
-    lr = facts.lr * options.lr_scale if options.lr is None else options.lr
+    lr = facts.lr * options.lr_scale if options.solver.lr is None else options.solver.lr
     return Prepared(message, state, rows, facts, params, buffers, budget, draw, lr, decay, held)
 
 
@@ -318,8 +324,9 @@ def budget_of(job: Job, options: Local) -> Budget:
 
 def batch_size_of(options: Local, usual: int, n: int, least: int = 1) -> int:
     """Rows of a batch: the task's or the experiment's, fewer, though ``least``, where n rows would not make ``pass_steps`` batches."""
-    size = usual if options.batch_size is None else options.batch_size
-    return size if options.pass_steps <= 1 or not n else min(size or n, max(n // options.pass_steps, least))
+    own = options.solver
+    size = usual if own.batch_size is None else own.batch_size
+    return size if own.pass_steps <= 1 or not n else min(size or n, max(n // own.pass_steps, least))
 
 
 def parted(found: Mapping[str, Tensor], buffers: Tree) -> tuple[Tree, Tree]:

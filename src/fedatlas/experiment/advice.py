@@ -6,7 +6,7 @@ from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedbn import has_own_norms
+from fedatlas.algorithms.batch_norm import has_own_norms
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.loaded import strange_classes
 from fedatlas.data.reading import listed
@@ -28,7 +28,7 @@ GIVEN = "The network is {}, given in Python: whatever the seed, it begins with t
 def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
     """What the profile warns of; it never changes a value."""
     out = []
-    if config.profile == "device" and (algorithm.client_init is not None or algorithm.needs == "neighbours"):
+    if config.profile == "device" and (algorithm.client_init is not None or algorithm.serverless):
         out.append(
             f"profile 'device': '{algorithm.name}' keeps state on its clients, but devices rarely come back; take a stateless method."
         )
@@ -44,7 +44,7 @@ def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]
 def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
     """What is written in the file and does nothing, or leaves nothing to do."""
     out = []
-    if config.public is not None and algorithm.public is None:
+    if config.public is not None and algorithm.demands.public is None:
         out.append(f"[public]: '{algorithm.name}' uses no public rows; they are only taken out of the others.")
     if (config.data.model_extra or {}).get("client") and config.partition.name != "natural":
         out.append(
@@ -63,7 +63,7 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
     if config.failures.dropout == 1:
         out.append("failures.dropout = 1: nobody ever returns, and the model stays as it is.")
     usual = defaults(find("algorithms", ALGORITHMS, config.algorithm.name))
-    for key, why in algorithm.unused.items():
+    for key, why in algorithm.card.unused.items():
         table, _, field = key.partition(".")
         given = config.algorithm.parameters() if table == "algorithm" else dict(getattr(config, table))
         default = usual[field] if table == "algorithm" else type(getattr(config, table)).model_fields[field].default
@@ -79,7 +79,7 @@ def altered(table: Table, key: str) -> bool:
 
 def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Network) -> list[str]:
     """What is to be said of this network; ConfigError where the algorithm cannot work with it."""
-    if algorithm.needs_features and not network.has_features:
+    if algorithm.demands.features and not network.has_features:
         raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
     given = [GIVEN.format(config.model.name)] if config.model.name.startswith(OWN) else []
     return [*given, *norm_notices(config, algorithm, network.module), *precision_notices(config, network.module)]

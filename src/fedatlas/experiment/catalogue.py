@@ -62,13 +62,13 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
     made = builder()
     sets = {"sets": ", ".join(f"no {k}" if v is None else as_written(k, v) for k, v in made.fixes.items())}
     refuses = {"refuses": "; ".join(f"{table}: {why}" for table, why in refused(made).items())}
-    public = {"public_rows": ", ".join(as_written(key, value) for key, value in (made.public or {}).items())}
+    public = {"public_rows": ", ".join(as_written(key, value) for key, value in (made.demands.public or {}).items())}
     return {
         "partitioning": "horizontal",  # all of these: clients hold the same columns
-        "family": made.family or "not declared",
-        "communication": made.communication,
-        "client_keeps": made.keeps,
-        "leaves_client": made.leaves,
+        "family": made.card.family or "not declared",
+        "communication": made.card.communication,
+        "client_keeps": made.card.keeps,
+        "leaves_client": made.card.leaves,
         **{key: text for each in (sets, refuses, public) for key, text in each.items() if text},
     }
 

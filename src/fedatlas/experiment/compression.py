@@ -14,7 +14,7 @@ from fedatlas.transforms import TRANSFORMS
 def refused(algorithm: Algorithm) -> Mapping[str, str]:
     """Table -> why it makes no sense with this algorithm."""
     own: dict[str, str] = {}
-    if algorithm.needs == "neighbours":
+    if algorithm.serverless:
         own = {"compression": "its clients send to each other, and only what goes to the server is compressed"}
     return {**own, **algorithm.refuses}
 

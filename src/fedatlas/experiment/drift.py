@@ -47,7 +47,7 @@ class Drift(Observer):
             return
         if client in self.shares and {name: x.shape for name, x in model.items()} == self.like:
             self.models[client] = Tree(model).flatten().numpy().copy()
-            told = Tree(task.base(request.message, update).get("model", {}))
+            told = Tree(task.sealing.base(request.message, update).get("model", {}))
             self.apart |= self.told is not None and not alike(told, self.told)
             self.told = told
 

@@ -75,11 +75,11 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         * sum(((1 - known) * getattr(first, key) + known * getattr(second, key)) * n for (first, second), _, n in spent)
         for key in ("bytes_up", "bytes_down", "bytes_peer")
     }
-    messages = algorithm.sends == "messages"
+    messages = algorithm.card.sends == "messages"
     up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
     workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)
     judged = judging.rounds + (judging.one * len(setup.sizes) if setup.personal else judging.ends)
-    seconds = spent[0][1] if algorithm.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
+    seconds = spent[0][1] if algorithm.card.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
     peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
     begun = sum(cost.bytes_up + cost.bytes_down + cost.bytes_peer for cost in (setup.before, before))
     notices = list(setup.notices)
@@ -92,7 +92,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "held": draw_text(setup.partition, setup.dataset.train.y.numpy(), setup.dataset.class_names),
         "cohort": len(drawn[0].selected),
         "returning": returning,
-        "sends": algorithm.sends,
+        "sends": algorithm.card.sends,
         "examples_per_round": drawn[0].round.examples,
         "bytes_setup": begun,
         "bytes_up_per_round": up,

@@ -8,6 +8,7 @@ what the algorithm dictates when the configuration is resolved (`resolution.py`)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
@@ -19,7 +20,7 @@ from fedatlas.data.partition.build import check_split
 from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.device import find_device
 from fedatlas.errors import ConfigError
-from fedatlas.experiment.config import ExperimentConfig, LocalConfig
+from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.resolution import with_batch_norm
 from fedatlas.models import has_batch_norm
 from fedatlas.models.config import dealt
@@ -34,7 +35,7 @@ def check(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | No
     """
     check_engine(config)
     check_model(config, algorithm, module)
-    check_rate(config, algorithm)
+    check_keys(config, algorithm)
     check_form(config.model.loss)
     check_builder(config, module)
     with_batch_norm(algorithm, config.model.bn, bool(config.models))
@@ -79,13 +80,13 @@ def check_augment(config: ExperimentConfig) -> None:
 
 def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
     """ConfigError where an algorithm works on class labels and there are none."""
-    if algorithm.needs_classes and dataset.task != "classes":
+    if algorithm.demands.classes and dataset.task != "classes":
         raise ConfigError(f"algorithm '{algorithm.name}' works with classes, '{dataset.name}' has none.")
 
 
 def check_public(algorithm: Algorithm, public: PublicConfig, dataset: Dataset) -> None:
     """ConfigError where an algorithm asks for public rows and a class has none among them, or a label is no class."""
-    if algorithm.public is None or not algorithm.public_labels or dataset.task != "classes":
+    if algorithm.demands.public is None or not algorithm.demands.public_labels or dataset.task != "classes":
         return
     y = dataset.splits["public"].y
     if int(y.max()) >= dataset.classes:
@@ -102,16 +103,16 @@ def check_public(algorithm: Algorithm, public: PublicConfig, dataset: Dataset) -
 
 def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None) -> None:
     """ConfigError where the algorithm cannot work with the experiment's models: several of them, or one."""
-    if config.models and not algorithm.mixed:
-        able = ", ".join(f"'{name}'" for name, each in ALGORITHMS.items() if each().mixed)
+    if config.models and not algorithm.demands.mixed:
+        able = ", ".join(f"'{name}'" for name, each in ALGORITHMS.items() if each().demands.mixed)
         raise ConfigError(
             f"[[models]]: '{algorithm.name}' works with one architecture for all clients; take one of {able}, or [model]."
         )
     if config.models and module is not None:
         raise ConfigError("[[models]] names the networks: leave module out.")
-    if algorithm.inits > 1 and (config.model.init or module is not None):
+    if algorithm.demands.inits > 1 and (config.model.init or module is not None):
         raise ConfigError(
-            f"algorithm '{algorithm.name}' begins with {algorithm.inits} different models: it cannot take one initial model "
+            f"algorithm '{algorithm.name}' begins with {algorithm.demands.inits} different models: it cannot take one initial model "
             "from model.init or a network of your own; name a model in [model]."
         )
 
@@ -134,46 +135,28 @@ def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -
             )
 
 
-def check_rate(config: ExperimentConfig, algorithm: Algorithm) -> None:
-    """ConfigError where the explicit local step cannot converge whatever the data: lr times a penalty's weight is too large."""
-    local, limit = config.local, stable_below(algorithm.lr_below, config.local)
-    if local.optimizer == "sgd" and not algorithm.lr_by_size and local.lr >= limit:
-        momentum = f" and local.momentum = {local.momentum:g}" if local.momentum else ""
-        nesterov = " (Nesterov's)" if local.nesterov else ""
-        raise ConfigError(
-            f"local.lr = {local.lr:g}: '{algorithm.name}' diverges from {limit:g} on with its parameters{momentum}{nesterov}; "
-            "lower local.lr or the penalty's weight."
+def check_keys(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int] | None = None) -> None:
+    """ConfigError for what the algorithm itself finds wrong with the experiment's keys, or with who holds how many rows."""
+    if algorithm.check is not None and (said := algorithm.check(flat(config), sizes)):
+        raise ConfigError(said)
+
+
+def flat(config: ExperimentConfig) -> dict[str, Any]:
+    """The experiment's keys with their tables before them, as ``local.lr``, and their values."""
+    tables = config.model_dump().items()
+    return {
+        name: value
+        for table, given in tables
+        for name, value in (
+            ((f"{table}.{key}", x) for key, x in given.items()) if isinstance(given, dict) else ((table, given),)
         )
-
-
-def check_smallest(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int]) -> None:
-    """As `check_rate`, of the client with the fewest rows (but some), where a penalty weighs the more the fewer there are."""
-    held = {k: n for k, n in enumerate(sizes) if n}
-    if config.local.optimizer != "sgd" or not algorithm.lr_by_size or not held:
-        return
-    k, mean = min(held, key=held.__getitem__), sum(sizes) / len(sizes)
-    limit = stable_below(algorithm.lr_below, config.local) * held[k] / mean
-    if config.local.lr >= limit:
-        raise ConfigError(
-            f"local.lr = {config.local.lr:g}: client {k}, with {held[k]} rows where the mean is {mean:.4g}, diverges from {limit:.4g} on "
-            f"under '{algorithm.name}'; lower local.lr or the penalty's weight, or raise partition.min_size."
-        )
-
-
-def stable_below(lr_below: float, local: LocalConfig) -> float:
-    """From which rate on a penalty (c/2) |w - w_t|^2 diverges under SGD, where it is ``lr_below`` = 2/c without momentum.
-
-    With momentum b the step on the penalty alone is a linear map of (w, u); both its eigenvalues are inside the unit circle as long
-    as lr c < 2 (1 + b), in Nesterov's form as long as lr c < 2 (1 + b) / (1 + 2b). The data's convexity only adds to c.
-    """
-    b = local.momentum
-    return lr_below * (1 + b) / (1 + 2 * b if local.nesterov else 1)
+    }
 
 
 def check_nodes(algorithm: Algorithm, partition: Partition) -> None:
     """ConfigError where a node of a graph has no rows: it never takes part, and would cut the graph while it counts as connected."""
     empty = [k for k, n in enumerate(partition.sizes) if not n]
-    if algorithm.needs == "neighbours" and empty:
+    if algorithm.serverless and empty:
         who = f"client {empty[0]} has" if len(empty) == 1 else f"{len(empty)} clients have"
         raise ConfigError(
             f"{who} no rows, but every node of '{algorithm.name}' works and hands on: take fewer clients or a milder split."
@@ -183,7 +166,7 @@ def check_nodes(algorithm: Algorithm, partition: Partition) -> None:
 def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, partition: Partition) -> None:
     """ConfigError for what these data and these clients cannot give."""
     check_nodes(algorithm, partition)
-    check_smallest(config, algorithm, partition.sizes)
+    check_keys(config, algorithm, partition.sizes)
     have = sum(n > 0 for n in partition.sizes)
     if config.cohort.size is not None and config.cohort.size > have:
         raise ConfigError(

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedatlas.algorithm import Algorithm, Transform
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedbn import has_own_norms, local_norms, recalibrated
+from fedatlas.algorithms.batch_norm import has_own_norms, local_norms, recalibrated
 from fedatlas.data.config import PublicConfig
 from fedatlas.errors import ConfigError
 from fedatlas.experiment.compression import make_transform, transform_notices
@@ -83,10 +83,10 @@ def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Experim
 
 def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
     """The ``[public]`` table an algorithm works with, where the experiment has none: with a notice."""
-    if config.public is not None or algorithm.public is None:
+    if config.public is not None or algorithm.demands.public is None:
         return config, []
-    public = PublicConfig.model_validate(dict(algorithm.public))
-    words = ", ".join(f"{key} = {value!r}" for key, value in algorithm.public.items())
+    public = PublicConfig.model_validate(dict(algorithm.demands.public))
+    words = ", ".join(f"{key} = {value!r}" for key, value in algorithm.demands.public.items())
     return config.model_copy(update={"public": public}), [
         f"'{algorithm.name}' works with public rows: [public] {words}."
     ]
@@ -98,7 +98,7 @@ def with_batch_norm(algorithm: Algorithm, bn: str, mixed: bool = False) -> Algor
         return algorithm
     if why := algorithm.refuses.get(f"model.bn.{bn}"):
         raise ConfigError(f"model.bn = '{bn}': not with '{algorithm.name}': {why}; use 'average'.")
-    several = algorithm.clusters is not None or algorithm.needs == "neighbours" or mixed
+    several = algorithm.clusters is not None or algorithm.serverless or mixed
     if several:
         raise ConfigError(
             f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."

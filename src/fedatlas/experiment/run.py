@@ -182,7 +182,11 @@ class Simulation:
         evaluated = number == 0 or last or number % config.evaluation.every == 0
         before = time.perf_counter()
         quality = self.quality() if evaluated else self.evaluator.blank()
-        figures = dict(self.setup.algorithm.figures(self.server)) if self.setup.algorithm.figures is not None else None
+        figures = (
+            dict(self.setup.algorithm.card.figures(self.server))
+            if self.setup.algorithm.card.figures is not None
+            else None
+        )
         self.check_finite(number, {**quality, "figures": figures})
         phases = {**cost.seconds, "evaluate": time.perf_counter() - before}
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}

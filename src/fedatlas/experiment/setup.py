@@ -52,7 +52,7 @@ class Setup(NamedTuple):
     bench: Bench
     notices: tuple[str, ...]
     own_module: bool = False  # the network is the user's own, not that of ``[model]``
-    algorithm_facts: Mapping[str, Any] = {}  # `Algorithm.describe` of K clients and the seed
+    algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -87,7 +87,7 @@ class Setup(NamedTuple):
     @property
     def before(self) -> Cost:
         """What clients and server said of columns and target, for row 0; nothing where all rows go up anyway."""
-        if self.algorithm.sends == "rows":
+        if self.algorithm.card.sends == "rows":
             return Cost()
         return Cost(bytes_up=self.preprocess.bytes_up, bytes_down=self.preprocess.bytes_down)
 
@@ -182,7 +182,8 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
 
 def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any]:
     """What the algorithm says of itself among so many clients; ConfigError where it cannot be among them."""
-    return algorithm.describe(clients, seed) if algorithm.describe else {}
+    describe = algorithm.card.describe
+    return describe(clients, seed) if describe else {}
 
 
 def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
@@ -201,7 +202,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
     notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     rows = PartyRows(dataset, partition, seed, dtype)
-    sent = raw_bytes(shared.raw, partition.sizes) if algorithm.sends == "rows" else 0
+    sent = raw_bytes(shared.raw, partition.sizes) if algorithm.card.sends == "rows" else 0
     bench = Bench(algorithm, networks, rows, local_options(config), dataset.classes, dataset.shift)
     bench = bench._replace(raw_bytes=sent, transform=shared.transform, owners=owners)
     bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
@@ -238,7 +239,7 @@ def prepare(config: ExperimentConfig, dataset: Dataset, partition: Partition) ->
 
 def chain_of(algorithm: Algorithm, networks: Mapping[str, Built], sample: Tensor) -> tuple[Layer, ...]:
     """The network's layers of units where the algorithm works on them; its module then follows whatever widths it is given."""
-    if not algorithm.needs_chain:
+    if not algorithm.demands.layered:
         return ()
     network = next(iter(networks.values())).network
     network.module = elastic(network.module)
@@ -285,7 +286,10 @@ def first_server(setup: Setup) -> dict[str, Any]:
         models = {name: one.params for name, one in setup.networks.items()}
         return dict(setup.algorithm.server_init(models, facts))
     first = setup.first
-    models = {"global": first.params, **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.inits)}}
+    models = {
+        "global": first.params,
+        **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.demands.inits)},
+    }
     server = dict(setup.algorithm.server_init(models, facts))
     return {**server, "buffers": first.buffers} if first.buffers else server
 

@@ -53,7 +53,7 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         "partition_facts": partition_facts(setup),
         "judged_on": judged_on(setup),
         "weighted": judged_rows(setup).weight is not None,
-        "leaves": setup.algorithm.leaves,
+        "leaves": setup.algorithm.card.leaves,
         "algorithm_facts": dict(setup.algorithm_facts),
         **({"figures": rows[-1]["figures"]} if "figures" in rows[-1] else {}),
         "notices": list(setup.notices),

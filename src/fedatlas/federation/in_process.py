@@ -32,7 +32,7 @@ class View:
         if isinstance(task, Question):
             passes = task.passes * work.n_k
         else:
-            passes = task.step_passes * work.examples + task.survey_passes * work.n_k
+            passes = task.passes.step * work.examples + task.passes.survey * work.n_k
         name = request.architecture or bench.architecture(k)
         self.examples += work.examples
         self.passes += passes

@@ -118,7 +118,7 @@ class PartyHalf:
         if result.session is not None:
             self.sessions[result.client] = result.session
         stateful = self.bench.algorithm.client_init is not None and task.stateful
-        kept = result.memory if isinstance(task, Task) and task.remembered else None
+        kept = result.memory if isinstance(task, Task) and task.sealing.remembered else None
         if stateful or kept:
             held = self.state.get(result.client) or {}
             memory = {**held.get(MEMORY, {}), **({request.what: kept} if kept else {})}

@@ -1,9 +1,9 @@
 """Where a transform acts: an update is sealed after the client's work and opened before the server reduces it.
 
-A part that both ends know the origin of (`Task.base`: the model) is handed over as its change, formed in float64 and
+A part that both ends know the origin of (`Sealing.base`: the model) is handed over as its change, formed in float64 and
 rounded to the run's precision; other parts as they are. A part that comes back as a tree (clipped, or left alone)
 travels as an ordinary part of the update; one that comes back as anything else is opened on the server by ``decode``.
-Statistics of batch norm, and layers that stay with the client (`Task.beside`), pass untouched.
+Statistics of batch norm, and layers that stay with the client (`Sealing.beside`), pass untouched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedatlas.tree import Tree
 
 MEMORY = "$memory"  # beside the algorithm's own state of a client: task -> memory of the transform
 BUFFERS = "buffers"  # never transformed (ALGORITHMS.md C9)
-BESIDE = "beside"  # where a model's tensors of `Task.beside` travel
+BESIDE = "beside"  # where a model's tensors of `Sealing.beside` travel
 
 
 def sealed(transform: Transform | None, task: Task | Question, request: Request) -> bool:
@@ -33,7 +33,7 @@ def sealed(transform: Transform | None, task: Task | Question, request: Request)
 
 
 def told(message: Message, anchor: Tree | None) -> Message:
-    """What a client whose update will be sealed is told: its message, and the model that the server knows (`Ask.anchors`)."""
+    """What a client whose update will be sealed is told: its message, and the model that the server knows (`Route.anchors`)."""
     return message if anchor is None else {**message, "anchor": anchor}
 
 
@@ -45,7 +45,7 @@ def seal(
     base = _base(task, message, update)
     parts = {name: _change(value, base.get(name)) for name, value in update.items()}
     if not memory and transform.memory_init is not None:
-        memory = transform.memory_init({name: x for name, x in parts.items() if name not in task.tracked})
+        memory = transform.memory_init({name: x for name, x in parts.items() if name not in task.sealing.tracked})
     encoded, memory = transform.encode(parts, memory, rng)
     sent = dict(update)
     for name, value in encoded.items():
@@ -62,7 +62,7 @@ def unseal(transform: Transform | None, task: Task, message: Message, sent: Upda
     opened: Update = {name: value for name, value in sent.items() if name not in {BUFFERS, BESIDE}}
     if transform.decode is not None:
         opened = transform.decode(opened)
-    base = task.base(message, opened)
+    base = task.sealing.base(message, opened)
     changes = [name for name in opened if name in base and not isinstance(sent[name], Tree)]
     seen = {**sent, **opened, **{name: _apply(opened[name], base[name]) for name in changes}}
     return _joined(message, seen) if BESIDE in seen else seen
@@ -70,7 +70,7 @@ def unseal(transform: Transform | None, task: Task, message: Message, sent: Upda
 
 def _parted(task: Task, message: Message, update: Update) -> tuple[Update, Update]:
     """What a transform acts on, and what passes beside it."""
-    names, model = task.beside(message), update.get("model", {})
+    names, model = task.sealing.beside(message), update.get("model", {})
     acted = {name: value for name, value in update.items() if name != BUFFERS}
     beside = {BUFFERS: update[BUFFERS]} if BUFFERS in update else {}
     if not any(name in model for name in names):
@@ -91,7 +91,7 @@ def _joined(message: Message, seen: Update) -> Update:
 
 def _base(task: Task, message: Message, update: Update) -> Mapping[str, Tree]:
     """What the parts are changes of. ProtocolError for a model of unknown origin: a whole model cannot be thinned out."""
-    base = task.base(message, update)
+    base = task.sealing.base(message, update)
     odd = [name for name, x in base.items() if any(x[i].shape != update[name][i].shape for i in x)]
     if odd or (update.get("model") and "model" not in base):
         raise ProtocolError("a client returned a model that is no change of one it was told: remove [compression].")

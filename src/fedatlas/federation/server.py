@@ -95,7 +95,7 @@ class ServerHalf:
         started = time.perf_counter()
         reducer = reducer_of(ask)
         check_ask(ask, reducer, self.algorithm)
-        clients = tuple(sorted(ask.to, key=lambda k: ask.seats.get(k, k)))
+        clients = tuple(sorted(ask.to, key=lambda k: ask.route.seats.get(k, k)))
         task = self.algorithm.tasks[ask.what]
         sums = task.sums if isinstance(task, Task) else ()
         coefficients = coefficients_of(ask, clients, sums)
@@ -134,11 +134,11 @@ class ServerHalf:
             reduce=reducer.name,
             single=reducer.single,
             budget=ask.budgets.get(k),
-            visits=ask.visits.get(k, 0),
-            anchor=ask.anchors.get(k),
+            visits=ask.route.visits.get(k, 0),
+            anchor=ask.route.anchors.get(k),
             architecture=ask.architectures.get(k, ""),
-            sender=ask.sender.get(k),
-            peer=ask.via == "peer",
+            sender=ask.route.sender.get(k),
+            peer=ask.route.via == "peer",
         )
 
     def _replies(self, requests: Mapping[int, Request]) -> Iterator[Reply]:
@@ -185,19 +185,19 @@ class ServerHalf:
             key = tuple(id(value) for value in request.message.values())
             if key not in known:
                 known[key] = codec.size(dict(request.message))
-            by = ask.sender.get(k)
+            by = ask.route.sender.get(k)
             down["server" if by is None else "nobody" if by == k else "peer"] += known[key]
             if by != k and request.anchor is not None and sealed(self.transform, task, request):
                 down["server"] += codec.size(told(request.message, request.anchor)) - known[key]
         c, mine = self.cost, tuple(requests) == (SERVER,)
         peer = down["peer"] + heard_by_others(ask, sizes)
         self.cost = c._replace(
-            bytes_up=c.bytes_up + (0 if ask.via == "peer" or mine else sum(sizes.values())),
+            bytes_up=c.bytes_up + (0 if ask.route.via == "peer" or mine else sum(sizes.values())),
             bytes_down=c.bytes_down + (0 if mine else down["server"]),
             bytes_peer=c.bytes_peer + peer,
             seconds={**c.seconds, ask.what: c.seconds.get(ask.what, 0.0) + seconds},
         )
-        if self.algorithm.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
+        if self.algorithm.card.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
             self.cost = self.cost._replace(bytes_up=self.raw_bytes if number == 1 else 0, bytes_down=0)
 
 
@@ -264,9 +264,13 @@ def check_ask(ask: Ask, reducer: Reducer, algorithm: Algorithm) -> None:
         )
     if ask.reduce == "mean" and ask.weights is None:
         raise ProtocolError(f"'{name}' asks for a mean of '{ask.what}' without weights; a plain sum is reduce='sum'.")
+    if ask.reduce == "neighbours" and not algorithm.serverless:
+        raise ProtocolError(
+            f"'{name}' asks for '{ask.what}' by reduce='neighbours', but declares a server: set serverless=True."
+        )
     if ask.reduce == "neighbours" and ask.to and not ask.mixing:
         raise ProtocolError(f"'{name}' asks for '{ask.what}' by reduce='neighbours' without mixing.")
-    shown = reducer.single and ask.via == "server" and SERVER not in ask.to
+    shown = reducer.single and ask.route.via == "server" and SERVER not in ask.to
     if shown and not algorithm.tasks[ask.what].shows:
         raise ProtocolError(
             f"'{name}' asks for '{ask.what}' by reduce='{reducer.name}', which looks at single clients, but the task declares "
