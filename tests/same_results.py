@@ -38,6 +38,7 @@ Table = dict[str, Any]
 CLOCK = ("seconds", "seconds_by_phase", "peak_memory_bytes")  # of a row: what a clock or the machine decides
 OUTCOME = ("final", "best", "mean_last", "per_client", "test", "figures", "groups", "clusters", "algorithm_facts")
 PARTS = ("digits", "har", "cifar")
+RULES = ("fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "feddyn", "moon")  # in every version
 
 DIGITS: Table = {
     "rounds": 3,
@@ -181,8 +182,6 @@ def further() -> dict[str, Table]:
 
 def rules() -> dict[str, Table]:
     """FedSeq with each rule inside a chain, and its other ways to form groups."""
-    from fedatlas.algorithms.fedseq import RULES
-
     each = {f"fedseq_{name}_rule": of_algorithm("fedseq", rule={"name": name}) for name in RULES}
     return each | {
         "fedseq_clf": of_algorithm("fedseq", psi="clf", passes=2, anchor="server"),

@@ -100,7 +100,7 @@ def gossip(
         return {"model": message["mixed"] + (y - message["model"])}, client
 
     first = order == "combine_first"
-    own = {"share": Question(share), "train": Task(finish=add_to_mix)}
+    own: dict[str, Task | Question] = {"share": Question(share), "train": Task(finish=add_to_mix)}
     return Algorithm(
         "gossip",
         rounds=gossip_rounds(mix, share=first),
