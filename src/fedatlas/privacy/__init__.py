@@ -1,0 +1,1 @@
+"""Privacy mechanisms as pure functions: noise, clipping, what a release costs, and the ledger of releases."""
