@@ -31,6 +31,7 @@ SIMULATION = BASE | {
     "aggregation",
     "transforms",
     "privacy",
+    "privacy.secagg",
     "attacks",
     "data",
     "models",
@@ -49,10 +50,18 @@ ROOMS: dict[str, set[str]] = {
     "rounds": BASE,
     "weighting": BASE,
     "aggregation": BASE,
+<<<<<<< HEAD
     "privacy": BASE | {"secret"},
     "transforms": BASE | {"registry", "privacy", "secret"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
     "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy"},
+=======
+    "privacy": BASE | {"privacy.secagg"},
+    "privacy.secagg": {"errors"},
+    "transforms": BASE | {"registry", "privacy"},
+    "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
+    "vertical": BASE | {"registry", "rounds", "aggregation", "transforms", "privacy", "privacy.secagg"},
+>>>>>>> w-secagg
     "attacks": BASE | {"registry", "aggregation"},
     "data": RECORDS | {"registry", "deploy.codec"},
     "models": RECORDS | {"registry", "tree", "layers"},

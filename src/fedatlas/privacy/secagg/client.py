@@ -1,0 +1,204 @@
+"""The four phases as a client sees them (P14; Bonawitz et al., Practical Secure Aggregation, CCS 2017).
+
+Each takes a message and the session and returns the reply and the next session. A session that is used twice would mask two inputs alike
+and so show their difference: whoever drives this keeps the newest session only, and repeats a reply that got lost as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+
+from fedatlas.errors import ProtocolError
+from fedatlas.privacy.secagg import keys as k
+from fedatlas.privacy.secagg import masks, messages, once, shamir
+from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Party, Secret, Source
+from fedatlas.privacy.secagg.messages import ENVELOPE, Words
+from fedatlas.privacy.secagg.session import Session
+from fedatlas.privacy.secagg.shamir import WIDTH
+
+SERVER = "the server"
+
+
+def advertise(message: Any, party: Party, threshold: float = 2 / 3,
+              source: Source = os.urandom) -> tuple[dict[str, Any], Session]:  # fmt: skip
+    """Phase "keys": two fresh pairs of keys, one to encrypt shares under and one to mask with, signed by the client's identity.
+
+    ``threshold`` is the party's own, no word of the server's: another one makes another tag, under which no signature holds. Raises
+    ProtocolError where the cohort holds somebody who is not on the party's list of identities.
+    """
+    k.installed()
+    heard = messages.heard(message, SERVER)
+    place, cohort = k.place_of(party.federation, *heard, threshold), heard[-1]
+    if strangers := [str(v) for v in cohort if v not in party.public]:
+        raise ProtocolError(f"the cohort holds clients that are not on the list of identities: {', '.join(strangers)}.")
+    if party.client not in cohort:
+        raise ProtocolError(f"client {party.client} was asked to take part in a sum that it does not stand in.")
+    tag, channel, mask, seed = k.tag_of(place), k.drawn(source), k.drawn(source), k.drawn(source)
+    both = k.public_of(channel) + k.public_of(mask)
+    signature = k.signed(party, tag, both)
+    session = Session(place, tag, party.client, "keys", channel, mask, seed, (both,))
+    return {"keys": messages.table([both], 2 * KEY), "signature": messages.table([signature], SIGNATURE)}, session
+
+
+def share(message: Any, session: Session, party: Party, source: Source = os.urandom) -> tuple[dict[str, Any], Session]:
+    """Phase "shares": the private mask key and the seed of the self-mask, t of m, one envelope for each other client.
+
+    ``digests`` let the server tell a share that was altered (a share has 257 random bits, its digest says nothing of it), and
+    ``commitment`` a seed that was not what its owner shared. Raises ProtocolError where an advertised key is not signed by its
+    client's identity for this place, comes twice, or too few advertised.
+    """
+    session.after("keys", "shares")
+    place, tag, me = session.place, session.tag, session.position
+    keys, members = _advertised(message, session, party)
+    secrets = [
+        shamir.polynomial(int.from_bytes(s, "little"), place.threshold, source) for s in (session.mask, session.seed)
+    ]
+    channels = k.agreed(session.channel, {v: keys[v][:KEY] for v in members if v != me}, place.cohort)
+    envelopes, digests, own = [], [], Secret()
+    for v in range(len(place.cohort)):
+        if v not in members:
+            envelopes.append(bytes(ENVELOPE))
+            digests += [bytes(KEY), bytes(KEY)]
+            continue
+        both = [shamir.share(polynomial, v + 1).to_bytes(WIDTH, "little") for polynomial in secrets]
+        digests += [digest(tag, me, v, kind, text) for kind, text in enumerate(both)]
+        if v == me:
+            own = Secret(b"".join(both))
+            envelopes.append(bytes(ENVELOPE))
+        else:
+            key = k.derived(channels[v], tag, "channel", me, v)
+            envelopes.append(k.sealed(key, b"".join(both), tag, source))
+    m = len(place.cohort)
+    reply = {
+        "shares": messages.table(envelopes, m, ENVELOPE),
+        "digests": messages.table(digests, m, 2, KEY),
+        "commitment": messages.table([commitment(tag, me, session.seed)], KEY),
+    }
+    return reply, session._replace(done="shares", keys=keys, members=members, held={me: own})
+
+
+def receive(message: Any, session: Session) -> Session:
+    """Phase "masked", first half: opens the envelopes of the others and keeps their shares.
+
+    Raises ProtocolError, which names the sender, where an envelope was not made for this client at this place: replayed, altered.
+    """
+    session.after("shares", "received")
+    place, tag, me = session.place, session.tag, session.position
+    m = len(place.cohort)
+    rows = messages.field(message, "shares", torch.uint8, (m, ENVELOPE), SERVER)
+    members = messages.positions(message, "present", m, SERVER)
+    if not set(members) <= set(session.members) or me not in members:
+        raise ProtocolError(
+            "the server's list of those who shared holds somebody who advertised no keys, or lacks this client."
+        )
+    _enough(session, members, "shared their secrets")
+    held = dict(session.held)
+    channels = k.agreed(session.channel, {v: session.keys[v][:KEY] for v in members if v != me}, place.cohort)
+    for v, channel in channels.items():
+        key = k.derived(channel, tag, "channel", v, me)
+        text = k.opened(key, messages.raw(rows[v]), tag)
+        if text is None:
+            raise ProtocolError(
+                f"the share that client {place.cohort[v]} sent client {session.client} was not made for it in this round."
+            )
+        held[v] = text
+    return session._replace(done="received", members=members, held=held)
+
+
+def mask(words: Mapping[str, Words], session: Session) -> tuple[dict[str, Any], Session]:
+    """Phase "masked", second half: y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv), for each part by name.
+
+    ``words`` are rows of uint32 or uint64 (``fixed``); every part has streams of its own. Afterwards the session holds the shares
+    of the others and nothing else that is secret.
+    """
+    session.after("received", "masked")
+    me, tag, cohort = session.position, session.tag, session.place.cohort
+    shared = k.agreed(session.mask, {v: session.keys[v][KEY:] for v in session.members if v != me}, cohort)
+    out = {}
+    for name, x in words.items():
+        pairs = {v: pair_key(secret, tag, me, v, name) for v, secret in shared.items()}
+        plus = [self_key(session.seed, tag, me, name), *(key for v, key in pairs.items() if v > me)]
+        out[name] = messages.sent(masks.added(x, plus, [key for v, key in pairs.items() if v < me]))
+    empty = Secret()
+    return {"masked": out}, session._replace(done="masked", channel=empty, mask=empty, seed=empty)
+
+
+def unmask(message: Any, session: Session, record: once.Record) -> tuple[dict[str, Any], Session, dict[str, list[Any]]]:
+    """Phase "unmask": of each survivor the share of its seed, of each dropped client the share of its mask key, never both.
+
+    Returns the party's record with this ask in it, too: it is written before the reply leaves. Raises ProtocolError where the lists
+    overlap, leave somebody out, hold fewer survivors than the threshold, or where this ask was opened before.
+    """
+    session.after("masked", "unmask")
+    place, m = session.place, len(session.place.cohort)
+    survivors = messages.positions(message, "survivors", m, SERVER)
+    dropped = messages.positions(message, "dropped", m, SERVER)
+    if both := set(survivors) & set(dropped):
+        whom = ", ".join(str(place.cohort[v]) for v in sorted(both))
+        raise ProtocolError(
+            f"the server asked for both secrets of client {whom}, which would show its update: refused."
+        )
+    if set(survivors) | set(dropped) != set(session.members) or session.position not in survivors:
+        raise ProtocolError(
+            "the survivors and the dropped are not those who shared, or this client is not among the survivors."
+        )
+    _enough(session, survivors, "sent their masked input")
+    record = once.noted(record, place.run, place.round, place.ask)
+    rows = [bytes(WIDTH)] * m
+    for v in dropped:
+        rows[v] = session.held[v][:WIDTH]
+    for v in survivors:
+        rows[v] = session.held[v][WIDTH:]
+    return {"shares": messages.table(rows, m, WIDTH)}, session._replace(done="unmask", held={}), record
+
+
+def digest(tag: bytes, owner: int, holder: int, kind: int, text: bytes) -> bytes:
+    """What the server holds a share to: kind 0 is of the mask key, 1 of the seed."""
+    return hashlib.sha256(b"share" + tag + bytes([owner, holder, kind]) + text).digest()
+
+
+def commitment(tag: bytes, owner: int, seed: bytes) -> bytes:
+    """What the server holds a rebuilt seed to."""
+    return hashlib.sha256(b"seed" + tag + bytes([owner]) + seed).digest()
+
+
+def pair_key(secret: bytes, tag: bytes, one: int, other: int, name: str) -> Secret:
+    """The key of the stream that two clients share for a part, the same at both."""
+    return k.derived(secret, tag, "pair", min(one, other), max(one, other), name)
+
+
+def self_key(seed: bytes, tag: bytes, owner: int, name: str) -> Secret:
+    """The key of a client's own stream for a part."""
+    return k.derived(seed, tag, "self", owner, name)
+
+
+def _enough(session: Session, who: tuple[int, ...], did: str) -> None:
+    if len(who) < session.place.least:
+        raise ProtocolError(
+            f"the server says that {len(who)} clients {did}; client {session.client} goes on with {session.place.least} or more."
+        )
+
+
+def _advertised(message: Any, session: Session, party: Party) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+    """(keys by position, positions of those who advertised), after every check of what the server hands on."""
+    place, m = session.place, len(session.place.cohort)
+    table = messages.field(message, "keys", torch.uint8, (m, 2 * KEY), SERVER)
+    signatures = messages.field(message, "signatures", torch.uint8, (m, SIGNATURE), SERVER)
+    members = messages.positions(message, "present", m, SERVER)
+    keys = tuple(messages.raw(row) for row in table)
+    if session.position not in members or keys[session.position] != session.keys[0]:
+        raise ProtocolError(f"the keys that the server hands on as those of client {session.client} are not its own.")
+    _enough(session, members, "advertised keys")
+    each = list(chain.from_iterable((keys[v][:KEY], keys[v][KEY:]) for v in members))
+    if len(set(each)) != len(each):
+        raise ProtocolError("a key came twice among those that were advertised: every client draws two of its own.")
+    for v in members:
+        if v != session.position:
+            k.verify(party.public, session.tag, place.cohort[v], keys[v], messages.raw(signatures[v]))
+    return keys, members

@@ -1,0 +1,198 @@
+"""Keys of one session of secure aggregation: what they are bound to, how they are agreed on, signed and derived (P14).
+
+Curve25519 for both pairs of keys (X25519, RFC 7748) and for identities (Ed25519, RFC 8032), HKDF with SHA-256 (RFC 5869) from a shared
+secret to a key of 256 bits, AES-256-GCM for what one client sends another through the server. Everything derived carries the tag
+of its place, so that nothing of one run, round, attempt or cohort means anything in another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple, NoReturn
+
+from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
+
+KEY = 32  # bytes of a private key, a public key, a seed, a tag
+SIGNATURE = 64
+NONCE, SEAL = 12, 16  # bytes that AES-GCM puts before and after what it encrypts
+FEWEST, MOST = 3, 100  # clients of a sum: fewer show each other's, more want a sparse graph instead of this full one
+
+Source = Callable[[int], bytes]
+
+
+class Secret(bytes):
+    """Bytes that show nothing of themselves and that pickle refuses: they live in the memory of their party alone."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Secret(hidden)"
+
+    __str__ = __repr__
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivacyError("a secret is never written: keep the session in the memory of its party.")
+
+
+class Place(NamedTuple):
+    """Where a session stands: the ask that is summed, the clients that were asked (ids upwards), how many it needs."""
+
+    federation: str
+    run: str
+    round: int
+    attempt: int
+    ask: int | str
+    cohort: tuple[int, ...]
+    threshold: int
+
+    @property
+    def least(self) -> int:
+        """Clients without which a phase is given up."""
+        return max(self.threshold, FEWEST)
+
+
+class Party(NamedTuple):
+    """What a client is given when it is built: who it is, its identity's private key, all identities' public keys."""
+
+    client: int
+    federation: str
+    private: Secret
+    public: Mapping[int, bytes]
+
+
+def installed() -> None:
+    """Raises ConfigError where the package that all of this stands on is missing."""
+    try:
+        import cryptography  # noqa: F401
+    except ImportError as error:
+        raise ConfigError('secure aggregation needs cryptography: pip install "fedatlas[he]".') from error
+
+
+def threshold_of(asked: int, share: float = 2 / 3) -> int:
+    """t = floor(share * asked) + 1, at most all of them. Raises ConfigError unless 0.5 < ``share`` <= 1."""
+    if not 0.5 < share <= 1:
+        raise ConfigError(f"secagg's threshold is a share of those asked, above 0.5 and at most 1, not {share}.")
+    exact = Fraction(share).limit_denominator(
+        10**6
+    )  # 2/3 as a float times 3 must not fall on either side of 2 by chance
+    return min(int(exact * asked) + 1, asked)
+
+
+def tolerated(asked: int, threshold: int) -> int:
+    """How many clients may help a server that breaks the rules and yet learn nothing but the sum of the others.
+
+    Both secrets of one client take 2 t different shares, one kind of each honest client and both kinds of a dishonest one: out of
+    reach while 2 t > asked + dishonest. Two honest clients must remain for their sum to hide either.
+    """
+    return max(min(2 * threshold - asked - 1, asked - 2), 0)
+
+
+def place_of(federation: str, run: str, round: int, attempt: int, ask: int | str, cohort: tuple[int, ...],
+             threshold: float = 2 / 3) -> Place:  # fmt: skip
+    """The place of a session. Raises ProtocolError unless the cohort is 3 to 100 distinct ids upwards."""
+    if list(cohort) != sorted(set(cohort)):
+        raise ProtocolError("the cohort of a secure sum is a list of distinct clients upwards.")
+    if not FEWEST <= len(cohort) <= MOST:
+        raise ProtocolError(f"a secure sum is of {FEWEST} to {MOST} clients, not of {len(cohort)}.")
+    return Place(federation, run, round, attempt, ask, cohort, threshold_of(len(cohort), threshold))
+
+
+def tag_of(place: Place) -> bytes:
+    """32 bytes that stand for a place: SHA-256 of all its fields, each with its bounds and its type."""
+    return hashlib.sha256(
+        b"fedatlas secagg 1" + json.dumps([*place[:5], list(place.cohort), place.threshold]).encode()
+    ).digest()
+
+
+def drawn(source: Source = os.urandom) -> Secret:
+    """A new private key or seed."""
+    return Secret(source(KEY))
+
+
+def identity(source: Source = os.urandom) -> tuple[Secret, bytes]:
+    """A new identity: the private key, for its party alone, and the public key, for the list that all parties hold."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = drawn(source)
+    return private, Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def signed(party: Party, tag: bytes, keys: bytes) -> bytes:
+    """A client's signature over its place, itself and both of its public keys."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(party.private).sign(_advertised(tag, party.client, keys))
+
+
+def verify(public: Mapping[int, bytes], tag: bytes, client: int, keys: bytes, signature: bytes) -> None:
+    """Raises ProtocolError unless ``client`` is on the list and signed these keys for this place."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    if client not in public:
+        raise ProtocolError(f"client {client} is not on the list of identities: add its public key, or leave it out.")
+    try:
+        Ed25519PublicKey.from_public_bytes(public[client]).verify(signature, _advertised(tag, client, keys))
+    except (InvalidSignature, ValueError):
+        raise ProtocolError(
+            f"the keys of client {client} are not signed by its identity for this round: they are not its own."
+        ) from None
+
+
+def public_of(private: bytes) -> bytes:
+    """The public key to a private one."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agreed(private: bytes, others: Mapping[int, bytes], cohort: Sequence[int]) -> dict[int, Secret]:
+    """The secrets that a client shares with others, by position: X25519 of its private key and the public key of each.
+
+    Raises ProtocolError where a public key is of small order: the secret would be zero whatever the private one is.
+    """
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+    mine, found = X25519PrivateKey.from_private_bytes(private), {}
+    for v, public in others.items():
+        try:
+            found[v] = Secret(mine.exchange(X25519PublicKey.from_public_bytes(public)))
+        except ValueError:
+            raise ProtocolError(f"client {cohort[v]} advertised a key that agrees on nothing.") from None
+    return found
+
+
+def derived(secret: bytes, tag: bytes, *purpose: int | str) -> Secret:
+    """A key of 256 bits for one purpose at one place, by HKDF."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    info = tag + json.dumps(purpose).encode()
+    return Secret(HKDF(algorithm=SHA256(), length=KEY, salt=None, info=info).derive(secret))
+
+
+def sealed(key: bytes, text: bytes, about: bytes, source: Source) -> bytes:
+    """``text`` encrypted and authenticated together with ``about``: nonce, ciphertext, seal."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = source(NONCE)
+    return nonce + AESGCM(key).encrypt(nonce, text, about)
+
+
+def opened(key: bytes, text: bytes, about: bytes) -> Secret | None:
+    """What ``sealed`` hid; None where it was not made with this key and ``about``."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    try:
+        return Secret(AESGCM(key).decrypt(text[:NONCE], text[NONCE:], about))
+    except InvalidTag:
+        return None
+
+
+def _advertised(tag: bytes, client: int, keys: bytes) -> bytes:
+    return b"keys" + tag + client.to_bytes(8, "little", signed=True) + keys

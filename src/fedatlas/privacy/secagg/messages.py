@@ -1,0 +1,110 @@
+"""The messages of the four phases as plain values: what stands in them, how wide it is, how they are read.
+
+Their widths follow from the cohort and the layout alone: who is absent has a row of zeros, so that bytes tell nothing. m clients:
+
+    phase    to a client                                               from a client
+    keys     run, round, attempt, ask, cohort                          keys (64), signature (64)
+    shares   keys (m, 64), signatures (m, 64), present (m)             shares (m, 94), digests (m, 2, 32), commitment (32)
+    masked   shares (m, 94), present (m)                               masked: name -> words, i32 or i64
+    unmask   survivors (m), dropped (m)                                shares (m, 33)
+
+Keys are the public channel key and the public mask key, one behind the other. A row of 94 bytes is the nonce, the encrypted share of the
+private mask key and of the seed, and the seal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.errors import ProtocolError
+from fedatlas.privacy.secagg.keys import KEY, NONCE, SEAL, SIGNATURE, Place
+from fedatlas.privacy.secagg.shamir import WIDTH
+
+ENVELOPE = NONCE + 2 * WIDTH + SEAL
+WORDS = {32: torch.int32, 64: torch.int64}
+UNSIGNED = {32: np.uint32, 64: np.uint64}
+
+Layout = Mapping[str, tuple[int, int]]  # name -> (bits of the ring, number of words)
+Words = np.ndarray[Any, Any]
+
+
+def told(place: Place) -> dict[str, Any]:
+    """The message that begins a session; federation and threshold are the party's own."""
+    plain = {"run": place.run, "round": place.round, "attempt": place.attempt, "ask": place.ask}
+    return {**plain, "cohort": torch.tensor(place.cohort)}
+
+
+def heard(message: Any, who: str) -> tuple[str, int, int, int | str, tuple[int, ...]]:
+    """(run, round, attempt, ask, cohort) of ``told``. Raises ProtocolError where one is missing or of another kind."""
+    kinds: dict[str, Any] = {"run": str, "round": int, "attempt": int, "ask": (int, str), "cohort": Tensor}
+    if not isinstance(message, Mapping) or not all(isinstance(message.get(name), kind) for name, kind in kinds.items()):
+        raise ProtocolError(f"the first message of {who} does not say run, round, attempt, ask and cohort.")
+    cohort = tuple(message["cohort"].flatten().tolist())
+    return message["run"], message["round"], message["attempt"], message["ask"], cohort
+
+
+def field(message: Any, name: str, kind: torch.dtype, shape: tuple[int, ...], who: str) -> Tensor:
+    """The tensor ``name`` of a message. Raises ProtocolError, which names ``who`` sent it, where it is not of this kind and shape."""
+    found = message.get(name) if isinstance(message, Mapping) else None
+    if not isinstance(found, Tensor) or found.dtype != kind or tuple(found.shape) != shape:
+        what = f"{str(kind).removeprefix('torch.')} of shape {list(shape)}"
+        raise ProtocolError(
+            f"'{name}' in the message of {who} is not {what}: it is cut short, or not of this protocol."
+        )
+    return found
+
+
+def raw(found: Tensor) -> bytes:
+    """The bytes of a tensor of u8."""
+    return found.numpy().tobytes()
+
+
+def table(rows: Iterable[bytes], *shape: int) -> Tensor:
+    """A tensor of u8 from rows of bytes, one behind the other."""
+    found = np.frombuffer(b"".join(rows), np.uint8)
+    return torch.from_numpy(found.copy()).reshape(shape)
+
+
+def flags(positions: Iterable[int], clients: int) -> Tensor:
+    """Who of the cohort is meant, as a tensor of True and False."""
+    out = torch.zeros(clients, dtype=torch.bool)
+    out[list(positions)] = True
+    return out
+
+
+def positions(message: Any, name: str, clients: int, who: str) -> tuple[int, ...]:
+    """The positions in the cohort that ``flags`` stand for."""
+    return tuple(np.flatnonzero(field(message, name, torch.bool, (clients,), who).numpy()).tolist())
+
+
+def sent(words: Words) -> Tensor:
+    """Words of the ring as the codec carries them: the same bits, read as signed."""
+    return torch.from_numpy(words.view(f"i{words.dtype.itemsize}"))
+
+
+def forms(place: Place, layout: Layout) -> dict[str, tuple[Any, Any]]:
+    """Empty messages of the widths of each phase, (to a client, from a client); they hold shapes and no memory."""
+    m = len(place.cohort)
+
+    def u8(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.uint8, device="meta")
+
+    who = torch.empty(m, dtype=torch.bool, device="meta")
+    words = {name: torch.empty(d, dtype=WORDS[ring], device="meta") for name, (ring, d) in layout.items()}
+    up = {"shares": u8(m, ENVELOPE), "digests": u8(m, 2, KEY), "commitment": u8(KEY)}
+    return {
+        "keys": (told(place), {"keys": u8(2 * KEY), "signature": u8(SIGNATURE)}),
+        "shares": ({"keys": u8(m, 2 * KEY), "signatures": u8(m, SIGNATURE), "present": who}, up),
+        "masked": ({"shares": u8(m, ENVELOPE), "present": who}, {"masked": words}),
+        "unmask": ({"survivors": who, "dropped": who}, {"shares": u8(m, WIDTH)}),
+    }
+
+
+def sizes(place: Place, layout: Layout, size: Callable[[Any], int]) -> dict[str, tuple[int, int]]:
+    """Bytes of each phase for one client, (to it, from it); ``size`` is the codec's."""
+    return {phase: (size(down), size(up)) for phase, (down, up) in forms(place, layout).items()}

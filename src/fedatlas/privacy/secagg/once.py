@@ -1,0 +1,30 @@
+"""No second opening of one update: a party's record of the sums that it helped to open.
+
+Two openings of one ask would be two sums that differ by the clients between them, so a party helps once for (run, round, ask),
+whatever the attempt. The record is a plain value, ``{run: [[round, ask], ...]}``; it lies with the party's persistent memory and is
+written there *before* the shares leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedatlas.errors import ProtocolError
+
+Record = Mapping[str, Sequence[Any]]
+
+
+def given(record: Record, run: str, round: int, ask: int | str) -> bool:
+    """Whether the party helped to open this ask before."""
+    return [round, ask] in [list(entry) for entry in record.get(run, ())]
+
+
+def noted(record: Record, run: str, round: int, ask: int | str) -> dict[str, list[Any]]:
+    """The record with this ask in it. Raises ProtocolError where it stands there already."""
+    if given(record, run, round, ask):
+        raise ProtocolError(
+            f"the sum of round {round}, ask {ask} was opened once and is not opened again: read it from the journal of the run."
+        )
+    kept = {name: [list(entry) for entry in entries] for name, entries in record.items()}
+    return {**kept, run: [*kept.get(run, []), [round, ask]]}

@@ -1,0 +1,204 @@
+"""The four phases as the server sees them (P14): from the replies to one phase to the messages of the next, and at the end the sums.
+
+Every function returns, beside its result, whom it could not use and why (client -> sentence): the session goes on without them while
+enough are left, else PrivacyError. Replies come as (client, reply) pairs in any order, so that masked inputs need not lie in memory
+side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.privacy.secagg import keys as k
+from fedatlas.privacy.secagg import masks, messages, shamir
+from fedatlas.privacy.secagg.client import commitment, digest, pair_key, self_key
+from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Place
+from fedatlas.privacy.secagg.messages import ENVELOPE, UNSIGNED, WORDS, Layout, Words
+from fedatlas.privacy.secagg.shamir import WIDTH
+
+Pairs = Iterable[tuple[int, Any]]
+Refused = dict[int, str]
+T = TypeVar("T")
+
+
+class Transcript(NamedTuple):
+    """What the server knows of a session, none of it secret. Positions are places in the cohort, from 0.
+
+    members: positions of those who are still in. keys: position -> both public keys. digests, commitments: what shares and rebuilt
+    seeds are held to, by owner. survivors: whose masked input is in ``totals``, part -> words.
+    """
+
+    place: Place
+    tag: bytes
+    members: tuple[int, ...]
+    keys: Mapping[int, bytes]
+    digests: Mapping[int, bytes] = {}
+    commitments: Mapping[int, bytes] = {}
+    survivors: tuple[int, ...] = ()
+    totals: Mapping[str, Words] = {}
+
+
+def keys_heard(place: Place, replies: Pairs, public: Mapping[int, bytes]) -> tuple[dict[str, Any], Transcript, Refused]:
+    """After phase "keys": the message to everybody who advertised, and the transcript."""
+    k.installed()
+    tag, taken = k.tag_of(place), set[bytes]()
+
+    def read(v: int, reply: Any, who: str) -> tuple[bytes, bytes]:
+        both = messages.raw(messages.field(reply, "keys", torch.uint8, (2 * KEY,), who))
+        signature = messages.raw(messages.field(reply, "signature", torch.uint8, (SIGNATURE,), who))
+        k.verify(public, tag, place.cohort[v], both, signature)
+        if len({both[:KEY], both[KEY:]} | taken) != 2 + len(taken):
+            raise ProtocolError(f"{who} advertised a key that came before: every client draws two of its own.")
+        taken.update((both[:KEY], both[KEY:]))
+        return both, signature
+
+    found, refused = _read(place, range(len(place.cohort)), replies, read)
+    _enough(place, found, "advertised keys")
+    m = len(place.cohort)
+    absent = (bytes(2 * KEY), bytes(SIGNATURE))
+    message = {
+        "keys": messages.table((found.get(v, absent)[0] for v in range(m)), m, 2 * KEY),
+        "signatures": messages.table((found.get(v, absent)[1] for v in range(m)), m, SIGNATURE),
+        "present": messages.flags(found, m),
+    }
+    return message, Transcript(place, tag, tuple(sorted(found)), {v: both for v, (both, _) in found.items()}), refused
+
+
+def shares_heard(transcript: Transcript, replies: Pairs) -> tuple[dict[int, dict[str, Any]], Transcript, Refused]:
+    """After phase "shares": the message to each client, the envelopes that the others made for it."""
+    place, m = transcript.place, len(transcript.place.cohort)
+
+    def read(v: int, reply: Any, who: str) -> tuple[Tensor, bytes, bytes]:
+        envelopes = messages.field(reply, "shares", torch.uint8, (m, ENVELOPE), who)
+        digests = messages.raw(messages.field(reply, "digests", torch.uint8, (m, 2, KEY), who))
+        return envelopes, digests, messages.raw(messages.field(reply, "commitment", torch.uint8, (KEY,), who))
+
+    found, refused = _read(place, transcript.members, replies, read)
+    _enough(place, found, "shared their secrets")
+    present, nothing = messages.flags(found, m), torch.zeros(ENVELOPE, dtype=torch.uint8)
+    out = {
+        place.cohort[v]: {
+            "shares": torch.stack([found[u][0][v] if u in found else nothing for u in range(m)]),
+            "present": present,
+        }
+        for v in found
+    }
+    digests, commitments = {v: x[1] for v, x in found.items()}, {v: x[2] for v, x in found.items()}
+    return out, transcript._replace(members=tuple(sorted(found)), digests=digests, commitments=commitments), refused
+
+
+def masked_heard(transcript: Transcript, replies: Pairs, layout: Layout) -> tuple[dict[str, Any], Transcript, Refused]:
+    """After phase "masked": adds the masked inputs up as they come; the message names the survivors and the dropped, once."""
+    place, m = transcript.place, len(transcript.place.cohort)
+    totals = {name: np.zeros(d, UNSIGNED[ring]) for name, (ring, d) in layout.items()}
+
+    def read(v: int, reply: Any, who: str) -> bool:
+        parts = reply.get("masked") if isinstance(reply, Mapping) else None
+        words = {name: messages.field(parts, name, WORDS[ring], (d,), who) for name, (ring, d) in layout.items()}
+        for name, total in totals.items():
+            total += words[name].numpy().view(total.dtype)
+        return True
+
+    found, refused = _read(place, transcript.members, replies, read)
+    _enough(place, found, "sent their masked input")
+    survivors = tuple(sorted(found))
+    dropped = [v for v in transcript.members if v not in found]
+    message = {"survivors": messages.flags(survivors, m), "dropped": messages.flags(dropped, m)}
+    return message, transcript._replace(survivors=survivors, totals=totals), refused
+
+
+def opened(transcript: Transcript, replies: Pairs) -> tuple[dict[str, Words], Refused]:
+    """After phase "unmask": the sum over the survivors of each part, in its ring.
+
+    Shares that are not what their owner made for this client are left out and named. Raises PrivacyError where fewer than the
+    threshold are left for somebody, or where a rebuilt secret is not the one that its owner committed to.
+    """
+    place, tag, m = transcript.place, transcript.tag, len(transcript.place.cohort)
+
+    def read(v: int, reply: Any, who: str) -> bytes:
+        return messages.raw(messages.field(reply, "shares", torch.uint8, (m, WIDTH), who))
+
+    found, refused = _read(place, transcript.survivors, replies, read)
+    _enough(place, found, "gave their shares")
+    coefficients: dict[tuple[int, ...], list[int]] = {}
+
+    def secret(owner: int, kind: int) -> bytes:
+        good: list[tuple[int, int]] = []
+        for holder in sorted(found):
+            text = found[holder][owner * WIDTH : (owner + 1) * WIDTH]
+            at = (2 * holder + kind) * KEY
+            if digest(tag, owner, holder, kind, text) == transcript.digests[owner][at : at + KEY]:
+                good.append((holder + 1, int.from_bytes(text, "little")))
+            else:
+                who, whose = place.cohort[holder], place.cohort[owner]
+                refused[who] = (
+                    f"the share of client {whose}'s secret that client {who} gave is not the one it was sent."
+                )
+        _enough(place, good, f"gave a true share of client {place.cohort[owner]}'s secret")
+        xs, shares = zip(*good[: place.threshold], strict=True)
+        if xs not in coefficients:
+            coefficients[xs] = shamir.lagrange(xs)
+        found_secret = (
+            shamir.rebuilt(shares, coefficients[xs]) % 2**256
+        )  # no larger, unless its owner shared something else
+        return _checked(transcript, owner, kind, found_secret.to_bytes(KEY, "little"))
+
+    seeds = {v: secret(v, 1) for v in transcript.survivors}
+    private = {v: secret(v, 0) for v in transcript.members if v not in transcript.survivors}
+    return _unmasked(transcript, seeds, private), refused
+
+
+def _checked(transcript: Transcript, owner: int, kind: int, secret: bytes) -> bytes:
+    if kind:
+        same = commitment(transcript.tag, owner, secret) == transcript.commitments[owner]
+    else:
+        same = k.public_of(secret) == transcript.keys[owner][KEY:]
+    if not same:
+        client = transcript.place.cohort[owner]
+        raise PrivacyError(f"client {client} shared something else than it committed to: this sum cannot be opened.")
+    return secret
+
+
+def _unmasked(transcript: Transcript, seeds: Mapping[int, bytes], private: Mapping[int, bytes]) -> dict[str, Words]:
+    """The totals without the survivors' own streams and without those that they share with the dropped."""
+    tag, cohort = transcript.tag, transcript.place.cohort
+    others = {u: transcript.keys[u][KEY:] for u in transcript.survivors}
+    shared = {(u, v): secret for v, key in private.items() for u, secret in k.agreed(key, others, cohort).items()}
+    out = {}
+    for name, total in transcript.totals.items():
+        pairs = {pair: pair_key(secret, tag, *pair, name) for pair, secret in shared.items()}
+        plus = [key for (u, v), key in pairs.items() if v < u]  # u had taken these away
+        minus = [key for (u, v), key in pairs.items() if v > u]
+        out[name] = masks.added(total, plus, [*minus, *(self_key(seed, tag, v, name) for v, seed in seeds.items())])
+    return out
+
+
+def _read(
+    place: Place, members: Iterable[int], replies: Pairs, read: Callable[[int, Any, str], T]
+) -> tuple[dict[int, T], Refused]:
+    """(what ``read`` makes of each member's first reply, by position; why others' were of no use)."""
+    found: dict[int, T] = {}
+    refused: Refused = {}
+    waited = {place.cohort[v]: v for v in members}
+    for client, reply in replies:
+        try:
+            if client not in waited or waited[client] in found:
+                raise ProtocolError(f"client {client} answered twice, or without being asked.")
+            found[waited[client]] = read(waited[client], reply, f"client {client}")
+        except ProtocolError as error:
+            refused[client] = str(error)
+    return found, refused
+
+
+def _enough(place: Place, found: Iterable[Any], did: str) -> None:
+    count = len(list(found))
+    if count < place.least:
+        raise PrivacyError(
+            f"only {count} of the {len(place.cohort)} clients asked {did} and {place.least} are needed: this sum stays closed."
+        )
