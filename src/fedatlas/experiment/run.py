@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import nn
 
 from fedatlas.algorithm import SERVER, RoundGenerator, State, Work
@@ -25,7 +24,7 @@ from fedatlas.experiment.checkpoint import Checkpoints, Restored
 from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
 from fedatlas.experiment.config import ExperimentConfig, bytes_of
 from fedatlas.experiment.drift import Drift
-from fedatlas.experiment.evaluate import Evaluator, Trained
+from fedatlas.experiment.evaluate import Evaluator
 from fedatlas.experiment.fingerprint import fingerprint
 from fedatlas.experiment.personal import models_of, used_by
 from fedatlas.experiment.record import JUDGED, SUMMARY, RunFolder, Start, file_of
@@ -33,6 +32,7 @@ from fedatlas.experiment.resolve import resolve_plan
 from fedatlas.experiment.setup import Setup, all_clients, first_server, set_up, test_rows
 from fedatlas.experiment.summary import planted_groups, summarise
 from fedatlas.metrics.clusters import cluster_figures
+from fedatlas.model import Model
 from fedatlas.models import flops
 from fedatlas.rounds import federated
 
@@ -97,7 +97,7 @@ class Simulation:
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
         watch = self.drift.see if self.drift else None
         self.host = Host(setup.bench, self.executor, states, setup.sizes, setup.seed, watch)
-        self.evaluator = Evaluator(setup, plan.threads, find_device(plan.device))
+        self.networks, self.evaluator = setup.models(plan.threads, find_device(plan.device)), Evaluator(setup)
         self.data = fingerprint(setup)
         self.server: State = {}
         self.began: State = {}  # the server as the round found it
@@ -211,8 +211,7 @@ class Simulation:
 
     def check_finite(self, number: int, quality: Row) -> None:
         """A server's step after which the model, or its loss, is not a number ends the run there."""
-        trees = self.setup.algorithm.models(self.server).values()
-        finite = all(bool(torch.isfinite(x).all()) for params in trees for x in params.values())
+        finite = all(model.finite() for model in self.models().values())
         if not finite or not all(map(math.isfinite, floats_in(quality))):
             after = " after the server's step" if number else ""
             advice = "lower local.lr or the server's rate" if number else "look at model.init and the data"
@@ -227,15 +226,15 @@ class Simulation:
             self.checkpoints.save(self.number, self.server, self.states, self.metrics_bytes, extra)
             self.saved = self.number
 
-    def models(self) -> dict[str, Trained]:
+    def models(self) -> dict[str, Model]:
         """name -> what is evaluated and saved."""
-        return models_of(self.setup.algorithm, self.server, self.setup.networks)
+        return models_of(self.setup.algorithm, self.server, self.networks)
 
-    def client_model(self, client: int) -> Trained:
+    def client_model(self, client: int) -> Model:
         """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
         own, facts = self.setup.bench.architecture(client), self.host.facts(client, self.number, 0.0)
         state_of = lambda message: self.host.state_of(client, message, facts)  # noqa: E731
-        return used_by(client, self.setup.algorithm, self.server, state_of, self.setup.networks, own)
+        return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)
 
     def quality(self) -> Row:
         """The quality fields of a row."""
@@ -373,9 +372,8 @@ def write_end(
     """The models and the summary; of a run that ``diverged``, those before it did, and why; why one ended ``early``."""
     models = simulation.models()
     for name, model in models.items():
-        only = not model.architecture and name == next(iter(models))
-        network = simulation.setup.built(model.architecture).network
-        folder.save_model(file_of("model", "" if only else name), network.state_dict(model.params, model.buffers))
+        only = not simulation.setup.mixed and name == next(iter(models))
+        folder.save_model(file_of("model", "" if only else name), model.save())
     kept = not diverged or simulation.go_back()
     last = judged(simulation, rows[-1]) if kept else None
     summary = summarise(simulation.setup, simulation.plan, [*rows[:-1], last or rows[-1]])
@@ -397,7 +395,7 @@ def write_end(
     if plugins.LOADED:
         summary["plugins"] = list(plugins.LOADED)
     if simulation.setup.own_module:
-        summary["module"] = type(simulation.setup.first.network.module).__name__
+        summary["module"] = simulation.setup.own_module
     if diverged:
         summary["diverged"] = diverged + ("" if kept else f" {LOST}")
     if early:
