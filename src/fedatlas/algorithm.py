@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     extra: Mapping[str, Tensor] = {}
 
 
-class Model(Protocol):
+class Network(Protocol):
     """What an algorithm may ask of a network. All calls are pure in ``params``."""
 
     def loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
@@ -131,7 +131,7 @@ def start_from_model(message: Message, client: State, facts: Facts) -> Tree:
 
 
 def plain_loss(
-    model: Model, params: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    model: Network, params: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
 ) -> Tensor:
     """The model's own loss."""
     return model.loss(params, batch)
@@ -157,7 +157,7 @@ class Task(NamedTuple):
     """One thing a party can be asked to do; most algorithms have one, ``train``."""
 
     start: Callable[[Message, State, Facts], Tree] = start_from_model
-    survey: Callable[[Model, Data, Message, State], Mapping[str, Any]] | None = None
+    survey: Callable[[Network, Data, Message, State], Mapping[str, Any]] | None = None
     objective: Callable[..., Tensor] = plain_loss
     direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
     finish: Callable[[Tree, Work, Message, State, Facts], tuple[Update, State]] = return_model
@@ -372,7 +372,7 @@ class Transform(NamedTuple):
 
 
 def mean_gradient(
-    model: Model, batches: Sequence[Batch], params: Mapping[str, Tensor], *, by_rows: bool = True
+    model: Network, batches: Sequence[Batch], params: Mapping[str, Tensor], *, by_rows: bool = True
 ) -> Tree:
     """Mean over ``batches`` of the gradient of the model's loss, by what they hold (a client's whole gradient) or batch by batch."""
     leaves = {name: x.detach().requires_grad_() for name, x in params.items()}

@@ -41,7 +41,7 @@ from fedatlas.algorithm import (
     Facts,
     Local,
     Message,
-    Model,
+    Network,
     Patience,
     Replies,
     Round,
@@ -74,7 +74,7 @@ def feddf(
     fit = distance("kl", temperature)
 
     def objective(
-        model: Model, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
+        model: Network, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
     ) -> torch.Tensor:
         return fit(model.logits(params, batch), batch.y)
 
@@ -119,7 +119,7 @@ def feddf(
     )
 
 
-def scores(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def scores(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
     """f_k(x) of the public rows in their order, (rows, classes)."""
     with torch.no_grad():
         return {"scores": torch.cat([model.logits(message["model"], piece) for piece in data.pieces()])}

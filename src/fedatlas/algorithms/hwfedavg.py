@@ -36,7 +36,7 @@ from fedatlas.algorithm import (
     Facts,
     Local,
     Message,
-    Model,
+    Network,
     Round,
     RoundGenerator,
     State,
@@ -69,7 +69,7 @@ def raw_weight(p: Tensor, P: Tensor, score: Score) -> Tensor:
     return 1 / s
 
 
-def count_labels(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def count_labels(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
     """Label counts of the rows the client would train on, float64 (classes,)."""
     counts = torch.zeros(data.classes, dtype=torch.float64)
     for piece in data.pieces():

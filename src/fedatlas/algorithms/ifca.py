@@ -34,7 +34,7 @@ from fedatlas.algorithm import (
     Facts,
     Local,
     Message,
-    Model,
+    Network,
     Replies,
     Round,
     RoundGenerator,
@@ -144,7 +144,7 @@ def with_largest(server: State) -> State:
     return {**server, **shared.of_all(server), **server["clusters"][shared.largest(server)]}
 
 
-def best_fit(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def best_fit(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
     """The cluster whose model has the lowest mean loss over the client's rows, and that loss."""
     losses = []
     for own in message["models"].values():

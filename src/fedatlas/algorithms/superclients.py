@@ -22,7 +22,7 @@ from fedatlas.algorithm import (
     Groups,
     Local,
     Message,
-    Model,
+    Network,
     Round,
     RoundGenerator,
     State,
@@ -101,7 +101,7 @@ def pretrain(how: Grouping) -> Task:
     return Task(finish=finish, options=Local(epochs=how.pretrain_epochs), stateful=False)
 
 
-def confidences(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def confidences(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
     """p_c = mean over the exemplars of class c of the probability that the model gives class c (G2)."""
     total, count = torch.zeros(data.classes, dtype=torch.float64), torch.zeros(data.classes, dtype=torch.float64)
     with torch.no_grad():
