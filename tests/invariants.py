@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedatlas
-from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, Model, State, plain_loss
+from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, State, plain_loss
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
 from fedatlas.experiment import config

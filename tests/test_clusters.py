@@ -18,9 +18,10 @@ from fedatlas.algorithms.fesem import nearest, seeds
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import api, config
-from fedatlas.experiment.evaluate import Evaluator, Trained
+from fedatlas.experiment.evaluate import Evaluator
 from fedatlas.experiment.run import run_one
 from fedatlas.experiment.setup import set_up
+from fedatlas.experiment.torch_model import TorchModel
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
 from fedatlas.rng import numpy_stream
@@ -396,12 +397,13 @@ def test_ifca_recovers_two_rotated_populations(angle: int, tmp_path: Any) -> Non
 
 def test_a_model_that_several_clients_use_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one whose tensors are equal, but others, is not taken for it."""
-    evaluator = Evaluator(set_up(config.read(None, ["partition={name='iid', clients=4}"]), 1))
-    passes, forward = [], evaluator._forward
-    monkeypatch.setattr(evaluator, "_forward", lambda model, rows: passes.append(model) or forward(model, rows))
-    first = Trained(evaluator.setup.first.params, {})
-    other = Trained(evaluator.setup.first.params.clone(), {})
-    row = evaluator.personal_row(lambda k: other if k == 2 else first)
+    setup = set_up(config.read(None, ["partition={name='iid', clients=4}"]), 1)
+    evaluator, models = Evaluator(setup), setup.models()
+    passes, scores = [], TorchModel.scores
+    monkeypatch.setattr(TorchModel, "scores", lambda model, x, y: passes.append(model) or scores(model, x, y))
+    first, again = (models(setup.first.params, {}) for _ in range(2))
+    other = models(setup.first.params.clone(), {})
+    row = evaluator.personal_row(lambda k: other if k == 2 else again if k == 3 else first)
     evaluator.plain_row(other)
     assert len(passes) == 2
     assert row["accuracy"] == pytest.approx(evaluator.figures(first)["accuracy"])

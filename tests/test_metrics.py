@@ -13,7 +13,7 @@ from sklearn.calibration import calibration_curve
 from fedatlas import Experiment, load, run
 from fedatlas.errors import ConfigError
 from fedatlas.experiment import config
-from fedatlas.experiment.evaluate import Evaluator, Trained
+from fedatlas.experiment.evaluate import Evaluator
 from fedatlas.experiment.setup import set_up
 from fedatlas.metrics.fairness import client_summary, drift_correlation, squared_distances
 from fedatlas.metrics.quality import (
@@ -104,7 +104,7 @@ def test_ends_of_sentences_are_no_words(tmp_path):
     special = {"pad": 0, "oov": 6, "bos": 7, "eos": 8}
     setup = setup._replace(dataset=replace(setup.dataset, facts={"special": special}))
     evaluator = Evaluator(setup)
-    model = Trained(setup.first.params, setup.first.buffers)
+    model = setup.models().initial()[""]
     predicted, y = evaluator.scores(model, evaluator.rows).predicted, evaluator.rows.y
     hit = predicted == y
 

@@ -17,7 +17,7 @@ from fedatlas.algorithm import (
     Facts,
     Local,
     Message,
-    Model,
+    Network,
     Patience,
     Public,
     Solver,
@@ -116,7 +116,7 @@ def test_a_pass_is_over_without_the_row_that_batch_norm_leaves_out(
     """5, 12 and 9 rows in batches of 4: the last batch of 5 and 9 would be of one row."""
 
     def level(
-        model: Model, params: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+        model: Network, params: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
     ) -> Tensor:
         return 1 + 0 * params["head.bias"].sum()
 

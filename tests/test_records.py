@@ -22,7 +22,7 @@ from fedatlas.errors import ConfigError, DataError, DivergedError
 from fedatlas.experiment import config, ensure
 from fedatlas.experiment.api import run
 from fedatlas.experiment.dry import dry_run
-from fedatlas.experiment.evaluate import Evaluator, Trained
+from fedatlas.experiment.evaluate import Evaluator
 from fedatlas.experiment.setup import judged_rows, raw_bytes, set_up
 from tables import of_table, table
 
@@ -248,13 +248,14 @@ def test_the_last_round_that_runs_is_evaluated(tmp_path: Path, stop: dict[str, A
 def test_figures_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece of the rows is one thread's."""
     for name, value in {"SHARED": 0, "PICTURES": 100}.items():
-        monkeypatch.setattr(f"fedatlas.experiment.evaluate.{name}", value)
+        monkeypatch.setattr(f"fedatlas.experiment.torch_model.{name}", value)
     setup = set_up(config.read(None, ["model.name=cnn1"]), 1)
-    model = Trained(setup.first.params, setup.first.buffers)
-    one, three = (Evaluator(setup, count) for count in (1, 3))
-    assert one.row(model) == three.row(model)
-    assert torch.equal(one.scores(model, one.rows).losses, three.scores(model, three.rows).losses)
-    assert len(three.modules("", 3)) == 3
+    networks = setup.models(threads=3)
+    one, three = setup.models().initial()[""], networks.initial()[""]
+    assert Evaluator(setup).row(one) == Evaluator(setup).row(three)
+    rows = judged_rows(setup)
+    assert torch.equal(one.scores(rows.x, rows.y).losses, three.scores(rows.x, rows.y).losses)
+    assert [len(found) for found in networks._modules.values()] == [3]
 
 
 def test_a_report_of_a_run_that_diverged(tmp_path: Path) -> None:

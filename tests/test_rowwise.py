@@ -9,7 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import Algorithm, Batch, Budget, Data, Demands, Facts, Message, Model, State, Task, Update, Work
+from fedatlas.algorithm import (
+    Algorithm,
+    Batch,
+    Budget,
+    Data,
+    Demands,
+    Facts,
+    Message,
+    Network,
+    State,
+    Task,
+    Update,
+    Work,
+)
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine import fast
 from fedatlas.engine.crowd import StackedExecutor
@@ -122,7 +135,7 @@ def beside(of_features: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     """The loss, and something of the message's frozen features."""
 
     def objective(
-        model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+        model: Network, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
     ) -> Tensor:
         z_g = model.features(message["model"], batch, frozen=True)
         loss, z = model.loss_and_features(w, batch)
@@ -251,11 +264,11 @@ def test_a_part_that_gives_more_than_it_computes_stays_in_the_step(monkeypatch: 
 def test_clients_whose_survey_says_other_things_take_the_tuned_step(step: str) -> None:
     """Some bring a teacher of their own, some none: a program, and values by row, are for the first sort alone."""
 
-    def survey(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Tensor]:
+    def survey(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Tensor]:
         return {"teacher": torch.full((6, 4), 0.1, dtype=torch.float64)} if data.n % 4 else {}
 
     def objective(
-        model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+        model: Network, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
     ) -> Tensor:
         loss, z = model.loss_and_features(w, batch)
         return loss + ((z - batch.x @ facts.survey["teacher"].T) ** 2).mean() if "teacher" in facts.survey else loss

@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     extra: Mapping[str, Tensor] = {}
 
 
-class Model(Protocol):
+class Network(Protocol):
     """What an algorithm may ask of a network. All calls are pure in ``params``."""
 
     def loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
@@ -141,7 +141,7 @@ def start_from_model(message: Message, client: State, facts: Facts) -> Tree:
 
 
 def plain_loss(
-    model: Model, params: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    model: Network, params: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
 ) -> Tensor:
     """The model's own loss."""
     return model.loss(params, batch)
@@ -185,7 +185,7 @@ class Task(NamedTuple):
     """One thing a party can be asked to do; most algorithms have one, ``train``."""
 
     start: Callable[[Message, State, Facts], Tree] = start_from_model
-    survey: Callable[[Model, Data, Message, State], Mapping[str, Any]] | None = None
+    survey: Callable[[Network, Data, Message, State], Mapping[str, Any]] | None = None
     objective: Callable[..., Tensor] = plain_loss
     direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
     finish: Callable[[Tree, Work, Message, State, Facts], tuple[Update, State]] = return_model
@@ -204,12 +204,12 @@ class Task(NamedTuple):
 class Question(NamedTuple):
     """What a party can be asked that is no training: label counts, scores, phases of a protocol, histograms of a tree.
 
-    ``answer(model, data, message, state, session) -> (reply, state, session)``. ``model`` is the party's network (`Model`),
+    ``answer(model, data, message, state, session) -> (reply, state, session)``. ``model`` is the party's network (`Network`),
     ``data`` its rows (`Data`), or None where it has none. ``session`` is what this party's earlier answers of the round left in its
     memory (None at first): it is never written and never sent. A reply that holds a "model" goes with the buffers it came with.
     """
 
-    answer: Callable[[Model, Any, Message, State, Any], tuple[Update, State, Any]]
+    answer: Callable[[Network, Any, Message, State, Any], tuple[Update, State, Any]]
     data: Literal["own", "public", "none"] = "own"
     rows: int = 0  # of the public rows: so many, drawn anew each round, the same for every party; 0 = all
     balanced: bool = False  # a class-balanced subset of the rows, redrawn each round

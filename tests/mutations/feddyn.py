@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Batch, Facts, Message, Model, Round, State, Update, Work
+from fedatlas.algorithm import Algorithm, Batch, Facts, Message, Network, Round, State, Update, Work
 from fedatlas.algorithms import ALGORITHMS
 from mutations import Build, Check, Mutation, oracle, with_task
 from test_feddyn import h_is_the_mean_of_the_duals
@@ -49,7 +49,7 @@ def with_penalty(penalty: Penalty) -> Build:
     """FedDyn with its two terms as an objective instead of a direction."""
 
     def objective(
-        model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+        model: Network, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
     ) -> Tensor:
         return model.loss(w, batch) + penalty(w, message, client)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Data, Facts, Message, Model, State
+from fedatlas.algorithm import Data, Facts, Message, Network, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.layers import Axis, Layer, put, widened
 from fedatlas.tree import Tree
@@ -41,7 +41,7 @@ def not_frozen(message: Message, client: State, facts: Facts) -> Tree:
     return Tree({**message["W"], **later_layers(message, client, facts)})
 
 
-def one_of_each(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def one_of_each(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
     found = counted(model, data, message, client)
     return {name: torch.ones_like(x) for name, x in found.items()}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedatlas.algorithm import Algorithm, Data, Facts, Message, Model, State, Task, Update, Work, start_from_model
+from fedatlas.algorithm import Algorithm, Data, Facts, Message, Network, State, Task, Update, Work, start_from_model
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.tree import Tree
 from mutations import Build, Mutation, oracle
@@ -39,7 +39,7 @@ def pushed_away(**parameters: Any) -> Algorithm:
     return personal_task(direction=direction)(**parameters)
 
 
-def worst_fit(model: Model, data: Data, message: Message, client: State) -> Any:
+def worst_fit(model: Network, data: Data, message: Message, client: State) -> Any:
     losses = [
         BEST(model, data, {**message, "models": {"0": own}}, client)["loss"] for own in message["models"].values()
     ]

@@ -20,7 +20,7 @@ from fedatlas.algorithm import (
     Data,
     Facts,
     Message,
-    Model,
+    Network,
     Question,
     Round,
     RoundGenerator,
@@ -125,7 +125,7 @@ def kept(task: Task) -> Task:
     def start(message: Message, client: State, facts: Facts) -> Tree:
         return Tree({**task.start(with_own(message, client), client, facts), **client["own"]})
 
-    def look(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+    def look(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
         assert survey is not None
         return survey(model, OwnStatistics(data, client["own"]), with_own(message, client), client)
 
@@ -189,7 +189,7 @@ def pooled(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def moments(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def moments(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """Sums over a client's positions of x, x^2 and 1, for each layer with running statistics, x being what enters it."""
     total, pieces = Tree(), data.pieces()
     for piece in [p for p in pieces if len(p.x) > 1 or len(pieces) == 1]:  # one row has no variance

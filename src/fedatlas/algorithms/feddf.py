@@ -43,7 +43,7 @@ from fedatlas.algorithm import (
     Facts,
     Local,
     Message,
-    Model,
+    Network,
     Patience,
     Public,
     Question,
@@ -81,7 +81,7 @@ def feddf(
     fit = distance("kl", temperature)
 
     def objective(
-        model: Model, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
+        model: Network, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
     ) -> torch.Tensor:
         return fit(model.logits(params, batch), batch.y)
 
@@ -120,7 +120,7 @@ def feddf(
     )
 
 
-def scores(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def scores(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """f_k(x) of the public rows in their order, (rows, classes)."""
     with torch.no_grad():
         found = torch.cat([model.logits(message["model"], piece) for piece in data.pieces()])

@@ -54,7 +54,7 @@ from fedatlas.algorithm import (
     Facts,
     Local,
     Message,
-    Model,
+    Network,
     Question,
     Round,
     RoundGenerator,
@@ -264,7 +264,7 @@ def later_layers(message: Message, client: State, facts: Facts) -> Tree:
 
 
 def loss_behind_frozen(
-    model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    model: Network, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
 ) -> Tensor:
     """The loss of the whole network: layers up to l are as they are, no parameters of this work."""
     return model.loss({**client["model"], **message["W"], **w}, batch)
@@ -291,7 +291,7 @@ def sent(w: Tree, at: int, layers: tuple[Layer, ...], message: Message, facts: F
     return {"model": mine.map(lambda x: x * share.to(x.dtype).reshape(-1, *[1] * (x.dim() - 1)))}
 
 
-def count_rows(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def count_rows(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
     """Rows of each class (of texts: symbols), or rows, float64; where the message asks for it."""
     classes = message.get("classes", len(message.get("total", ())))
     if "classes" not in message and "total" not in message:
@@ -305,6 +305,6 @@ def count_rows(model: Model, data: Data, message: Message, client: State) -> Map
     return {"counts": counts}
 
 
-def send_counts(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def send_counts(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """The class counts go up, to be added to the others'."""
     return count_rows(model, data, message, client), client, session

@@ -45,7 +45,7 @@ from fedatlas.algorithm import (
     Facts,
     Local,
     Message,
-    Model,
+    Network,
     Patience,
     Public,
     Question,
@@ -137,7 +137,7 @@ def keep(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> 
     return {}, {**client, "model": f, **({"buffers": facts.buffers} if facts.buffers else {})}
 
 
-def scores(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def scores(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """f_k(x) of the rows in their order, (rows, classes)."""
     held = client.get("buffers", {})
     with torch.no_grad():
@@ -155,7 +155,7 @@ def digesting(fit: Distance, options: Local) -> Task:
     """f_k learns the consensus of the message."""
 
     def objective(
-        model: Model, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
+        model: Network, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
     ) -> torch.Tensor:
         return fit(model.logits(params, batch), batch.y)
 

@@ -32,7 +32,7 @@ from fedatlas.algorithm import (
     Facts,
     Message,
     Mixing,
-    Model,
+    Network,
     Question,
     Round,
     State,
@@ -93,7 +93,7 @@ def gossip(
         sent = float(np.mean([np.count_nonzero(W) - K for W in drawn]))
         return {**graphs.describe(joined, found, np.mean(drawn, axis=0)), "messages": sent}
 
-    def share(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+    def share(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
         return {"mixed": message["model"], **{k: x for k, x in message.items() if k == "buffers"}}, client, session
 
     def add_to_mix(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:

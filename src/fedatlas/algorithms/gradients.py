@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Batch, Model
+from fedatlas.algorithm import Batch, Network
 from fedatlas.tree import Tree
 
 
 def mean_gradient(
-    model: Model, batches: Sequence[Batch], params: Mapping[str, Tensor], *, by_rows: bool = True
+    model: Network, batches: Sequence[Batch], params: Mapping[str, Tensor], *, by_rows: bool = True
 ) -> Tree:
     """Mean over ``batches`` of the gradient of the model's loss, by what they hold (a client's whole gradient) or batch by batch."""
     leaves = {name: x.detach().requires_grad_() for name, x in params.items()}

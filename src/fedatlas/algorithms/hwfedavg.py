@@ -37,7 +37,7 @@ from fedatlas.algorithm import (
     Demands,
     Local,
     Message,
-    Model,
+    Network,
     Question,
     Round,
     RoundGenerator,
@@ -82,10 +82,10 @@ def label_spread(
 ) -> tuple[Mapping[str, Task | Question], Callable[[Round], Weights]]:
     """The two tasks before training, and the weights that come of them."""
 
-    def counts(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+    def counts(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
         return {"counts": counted(data)}, client, session
 
-    def spread(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+    def spread(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
         held = counted(data)
         n_k = held.sum()
         return {"omega": raw_weight(held / n_k, message["P"], score), "n_k": n_k}, client, session

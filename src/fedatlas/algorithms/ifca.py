@@ -35,7 +35,7 @@ from fedatlas.algorithm import (
     Demands,
     Facts,
     Message,
-    Model,
+    Network,
     Passes,
     Question,
     Replies,
@@ -151,7 +151,7 @@ def with_largest(server: State) -> State:
     return {**server, **shared.of_all(server), **server["clusters"][shared.largest(server)]}
 
 
-def best_fit(model: Model, data: Data, message: Message, client: State) -> Mapping[str, Any]:
+def best_fit(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
     """The cluster whose model has the lowest mean loss over the client's rows, and that loss."""
     losses = []
     for own in message["models"].values():
@@ -178,7 +178,7 @@ def say_which(y: Tree, work: Work, message: Message, client: State, facts: Facts
     return {"model": y, "cluster": facts.survey["cluster"]}, client
 
 
-def say_loss(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def say_loss(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """How well the best model fits, and which it is."""
     found = best_fit(model, data, message, client)
     return {"loss": found["loss"], "cluster": found["cluster"]}, client, session

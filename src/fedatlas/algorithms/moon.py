@@ -20,7 +20,20 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Batch, Card, Demands, Facts, Message, Model, Passes, State, Task, Update, Work
+from fedatlas.algorithm import (
+    Algorithm,
+    Batch,
+    Card,
+    Demands,
+    Facts,
+    Message,
+    Network,
+    Passes,
+    State,
+    Task,
+    Update,
+    Work,
+)
 from fedatlas.registry import Positive, Rate
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
@@ -47,7 +60,7 @@ def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "s
         return Algorithm("moon", weigh=weighting(weights), card=Card("regularisation", unused=nothing))
 
     def objective(
-        model: Model, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+        model: Network, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
     ) -> Tensor:
         z_g = model.features(message["model"], batch, frozen=True)
         z_p = model.features(client["previous"], batch, frozen=True)

@@ -34,7 +34,7 @@ from fedatlas.algorithm import (
     Data,
     Facts,
     Message,
-    Model,
+    Network,
     Passes,
     Round,
     Sealing,
@@ -121,7 +121,7 @@ def scaffold(
     )
 
 
-def gradient_at_anchor(model: Model, data: Data, message: Message, client: State, paper: bool) -> Mapping[str, Any]:
+def gradient_at_anchor(model: Network, data: Data, message: Message, client: State, paper: bool) -> Mapping[str, Any]:
     """The gradient at the model received: over all rows, or as the code has it, the mean over the batches of the local steps."""
     batches = data.pieces() if paper else data.batches()
     return {"gradient": mean_gradient(model, batches, message["model"], by_rows=paper)}

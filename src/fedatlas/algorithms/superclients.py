@@ -22,7 +22,7 @@ from fedatlas.algorithm import (
     Groups,
     Local,
     Message,
-    Model,
+    Network,
     Question,
     Round,
     RoundGenerator,
@@ -102,7 +102,7 @@ def pretrain(how: Grouping) -> Task:
     return Task(finish=finish, options=Local(epochs=how.pretrain_epochs), stateful=False, shows=("model",))
 
 
-def confidences(model: Model, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def confidences(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
     """p_c = mean over the exemplars of class c of the probability that the model gives class c (G2)."""
     total, count = torch.zeros(data.classes, dtype=torch.float64), torch.zeros(data.classes, dtype=torch.float64)
     with torch.no_grad():

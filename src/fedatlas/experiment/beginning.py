@@ -19,15 +19,15 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
     """What is known before round 1: the initial model, who holds what, how inputs were made, and code that is not ours."""
     write_derived(setup, folder)
     if setup.own_module:
-        folder.write_json(MODULE, {"class": type(setup.first.network.module).__name__})
+        folder.write_json(MODULE, {"class": setup.own_module})
     if plugins.LOADED:
         folder.write_json(plugins.RECORD, plugins.LOADED)
 
 
 def write_derived(setup: Setup, folder: RunFolder) -> None:
     """What follows from configuration and data: the initial model, who holds what, how inputs were made."""
-    for name, (network, params, buffers, *_) in setup.networks.items():
-        folder.save_model(file_of("initial", name), network.state_dict(params, buffers))
+    for name, model in setup.models().initial().items():
+        folder.save_model(file_of("initial", name), model.save())
     folder.write_json("partition.json", setup.partition_record())
     folder.write_json("preprocess.json", setup.preprocess.to_json())
 

@@ -2,142 +2,59 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedatlas.data.batches import Rows
-from fedatlas.engine.device import CPU, placing
-from fedatlas.engine.step import channels_last, moved
-from fedatlas.experiment.machine import one_thread_an_operator
 from fedatlas.experiment.setup import Setup, judged_rows, own_rows
 from fedatlas.metrics import intervals, quality, resampling
 from fedatlas.metrics.fairness import client_summary
 from fedatlas.metrics.resampling import Weighted
+from fedatlas.model import Model, Scores
 
 KEPT = 20_000_000  # scores of rows that are kept with a run at most
 HELD = 8  # models whose figures are kept
 TOGETHER = 10_000_000  # scores of clients whose intervals are made at once
 ENDS = ("value", "low", "high")
-PIECE, PICTURES = 2000, 125  # rows a forward pass; of pictures so few that activations stay in the cache
-TWO = 2
-SHARED = 1e8  # operations from which on threads share the pieces
 QUALITY = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
     "numbers": ("rmse", "mae", "r2", "loss"),
 }
-ClientModel = Callable[[int], "Trained"]
-
-
-class Trained(NamedTuple):
-    """A model with its buffers."""
-
-    params: Mapping[str, Tensor]
-    buffers: Mapping[str, Tensor]
-    architecture: str = ""  # its name, where there are several
-
-
-def identity(model: Trained) -> tuple[int, ...]:
-    """The same for the same tensors, as long as somebody holds them."""
-    return tuple(id(x) for x in (*model.params.values(), *model.buffers.values()))
-
-
-class Scores(NamedTuple):
-    """What every figure is made of, row by row: raw outputs of thousands of classes are not kept."""
-
-    predicted: Tensor  # class numbers (n,) or (n, length); numbers in the standardised unit
-    losses: Tensor  # (n,) or (n, length)
-    margin: Tensor | None  # log-odds of class 1 of two
+ClientModel = Callable[[int], Model]
 
 
 class Evaluator:
     """Holds the evaluation rows of a run; every call is pure in the model."""
 
-    def __init__(self, setup: Setup, threads: int = 1, device: torch.device = CPU) -> None:
-        self.setup, self.threads, self.device = setup, threads, device
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
         self.rows = judged_rows(setup)
         # From `per_client`: ``score-K`` and ``weight-K`` of the rows, without K where common.
         self.judged: dict[str, np.ndarray] = {}
-        self._last: tuple[tuple[int, ...], Trained, Rows, Scores] | None = None
-        self._ends: tuple[tuple[int, ...], Trained, Rows, dict[str, intervals.Interval]] | None = None
-        self._seen: OrderedDict[tuple[int, ...], tuple[Trained, dict[str, Any]]] = OrderedDict()
-        self._modules: dict[str, list[nn.Module]] = {}
+        self._last: tuple[Model, Rows, Scores] | None = None
+        self._ends: tuple[Model, Rows, dict[str, intervals.Interval]] | None = None
+        self._seen: OrderedDict[Model, dict[str, Any]] = OrderedDict()
         self.numbers = setup.dataset.task == "numbers"
         self.keys = QUALITY["numbers" if self.numbers else "classes"]
         self.headline = "rmse" if self.numbers else "accuracy"
 
-    def scores(self, model: Trained, rows: Rows) -> Scores:
-        """Predictions and losses in evaluation mode (ALGORITHMS.md C10), in pieces; those of the last call are kept."""
-        key = identity(model)
-        if self._last is None or self._last[0] != key or self._last[2] is not rows:
-            self._last = (key, model, rows, self._forward(model, rows))
-        return self._last[3]
-
-    def _forward(self, model: Trained, rows: Rows) -> Scores:
-        """Whole pieces for each thread, so that the bits do not depend on how many there are.
-
-        Threads that share one operator after another wait for each other at each of them: on a busy machine, twenty times as
-        long as the work takes.
-        """
-        here = self.device == CPU
-        found = {**model.params, **model.buffers}
-        state = {name: channels_last(x.to(self.device)) for name, x in found.items()}
-        size = PICTURES if rows.x.dim() == 4 and here else PIECE
-        starts = range(0, max(rows.n, 1), size)
-        work = self.setup.built(model.architecture).flops * rows.n
-        modules = self.modules(model.architecture, min(self.threads, len(starts)) if work >= SHARED and here else 1)
-
-        def part(number: int) -> list[Scores]:
-            with torch.inference_mode(), placing(self.device):
-                return [one(at) for at in starts[number :: len(modules)]]
-
-        def one(at: int) -> Scores:
-            x, y = channels_last(rows.x[at : at + size].to(self.device)), rows.y[at : at + size].to(self.device)
-            module = modules[at // size % len(modules)]
-            scores = self._score(torch.func.functional_call(module, state, (x,)), y)
-            return scores if here else moved(scores, CPU)
-
-        with one_thread_an_operator():
-            if len(modules) == 1:
-                parts = [part(0)]
-            else:
-                with ThreadPoolExecutor(len(modules)) as pool:
-                    parts = list(pool.map(part, range(len(modules))))
-        pieces = [parts[i % len(modules)][i // len(modules)] for i in range(len(starts))]
-        margins = [piece.margin for piece in pieces if piece.margin is not None]
-        predicted, losses = torch.cat([p.predicted for p in pieces]), torch.cat([p.losses for p in pieces])
-        return Scores(predicted, losses, torch.cat(margins) if margins else None)
-
-    def modules(self, architecture: str, count: int) -> list[nn.Module]:
-        """So many networks to evaluate with, one a thread: parameters are lent to a network while it is called."""
-        if architecture not in self._modules:
-            network = self.setup.built(architecture).network
-            self._modules[architecture] = [(network if self.device == CPU else network.on(self.device)).module]
-        found = self._modules[architecture]
-        found += [copy.deepcopy(found[0]) for _ in range(count - len(found))]
-        for module in found:
-            module.eval()
-        return found[:count]
-
-    def _score(self, outputs: Tensor, y: Tensor) -> Scores:
-        losses = self.setup.loss.elements(outputs, y)
-        if self.numbers:
-            return Scores(outputs.reshape(-1).double(), losses, None)
-        two = self.setup.dataset.task == "classes" and self.setup.dataset.classes == TWO
-        return Scores(quality.predictions(outputs), losses, quality.margins(outputs) if two else None)
+    def scores(self, model: Model, rows: Rows) -> Scores:
+        """Predictions and losses (C10); those of the last call are kept."""
+        if self._last is None or self._last[0] != model or self._last[1] is not rows:
+            self._last = (model, rows, model.scores(rows.x, rows.y))
+        return self._last[2]
 
     def forget(self) -> None:
-        """Before a new row: tensors may have been freed, and their identity given to others."""
+        """Before a new row: models that were seen need not be held any longer."""
         self._last = self._ends = None
         self._seen.clear()
 
-    def figures(self, model: Trained, rows: Rows | None = None) -> dict[str, Any]:
+    def figures(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:
         """Every quality field of a row of metrics.jsonl, plus per-class accuracy."""
         rows = self.rows if rows is None else rows
         found, d = self.scores(model, rows), self.setup.dataset
@@ -151,29 +68,25 @@ class Evaluator:
         skip = d.ignore if d.task == "tokens" else None
         return quality.class_sums(found.predicted, rows.y, found.losses, d.classes, rows.weight, skip)
 
-    def row(self, model: Trained) -> dict[str, Any]:
+    def row(self, model: Model) -> dict[str, Any]:
         """The quality fields of a row, for one global model."""
         self.forget()
         return {**self.plain_row(model), **self._of_clients(self._own_summary(lambda k: model))}
 
-    def plain_row(self, model: Trained) -> dict[str, Any]:
+    def plain_row(self, model: Model) -> dict[str, Any]:
         """The quality fields of one more model that the algorithm names."""
         found = self.shared(model)
         return {key: found[key] for key in self.keys}
 
-    def shared(self, model: Trained) -> dict[str, Any]:
-        """The figures on the common rows; in a row, a model that several clients use is evaluated once.
-
-        A few models are held, so that none of their tensors can be freed and its identity given to another's.
-        """
-        key = identity(model)
-        if key not in self._seen:
-            self._seen[key] = model, self.figures(model)
+    def shared(self, model: Model) -> dict[str, Any]:
+        """The figures on the common rows; in a row, a model that several clients use is evaluated once."""
+        if model not in self._seen:
+            self._seen[model] = self.figures(model)
             while len(self._seen) > HELD:
                 self._seen.popitem(last=False)
-        return self._seen[key][1]
+        return self._seen[model]
 
-    def tested(self, model: Trained | None, model_of: ClientModel, rows: Rows) -> dict[str, Any]:
+    def tested(self, model: Model | None, model_of: ClientModel, rows: Rows) -> dict[str, Any]:
         """The figures of the final model on rows that no choice was made by, with intervals; without one, means over clients."""
         if model is not None:
             return self.figures(model, rows) | self.detail(model, rows)
@@ -248,16 +161,16 @@ class Evaluator:
         made = intervals.of_means(table, weight, self.setup.seed, "clients", root=self.numbers, draws=draws)
         return dict(zip(scores, made, strict=True))
 
-    def interval(self, model: Trained, rows: Rows, *key: int | str) -> intervals.Interval:
+    def interval(self, model: Model, rows: Rows, *key: int | str) -> intervals.Interval:
         """The headline figure with its bootstrap interval over rows."""
         return self._bootstrap(self._headline(model, rows), rows, *key)[self.headline]
 
-    def ends(self, model: Trained, rows: Rows | None = None) -> dict[str, intervals.Interval]:
+    def ends(self, model: Model, rows: Rows | None = None) -> dict[str, intervals.Interval]:
         """Every figure of the common rows, or of others, with its interval; those of the last call are kept."""
-        key, rows = identity(model), self.rows if rows is None else rows
-        if self._ends is None or self._ends[0] != key or self._ends[2] is not rows:
-            self._ends = (key, model, rows, self._bootstrap(self.resampled(model, rows), rows, "test"))
-        return self._ends[3]
+        rows = self.rows if rows is None else rows
+        if self._ends is None or self._ends[0] != model or self._ends[1] is not rows:
+            self._ends = (model, rows, self._bootstrap(self.resampled(model, rows), rows, "test"))
+        return self._ends[2]
 
     def _bootstrap(self, figures: Weighted, rows: Rows, *key: int | str) -> dict[str, intervals.Interval]:
         return intervals.bootstrap(figures, rows.n, self.setup.seed, *key, draws=self._draws(rows))
@@ -267,11 +180,11 @@ class Evaluator:
         counting = rows.n if rows.weight is None else int(rows.weight.count_nonzero())
         return intervals.usual_draws(rows.y.numel()) if counting > 1 else 0
 
-    def _headline(self, model: Trained, rows: Rows) -> Weighted:
+    def _headline(self, model: Model, rows: Rows) -> Weighted:
         score, own = self._scored(model, rows)
         return resampling.of_mean(self.headline, score, own, root=self.numbers)
 
-    def resampled(self, model: Trained, rows: Rows) -> Weighted:
+    def resampled(self, model: Model, rows: Rows) -> Weighted:
         """The figures of a model on rows that are drawn again and again."""
         scores, d = self.scores(model, rows), self.setup.dataset
         loss = self._mean_loss(scores, rows)
@@ -300,7 +213,7 @@ class Evaluator:
             )
         return resampling.of_mean("loss", losses.reshape(-1).numpy(), own.numpy())
 
-    def _scored(self, model: Trained, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    def _scored(self, model: Model, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Per row: what the headline figure is a weighted mean of (rightness, or squared error), and its weight."""
         predicted = self.scores(model, rows).predicted
         own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
@@ -310,7 +223,7 @@ class Evaluator:
         right, counted = self._right(predicted, rows.y)
         return right, own * counted
 
-    def detail(self, model: Trained, rows: Rows | None = None) -> dict[str, Any]:
+    def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:
         """What the report shows of the final model: intervals, and the confusion matrix, or predictions by the size of the target.
 
         For two classes AUC, log-loss and calibration, too.

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from fedatlas.algorithm import Algorithm, Message, State
-from fedatlas.engine.job import Built, parted
-from fedatlas.experiment.evaluate import Trained
+from fedatlas.engine.job import parted
+from fedatlas.experiment.torch_model import Networks
+from fedatlas.model import Model
 from fedatlas.tree import Tree
 
 
-def models_of(algorithm: Algorithm, server: State, networks: Mapping[str, Built]) -> dict[str, Trained]:
+def models_of(algorithm: Algorithm, server: State, networks: Networks) -> dict[str, Model]:
     """name -> what is evaluated and saved, each with the server's buffers where it brings none of its own."""
     found = algorithm.models(server)
-    if "" not in networks:  # each model is that of an architecture
-        return {name: Trained(*parted(tree, networks[name].buffers), name) for name, tree in found.items()}
-    return {name: Trained(*parted(tree, server.get("buffers", Tree()))) for name, tree in found.items()}
+    if "" not in networks.built:  # each model is that of an architecture
+        return {name: networks(*parted(tree, networks.built[name].buffers), name) for name, tree in found.items()}
+    return {name: networks(*parted(tree, server.get("buffers", Tree()))) for name, tree in found.items()}
 
 
 def used_by(
@@ -23,15 +24,15 @@ def used_by(
     algorithm: Algorithm,
     server: State,
     state_of: Callable[[Message], State],
-    networks: Mapping[str, Built],
+    networks: Networks,
     architecture: str,
-) -> Trained:
+) -> Model:
     """Its personal model where the algorithm has such, else the global one or that of its ``architecture``."""
     if algorithm.personal is None:
         return models_of(algorithm, server, networks)[architecture or "global"]
     shared = {"buffers": server["buffers"]} if server.get("buffers") else {}
     message = {**shared, **algorithm.broadcast(server, client)}
     state = state_of(message)
-    kept = networks[architecture].buffers if architecture else Tree(state.get("buffers", {}))
+    kept = networks.built[architecture].buffers if architecture else Tree(state.get("buffers", {}))
     buffers: Tree = message.get("buffers", kept)
-    return Trained(*parted(algorithm.personal(message, state), buffers), architecture)
+    return networks(*parted(algorithm.personal(message, state), buffers), architecture)

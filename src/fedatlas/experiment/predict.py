@@ -17,7 +17,7 @@ from fedatlas.data.frame import read_table
 from fedatlas.data.pictures import pictures_in
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.engine.job import Built
-from fedatlas.engine.model import Network, with_tied
+from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.experiment.beginning import own_module
 from fedatlas.experiment.checkpoint import Checkpoints
@@ -26,13 +26,13 @@ from fedatlas.experiment.networks import DTYPES
 from fedatlas.experiment.personal import used_by
 from fedatlas.experiment.record import RunFolder, file_of
 from fedatlas.experiment.resolution import make_algorithm, with_batch_norm
+from fedatlas.experiment.torch_model import Networks, TorchModel, dtype_of
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.metrics.quality import predictions
-from fedatlas.models import make_loss, make_model
-from fedatlas.models.chain import resized
+from fedatlas.model import Model
+from fedatlas.models import flops, make_loss, make_model
 from fedatlas.models.config import names
-from fedatlas.models.lstm import RecurrentBody
 from fedatlas.tree import Tree
 
 if TYPE_CHECKING:
@@ -40,15 +40,13 @@ if TYPE_CHECKING:
 
 Holes = Literal["error", "empty"]
 
-PIECE = 2000  # rows a forward pass
-
 
 class FinishedRun(NamedTuple):
     """A finished run, read back."""
 
     path: Path
     config: ExperimentConfig
-    model: nn.Module | None  # that of all clients; None where each has its own, or one of its architecture
+    common: TorchModel | None  # that of all clients; None where each has its own, or one of its architecture
     rows: pandas.DataFrame  # of metrics.jsonl
     summary: Mapping[str, Any]
     preprocess: Preprocess
@@ -74,22 +72,15 @@ class FinishedRun(NamedTuple):
         if keep and isinstance(rows, str | Path) and not (Path(rows).is_dir() or Path(rows).suffix == ".npz"):
             rows = read_table(rows)
         kept = columns_of(rows, keep)
-        used = self.client_model(client) if client is not None else self.named(model)
+        used: Model = self.of_client(client) if client is not None else self.named(model)
         empty = holes == "empty"
         done = self.preprocess if client is None else self.preprocess.of_client(client)
         if isinstance(rows, str | Path):
             x = read_rows(Path(rows), done, empty)
         else:
             x = done.apply(rows, keep_holes=empty)
-        parameter = next(used.parameters(), None)
-        if x.is_floating_point() and parameter is not None:
-            x = x.to(parameter.dtype)
         lost = without_numbers(x, holes)
-        with torch.inference_mode():
-            outputs = torch.cat([used(x[at : at + PIECE]) for at in range(0, max(len(x), 1), PIECE)])
-        if outputs.dim() > 2:  # an answer at every step: what comes after the last token
-            outputs = outputs[torch.arange(len(x)), last_tokens(used, x)]
-        table = as_table(outputs, self.preprocess)
+        table = as_table(used.predict(x), self.preprocess)
         if bool(lost.any()):
             table.loc[lost.numpy()] = None
         if isinstance(rows, str | Path) and Path(rows).is_dir():
@@ -98,24 +89,27 @@ class FinishedRun(NamedTuple):
             table.insert(place, name, values, allow_duplicates=True)
         return table
 
-    def named(self, model: str = "") -> nn.Module:
+    def named(self, model: str = "") -> TorchModel:
         """One of the run's models: the first without a name; ConfigError where there is none of that name."""
         if not model:
-            if self.model is None:
+            if self.common is None:
                 raise ConfigError(f"'{self.path}' has no model of all clients (model.safetensors): {self.choices()}.")
-            return self.model
+            return self.common
         file = self.path / file_of("model", model)
         if not file.exists():
             raise ConfigError(f"'{self.path}' has no model '{model}': {self.choices()}.")
-        return filled(self.network(model if self.config.models else ""), load_file(file))
+        return self.untrained(model if self.config.models else "").load(load_file(file))
 
     def client_model(self, client: int) -> nn.Module:
-        """The model that a client would use, rebuilt from the last checkpoint: its own where it has one."""
+        """The network that a client would use, rebuilt from the last checkpoint: its own where it has one."""
+        return self.of_client(client).module
+
+    def of_client(self, client: int) -> TorchModel:
+        """The same, ready to predict."""
         if not 0 <= client < self.summary["clients"]:
             raise ConfigError(f"client {client}: the run has the clients 0 to {self.summary['clients'] - 1}.")
         architecture = self.architecture(client)
-        made = self.network(architecture)
-        networks = {name: as_built(self.network(name)) for name in names(self.config.models) or [""]}
+        networks = self.networks(*(names(self.config.models) or [""]))
         algorithm = with_batch_norm(make_algorithm(self.config), self.config.model.bn, bool(self.config.models))
         states = PartyState()
         restored = Checkpoints(self.path / "checkpoint", self.config.hash()).load(states)
@@ -125,14 +119,14 @@ class FinishedRun(NamedTuple):
             kept = {name: x for name, x in (states.get(client) or {}).items() if name != MEMORY}
             if kept or algorithm.client_init is None:
                 return kept
-            first = Tree(message["model"]) if "model" in message else as_built(made).params
+            first = Tree(message["model"]) if "model" in message else networks.built[architecture].params
             return algorithm.client_init(first, Facts(0.0, 0.0, K, classes, float(restored.run.round), 0.0))
 
         try:
             found = used_by(client, algorithm, restored.run.server, state_of, networks, architecture)
         finally:
             states.close()
-        return filled(made, {**found.params, **found.buffers})
+        return self.untrained(architecture).load(found.save())
 
     def architecture(self, client: int) -> str:
         """The name of a client's architecture; "" where all have the same."""
@@ -150,6 +144,25 @@ class FinishedRun(NamedTuple):
         wanted = model.model_copy(update={"init": ""}) if self.module is None else self.module
         dtype = DTYPES[config.engine.precision]
         return make_model(wanted, done.shape, outputs, config.seed, dtype, tokens=done.kind == "tokens")
+
+    def networks(self, *architectures: str) -> Networks:
+        """What makes models of tensors, for these architectures of the run."""
+        done, built = self.preprocess, {}
+        loss = make_loss(self.config.model.loss, done.task, len(done.class_names))
+        for name in architectures:
+            module = self.network(name)
+            sample = torch.zeros((2, *done.shape), dtype=torch.int64 if done.kind == "tokens" else dtype_of(module))
+            built[name] = Built.of(Network(module, loss.mean), flops=flops(module, sample))
+        return Networks(built, loss)
+
+    def untrained(self, architecture: str = "") -> TorchModel:
+        """The run's model before it learnt anything."""
+        return self.networks(architecture).initial()[architecture]
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The network of all clients, trained; None where each has its own, or one of its architecture."""
+        return None if self.common is None else self.common.module
 
     def choices(self) -> str:
         """What can be named."""
@@ -173,7 +186,7 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     done = Preprocess.from_json(folder.read_json("preprocess.json", *Preprocess.KEYS))
     found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
     file = folder.path / file_of("model")
-    return found._replace(model=filled(found.network(), load_file(file))) if file.exists() else found
+    return found._replace(common=found.untrained().load(load_file(file))) if file.exists() else found
 
 
 def load_file(file: Path) -> dict[str, Tensor]:
@@ -186,21 +199,6 @@ def load_file(file: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise RunFolder(file.parent).damaged(file.name, str(error)) from None
     return found
-
-
-def filled(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """The network with a trained state, ready to predict; of other widths where an algorithm that adds units made it."""
-    own = with_tied(module, state)
-    if any(own[name].shape != x.shape for name, x in module.state_dict().items()):
-        module = resized(module, own)
-    module.load_state_dict(own)
-    return module.eval()
-
-
-def as_built(module: nn.Module) -> Built:
-    """A network in the form that runs know, as far as a finished one needs it."""
-    network = Network(module, lambda outputs, y, weight: outputs.sum())  # nothing is trained any more
-    return Built.of(network)
 
 
 def columns_of(rows: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -239,12 +237,6 @@ def without_numbers(x: Tensor, holes: Holes) -> Tensor:
             stacklevel=3,
         )
     return lost
-
-
-def last_tokens(module: nn.Module, x: Tensor) -> Tensor:
-    """(n,): where the last token of each row stands, padding behind it passed over where the network knows what pads."""
-    body = next((part for part in module.modules() if isinstance(part, RecurrentBody)), None)
-    return torch.full((len(x),), x.shape[1] - 1) if body is None else body.last(x)
 
 
 def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:

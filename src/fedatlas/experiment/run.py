@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import nn
 
 from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
@@ -23,7 +22,7 @@ from fedatlas.experiment.checkpoint import Checkpoints, Restored, RunState
 from fedatlas.experiment.cohort import Drawn, draw_round, learning_rate
 from fedatlas.experiment.config import ExperimentConfig, bytes_of
 from fedatlas.experiment.drift import Drift
-from fedatlas.experiment.evaluate import Evaluator, Trained
+from fedatlas.experiment.evaluate import Evaluator
 from fedatlas.experiment.fingerprint import fingerprint
 from fedatlas.experiment.personal import models_of, used_by
 from fedatlas.experiment.record import JUDGED, SUMMARY, RunFolder, Start, file_of
@@ -35,6 +34,7 @@ from fedatlas.federation.in_process import InProcess, View
 from fedatlas.federation.link import Observer
 from fedatlas.federation.server import Cost
 from fedatlas.metrics.clusters import cluster_figures
+from fedatlas.model import Model
 from fedatlas.models import flops
 from fedatlas.rounds import federated
 
@@ -103,7 +103,7 @@ class Simulation:
         watching = [*observers, *([self.drift] if self.drift else [])]
         run = folder.path.name
         self.federation = InProcess(setup.bench, executor, party, setup.sizes, setup.seed, run=run, observers=watching)
-        self.evaluator = Evaluator(setup, plan.threads, find_device(plan.device))
+        self.networks, self.evaluator = setup.models(plan.threads, find_device(plan.device)), Evaluator(setup)
         self.data = fingerprint(setup)
         self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
         self.saved = -1  # round of the last checkpoint
@@ -231,8 +231,7 @@ class Simulation:
 
     def check_finite(self, number: int, quality: Row) -> None:
         """A server's step after which the model, or its loss, is not a number ends the run there."""
-        trees = self.setup.algorithm.models(self.server).values()
-        finite = all(bool(torch.isfinite(x).all()) for params in trees for x in params.values())
+        finite = all(model.finite() for model in self.models().values())
         if not finite or not all(map(math.isfinite, floats_in(quality))):
             after = " after the server's step" if number else ""
             advice = "lower local.lr or the server's rate" if number else "look at model.init and the data"
@@ -247,15 +246,15 @@ class Simulation:
             self.checkpoints.save(self.state, self.federation.states, extra)
             self.saved = self.number
 
-    def models(self) -> dict[str, Trained]:
+    def models(self) -> dict[str, Model]:
         """name -> what is evaluated and saved."""
-        return models_of(self.setup.algorithm, self.server, self.setup.networks)
+        return models_of(self.setup.algorithm, self.server, self.networks)
 
-    def client_model(self, client: int) -> Trained:
+    def client_model(self, client: int) -> Model:
         """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
         own, facts = self.setup.bench.architecture(client), self.federation.facts(client, self.number, 0.0)
         state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
-        return used_by(client, self.setup.algorithm, self.server, state_of, self.setup.networks, own)
+        return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)
 
     def quality(self) -> Row:
         """The quality fields of a row."""
@@ -385,9 +384,8 @@ def write_end(
     """The models and the summary; of a run that ``diverged``, those before it did, and why; why one ended ``early``."""
     models = simulation.models()
     for name, model in models.items():
-        only = not model.architecture and name == next(iter(models))
-        network = simulation.setup.built(model.architecture).network
-        folder.save_model(file_of("model", "" if only else name), network.state_dict(model.params, model.buffers))
+        only = not simulation.setup.mixed and name == next(iter(models))
+        folder.save_model(file_of("model", "" if only else name), model.save())
     last = judged(simulation, rows[-1])
     summary = summarise(simulation.setup, simulation.plan, [*rows[:-1], last or rows[-1]])
     summary["plan"]["steps"] = steps_of(simulation.federation.executor)
@@ -408,7 +406,7 @@ def write_end(
     if plugins.LOADED:
         summary["plugins"] = list(plugins.LOADED)
     if simulation.setup.own_module:
-        summary["module"] = type(simulation.setup.first.network.module).__name__
+        summary["module"] = simulation.setup.own_module
     if diverged:
         summary["diverged"] = diverged
     if early:

@@ -16,6 +16,7 @@ from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
 from fedatlas.deploy import codec
+from fedatlas.engine.device import CPU
 from fedatlas.engine.job import Bench, Built, LocalOptions
 from fedatlas.engine.optim import Optimizer
 from fedatlas.experiment.advice import (
@@ -30,6 +31,7 @@ from fedatlas.experiment.networks import DTYPES, build, checked_loss, make_netwo
 from fedatlas.experiment.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.experiment.resolution import resolve, with_batch_norm
 from fedatlas.experiment.rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
+from fedatlas.experiment.torch_model import Networks
 from fedatlas.federation.in_process import server_facts
 from fedatlas.federation.server import Cost
 from fedatlas.layers import Layer
@@ -51,7 +53,7 @@ class Setup(NamedTuple):
     loss: Loss
     bench: Bench
     notices: tuple[str, ...]
-    own_module: bool = False  # the network is the user's own, not that of ``[model]``
+    own_module: str = ""  # the class of the user's own network, where it is not that of ``[model]``
     algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
 
     @property
@@ -68,6 +70,10 @@ class Setup(NamedTuple):
     def first(self) -> Built:
         """The network that all share, or the first of several."""
         return self.bench.built()
+
+    def models(self, threads: int = 1, device: torch.device = CPU) -> Networks:
+        """What makes models of the tensors of this run, to answer on so many threads or on a device."""
+        return Networks(self.networks, self.loss, threads, device)
 
     @property
     def mixed(self) -> bool:
@@ -216,7 +222,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         loss=checked_loss(config, dataset),
         bench=bench,
         notices=tuple(dict.fromkeys(notices)),
-        own_module=module is not None,
+        own_module="" if module is None else type(networks[""].network.module).__name__,
         algorithm_facts=shared.algorithm_facts,
     )
 

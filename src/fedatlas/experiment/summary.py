@@ -13,7 +13,6 @@ from fedatlas.experiment.fingerprint import judged_on
 from fedatlas.experiment.setup import Holdings, Setup, judged_rows
 from fedatlas.metrics.intervals import mean_last, over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.models import parameter_count
 
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer", "flops", "seconds")
 FIGURES = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
@@ -24,7 +23,7 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
     evaluated = [row for row in rows if row["loss"] is not None]
     last = evaluated[-1]
     figures = [key for key in FIGURES if key in last]
-    data, networks = setup.dataset, setup.networks.values()
+    data, models = setup.dataset, setup.models().initial().values()
     return {
         "algorithm": setup.algorithm.name,
         "data": data.name,
@@ -36,8 +35,8 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         "seed": setup.seed,
         "task": data.task,
         "class_names": list(data.class_names),
-        "parameters": max(parameter_count(one.network.module) for one in networks),
-        "forward_flops": max(one.flops for one in networks),
+        "parameters": max(model.size for model in models),
+        "forward_flops": max(model.flops for model in models),
         **({"models": models_facts(setup)} if setup.mixed else {}),
         "final": {
             "round": last["round"],
@@ -68,10 +67,10 @@ def models_facts(setup: Setup) -> dict[str, Any]:
     return {
         name: {
             "clients": setup.owned()[name],
-            "parameters": parameter_count(one.network.module),
-            "forward_flops": one.flops,
+            "parameters": model.size,
+            "forward_flops": model.flops,
         }
-        for name, one in setup.networks.items()
+        for name, model in setup.models().initial().items()
     }
 
 

@@ -9,7 +9,7 @@ from fedatlas.algorithm import SERVER, Ask, Replies, State, Unit
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.experiment.cohort import draw_round
-from fedatlas.experiment.evaluate import Evaluator, Trained
+from fedatlas.experiment.evaluate import Evaluator
 from fedatlas.experiment.setup import Setup, all_clients, first_server
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
@@ -17,6 +17,7 @@ from fedatlas.federation.link import Link
 from fedatlas.federation.server import Cost, ServerHalf
 from fedatlas.metrics.intervals import bootstrap, usual_draws
 from fedatlas.rounds import federated
+from fedatlas.tree import Tree
 
 FEW_DRAWS = 20  # by which all are judged
 
@@ -101,16 +102,16 @@ class Judging(NamedTuple):
 
 def trial_of_evaluation(setup: Setup, plan: Plan) -> Judging:
     """About how long judging takes, from one model, the initial one, and a few drawings of the rows it is judged on."""
-    name, (_, params, buffers, *_) = next(iter(setup.networks.items()))
-    evaluator, one = Evaluator(setup, plan.threads, find_device(plan.device)), 0.0
+    models = setup.models(plan.threads, find_device(plan.device))
+    evaluator, one, (name, model) = Evaluator(setup), 0.0, next(iter(models.initial().items()))
     for _ in range(2):  # the first pays for what later ones find ready
         started = time.perf_counter()
-        evaluator.row(Trained(params.clone(), buffers, name))
+        evaluator.row(models(Tree(model.params).clone(), model.buffers, name))
         one = time.perf_counter() - started
     own = setup.personal and setup.algorithm.clusters is None
     rounds, every = setup.config.rounds, setup.config.evaluation.every
     times = 1 + rounds // every + bool(rounds % every)
-    started, model = time.perf_counter(), Trained(params, buffers, name)
+    started = time.perf_counter()
     draws = usual_draws(evaluator.rows.y.numel())
     few = min(FEW_DRAWS, draws)
     bootstrap(evaluator.resampled(model, evaluator.rows), evaluator.rows.n, setup.seed, "test", draws=few)
