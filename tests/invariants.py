@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedatlas
-from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, State, plain_loss
+from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, Network, State, plain_loss
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
 from fedatlas.experiment import config
@@ -206,7 +206,7 @@ def batches_seen(build: Build, budget: Budget) -> dict[Place, list[Batch]]:
     seen: list[Batch] = []
 
     def objective(
-        net: Model, params: Tree, batch: Batch, message: Message, client: State, facts: Facts
+        net: Network, params: Tree, batch: Batch, message: Message, client: State, facts: Facts
     ) -> torch.Tensor:
         seen.append(batch)
         return plain_loss(net, params, batch, message, client, facts)
