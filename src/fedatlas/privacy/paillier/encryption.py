@@ -111,9 +111,9 @@ def powers(side: Side, exponents: Sequence[int], logs: Sequence[Any]) -> list[An
     """
     places = zip(*(s.to_bytes(len(side.residues), "little") for s in exponents), strict=True)
     rows = zip(side.residues, side.logs, places, strict=True)
-    products: list[Any] = [1] * len(exponents)
+    products, square = [1] * len(exponents), side.square
     for (us, ts, i), (vs, ws, j) in zip(rows, rows, strict=True):
-        products = [x * (us[a] * vs[b]) % side.square for x, a, b in zip(products, i, j, strict=True)]
+        products = [x * (us[a] * vs[b]) % square for x, a, b in zip(products, i, j, strict=True)]
         logs = [x + ts[a] + ws[b] for x, a, b in zip(logs, i, j, strict=True)]
     return [x + side.p * (x * log % side.p) for x, log in zip(products, logs, strict=True)]
 
