@@ -89,6 +89,8 @@ def test_a_key_is_two_safe_primes_of_half_its_length():
         assert gmpy2.is_prime(p // 2)
     assert heard == sorted(heard)
     k, m = paillier.holder(key), [0, key.public.n - 1, secrets.randbelow(key.public.n)]
+    bare = paillier.holder(key, combs=False)
+    assert paillier.decrypt(bare, paillier.encrypt(key.public, m, keys=bare)) == m
     assert paillier.decrypt(k, paillier.encrypt(key.public, m, keys=k)) == m
     assert paillier.decrypt(k, paillier.encrypt(key.public, m[:1])) == m[:1]
 

@@ -74,7 +74,7 @@ def encrypt(
 ) -> Batch:
     """Ciphertexts of whole numbers m, 0 <= m < n (a negative number stands as n - |m|), each with randomness of its own.
 
-    With ``keys`` by combs, else by the public key alone. ``r`` gives the randomness, for test vectors. PrivacyError for a number outside.
+    With the combs of ``keys``, else by the public key alone; ``r`` gives the randomness, for test vectors. PrivacyError for one outside.
     """
     g = gmp()
     n = g.mpz(public.n)
@@ -85,7 +85,7 @@ def encrypt(
         raise PrivacyError("the private key at hand is not that of the public key to encrypt with: use one pair.")
 
     def some(places: range) -> Iterator[Any]:
-        if keys is not None and r is None:
+        if keys is not None and keys.sides[0].residues and r is None:
             blocks = (places[at : at + BLOCK] for at in range(0, len(places), BLOCK))
             return chain.from_iterable(_by_combs(keys, [messages[i] for i in block]) for block in blocks)
         return ((1 + messages[i] * n) * g.powmod(_unit(n) if r is None else r[i], n, square) % square for i in places)
@@ -119,12 +119,11 @@ def powers(side: Side, exponents: Sequence[int], logs: Sequence[Any]) -> list[An
 
 
 def _by_combs(keys: Holder, messages: Sequence[int]) -> Iterator[Any]:
-    first, second = (
-        powers(
-            side, [secrets.randbelow(int(side.p) - 1) for _ in messages], [m * side.other % side.p for m in messages]
-        )
-        for side in keys.sides
-    )
+    def half(side: Side) -> list[Any]:
+        order = int(side.p) - 1
+        return powers(side, [secrets.randbelow(order) for _ in messages], [m * side.other % side.p for m in messages])
+
+    first, second = map(half, keys.sides)
     p, q = (side.square for side in keys.sides)
     return (y % q + q * ((x - y % q) * keys.joining % p) for x, y in zip(first, second, strict=True))
 

@@ -70,7 +70,7 @@ class PrivateKey:
 
 
 def generate(key_bits: int, *, testing: bool = False, told: Callable[[float], None] | None = None) -> PrivateKey:
-    """A new key. ``told`` hears how many seconds the search has taken so far, again and again (3,072 bits take about ten).
+    """A new key. ``told`` hears how many seconds the search has taken so far, again and again (3,072 bits: about five).
 
     PrivacyError for a length that does not protect; ``testing`` permits other multiples of 16 from 128 bits on.
     """
