@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import resource
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ import torch
 from contest import machine_busy, watched
 from table import number, table
 
+from fedatlas import secret
 from fedatlas.apportion import proportional
 from fedatlas.models.registry import find_model
 from fedatlas.privacy import paillier
@@ -103,7 +103,7 @@ def textbook(
         for model in models:
             codes = paillier.quantise(model[:sample], bits=bits, range=RANGE, owner="a client", part="all").tolist()
             sealed.append(
-                [(1 + a % n * n) * gmpy2.powmod(secrets.randbelow(n - 1) + 1, n, square) % square for a in codes]
+                [(1 + a % n * n) * gmpy2.powmod(secret.integer_below(n - 1) + 1, n, square) % square for a in codes]
             )
     with clock.phase("aggregate"):
         total = [gmpy2.mpz(1)] * sample

@@ -16,12 +16,12 @@ Decryption (by p and q apart, P10): m mod p = L(c^(p-1) mod p^2) / (-q) mod p wi
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from fedatlas import secret
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.paillier.batches import Batch, computed, number, raw
 from fedatlas.privacy.paillier.keys import PrivateKey, PublicKey
@@ -121,7 +121,9 @@ def powers(side: Side, exponents: Sequence[int], logs: Sequence[Any]) -> list[An
 def _by_combs(keys: Holder, messages: Sequence[int]) -> Iterator[Any]:
     def half(side: Side) -> list[Any]:
         order = int(side.p) - 1
-        return powers(side, [secrets.randbelow(order) for _ in messages], [m * side.other % side.p for m in messages])
+        return powers(
+            side, [secret.integer_below(order) for _ in messages], [m * side.other % side.p for m in messages]
+        )
 
     first, second = map(half, keys.sides)
     p, q = (side.square for side in keys.sides)
@@ -140,7 +142,7 @@ def _open(keys: Holder, c: Any) -> Any:
 
 
 def _unit(n: Any) -> int:
-    while gmp().gcd(r := secrets.randbelow(int(n)), n) != 1:
+    while gmp().gcd(r := secret.integer_below(int(n)), n) != 1:
         pass
     return r
 

@@ -7,13 +7,13 @@ which leaves about one in two hundred for the slow tests. Each window is drawn a
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from fedatlas import secret
 from fedatlas.errors import ConfigError
 
 WINDOW = 1 << 18  # odd candidates of a window
@@ -38,7 +38,7 @@ def safe_prime(bits: int, told: Callable[[float], None] | None = None) -> int:
     small = _odd_primes(min(SMALL, 1 << bits // 8))
     while True:
         # p = 2 p' + 1 has its two top bits from p', which is odd.
-        start = g.mpz(secrets.randbits(bits - 1) | 3 << (bits - 3) | 1)
+        start = g.mpz(secret.integer_below(1 << (bits - 1)) | 3 << (bits - 3) | 1)
         for half in _survivors(start, small):
             p = 2 * half + 1
             if half.bit_length() >= bits:  # the window ran over its end
