@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import fedatlas
-from fedatlas import Experiment, dry_run, run
+from fedatlas import Experiment, config, dry_run, run
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.experiment import config
-from fedatlas.experiment.setup import set_up
+from fedatlas.setup.assembly import set_up
 
 PAGE = Path(__file__).parent.parent / "docs" / "data.md"
 HEAD = ["id", "region", "size", "age", "tenure", "nace", "poor", "weight"]

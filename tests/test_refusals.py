@@ -14,14 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedatlas import Algorithm
+from fedatlas import Algorithm, config
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.data import by_name
 from fedatlas.errors import ConfigError, FedatlasError
-from fedatlas.experiment import config, dry, refusals
-from fedatlas.experiment.resolution import resolve
-from fedatlas.experiment.setup import set_up
 from fedatlas.registry import PLUGINS
+from fedatlas.setup import refusals
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.resolution import resolve
+from fedatlas.study import forecast
 
 
 class Read(AssertionError):
@@ -116,7 +117,7 @@ def test_it_is_refused_before_the_data_are_read(
     frames = [f"{Path(f.filename).stem}.{f.name}" for f in traceback.extract_tb(error.value.__traceback__)]
     assert (place if "." in place else f"refusals.{place}") in frames
     with pytest.raises(ConfigError, match=said):
-        dry.dry_run(config.read(None, list(words(given))))
+        forecast.dry_run(config.read(None, list(words(given))))
 
 
 def test_every_early_refusal_is_tried() -> None:

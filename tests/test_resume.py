@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedatlas import Experiment, load
+from fedatlas import Experiment, config, load
+from fedatlas.api import resume, run
 from fedatlas.errors import CheckpointError, ConfigError, FedatlasError
-from fedatlas.experiment import config
-from fedatlas.experiment.api import resume, run
-from fedatlas.experiment.run import Silent
+from fedatlas.simulation.run import Silent
 from tables import of_table, table
 
 

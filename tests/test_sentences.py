@@ -16,12 +16,11 @@ import pytest
 from torch import nn
 
 import fedatlas
-from fedatlas import Experiment, cli
+from fedatlas import Experiment, catalogue, cli, config, plugins
+from fedatlas.api import run
 from fedatlas.errors import ConfigError, DataError, FedatlasError
-from fedatlas.experiment import catalogue, config, plugins
-from fedatlas.experiment.api import run
-from fedatlas.experiment.setup import set_up
 from fedatlas.registry import PLUGINS
+from fedatlas.setup.assembly import set_up
 from tables import table
 
 PYDANTIC = ("Input", "should be", "valid dictionary", "instance of", "Field required", "validation error")
@@ -289,7 +288,7 @@ def test_an_interrupted_command_says_how_to_go_on(
         progress.folder = begun.pop(0)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedatlas.experiment.api.run", interrupt)
+    monkeypatch.setattr("fedatlas.api.run", interrupt)
     for said in ("nothing was begun", "--resume a\n", "--resume b\n"):
         done = command("run", "--quiet")
         assert done.code == 130
@@ -317,7 +316,7 @@ def test_a_baseline_that_diverges_is_left_out(tmp_path: Path) -> None:
         def said(self, notice: str) -> None:
             said.append(notice)
 
-    from fedatlas.experiment import api
+    from fedatlas import api
 
     def diverge(*given: object, **keys: object) -> None:
         raise api.DivergedError("the run diverged in round 1: made to.")
