@@ -107,14 +107,14 @@ def decrypt(keys: Holder, batch: Batch, *, workers: int = 1) -> list[int]:
 def powers(side: Side, exponents: Sequence[int], logs: Sequence[Any]) -> list[Any]:
     """h^s (1 + log p) modulo p^2, up to a multiple of it, for each s and log, by the comb.
 
-    Place after place for all of them: two rows of the table stay in the processor's cache, the whole table does not.
+    Place after place for all of them: a row of the table stays in the processor's cache, the whole table does not.
     """
     places = zip(*(s.to_bytes(len(side.residues), "little") for s in exponents), strict=True)
     rows = zip(side.residues, side.logs, places, strict=True)
     products, square = [1] * len(exponents), side.square
-    for (us, ts, i), (vs, ws, j) in zip(rows, rows, strict=True):
-        products = [x * (us[a] * vs[b]) % square for x, a, b in zip(products, i, j, strict=True)]
-        logs = [x + ts[a] + ws[b] for x, a, b in zip(logs, i, j, strict=True)]
+    for us, ts, digits in rows:
+        products = [x * us[d] % square for x, d in zip(products, digits, strict=True)]
+        logs = [x + ts[d] for x, d in zip(logs, digits, strict=True)]
     return [x + side.p * (x * log % side.p) for x, log in zip(products, logs, strict=True)]
 
 
@@ -164,7 +164,7 @@ def _comb(p: Any) -> tuple[list[list[Any]], list[list[Any]]]:
     base = g.powmod(x, p, square)
     residues: list[list[Any]] = []
     logs: list[list[Any]] = []
-    for _ in range(2 * -(-p.bit_length() // 16)):  # an even number: `powers` takes two at a time
+    for _ in range(-(-p.bit_length() // 8)):
         back = g.invert(base, p)
         a = inverse = g.mpz(1)
         us, taus = [], []
