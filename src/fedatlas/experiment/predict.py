@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +27,7 @@ from fedatlas.experiment.checkpoint import Checkpoints
 from fedatlas.experiment.config import ExperimentConfig
 from fedatlas.experiment.networks import DTYPES, Built
 from fedatlas.experiment.personal import used_by
-from fedatlas.experiment.record import RunFolder, file_of
+from fedatlas.experiment.record import SUMMARY, RunFolder, file_of
 from fedatlas.experiment.setup import make_algorithm, with_batch_norm
 from fedatlas.metrics.quality import predictions
 from fedatlas.models import make_loss, make_model
@@ -74,6 +76,12 @@ class FinishedRun(NamedTuple):
             rows = read_table(rows)
         kept = columns_of(rows, keep)
         used = self.client_model(client) if client is not None else self.named(model)
+        if client is None and not model and self.personal:
+            warnings.warn(
+                f"The clients of '{self.path}' use models of their own or of their group ({self.config.algorithm.name}); these "
+                "predictions are by the common one. --client K, in Python client=K, takes what client K uses.",
+                stacklevel=2,
+            )
         empty = holes == "empty"
         done = self.preprocess if client is None else self.preprocess.of_client(client)
         if isinstance(rows, str | Path):
@@ -97,6 +105,11 @@ class FinishedRun(NamedTuple):
             table.insert(place, name, values, allow_duplicates=True)
         return table
 
+    @property
+    def personal(self) -> bool:
+        """Whether clients use models of their own, or of their cluster: their figures are means over clients, without an interval."""
+        return "interval" not in self.summary["final"]
+
     def named(self, model: str = "") -> nn.Module:
         """One of the run's models: the first without a name; ConfigError where there is none of that name."""
         if not model:
@@ -106,7 +119,43 @@ class FinishedRun(NamedTuple):
         file = self.path / file_of("model", model)
         if not file.exists():
             raise ConfigError(f"'{self.path}' has no model '{model}': {self.choices()}.")
-        return filled(self.network(model if self.config.models else ""), load_file(file))
+        return self.saved(file, model if self.config.models else "")
+
+    def saved(self, file: Path, architecture: str = "") -> nn.Module:
+        """The model of a file; ConfigError where it is not what the run ended with, as far as its record says that."""
+        state, here = load_file(file)
+        if self.summary.get("sha256", {}).get(file.name, here) != here:
+            raise ConfigError(
+                f"'{file}' is not the model that this run ended with ({SUMMARY} has the SHA-256 of another): put the original back; "
+                f"'fedatlas run --resume {self.path}' writes it anew from the checkpoint."
+            )
+        return self.filled(self.network(architecture), state, str(file))
+
+    def filled(self, module: nn.Module, state: Mapping[str, Tensor], where: str) -> nn.Module:
+        """The network with a trained state, ready to predict; of other widths where an algorithm that adds units made it.
+
+        ConfigError where the state is another network's.
+        """
+        own, wanted = with_tied(module, state), module.state_dict()
+        strange = sorted((wanted.keys() - own.keys()) | (state.keys() - wanted.keys()))
+        odd = [name for name in wanted if name in own and own[name].shape != wanted[name].shape]
+        if not strange:
+            with contextlib.suppress(KeyError, RuntimeError, ValueError):
+                module = resized(module, own) if odd else module
+                module.load_state_dict(own)
+                if not odd or self.serves(module.eval()):
+                    return module.eval()
+        advice = (
+            "put the run's own model back" if self.module is None else "pass the network that the run had as module"
+        )
+        raise ConfigError(
+            f"'{where}' holds the weights of another network than that of this run (see '{[*strange, *odd][0]}'): {advice}."
+        )
+
+    def serves(self, module: nn.Module) -> bool:
+        """Whether a network reads the run's rows and gives its outputs."""
+        with torch.inference_mode():
+            return int(module(self.sample()).shape[-1]) == self.outputs()
 
     def client_model(self, client: int) -> nn.Module:
         """The model that a client would use, rebuilt from the last checkpoint: its own where it has one."""
@@ -131,7 +180,7 @@ class FinishedRun(NamedTuple):
             found = used_by(client, algorithm, restored.server, state_of, several, architecture)
         finally:
             states.close()
-        return filled(made, {**found.params, **found.buffers})
+        return self.filled(made, {**found.params, **found.buffers}, str(self.path / "checkpoint"))
 
     def architecture(self, client: int) -> str:
         """The name of a client's architecture; "" where all have the same."""
@@ -143,12 +192,21 @@ class FinishedRun(NamedTuple):
     def network(self, architecture: str = "") -> nn.Module:
         """The run's network, untrained."""
         config, done = self.config, self.preprocess
-        outputs = make_loss(config.model.loss, done.task, len(done.class_names)).width()
         own = dict(zip(names(config.models), config.models, strict=True))
         model = own[architecture].under(config.model) if architecture else config.model
         wanted = model.model_copy(update={"init": ""}) if self.module is None else self.module
         dtype = DTYPES[config.engine.precision]
-        return make_model(wanted, done.shape, outputs, config.seed, dtype, tokens=done.kind == "tokens")
+        return make_model(wanted, done.shape, self.outputs(), config.seed, dtype, tokens=done.kind == "tokens")
+
+    def outputs(self) -> int:
+        """How many numbers the network answers each row with."""
+        done = self.preprocess
+        return make_loss(self.config.model.loss, done.task, len(done.class_names)).width()
+
+    def sample(self) -> Tensor:
+        """Two rows of zeros, as the network reads rows."""
+        kind = torch.int64 if self.preprocess.kind == "tokens" else DTYPES[self.config.engine.precision]
+        return torch.zeros((2, *self.preprocess.shape), dtype=kind)
 
     def choices(self) -> str:
         """What can be named."""
@@ -172,28 +230,20 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     done = Preprocess.from_json(folder.read_json("preprocess.json", *Preprocess.KEYS))
     found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
     file = folder.path / file_of("model")
-    return found._replace(model=filled(found.network(), load_file(file))) if file.exists() else found
+    return found._replace(model=found.saved(file)) if file.exists() else found
 
 
-def load_file(file: Path) -> dict[str, Tensor]:
-    """A state dict from a .safetensors file."""
+def load_file(file: Path) -> tuple[dict[str, Tensor], str]:
+    """A state dict from a .safetensors file, and the file's SHA-256."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file as read
+    from safetensors.torch import load as read
 
+    content = file.read_bytes()  # not by its name, which need not be UTF-8
     try:
-        found: dict[str, Tensor] = read(file)
+        found: dict[str, Tensor] = read(content)
     except SafetensorError as error:
         raise RunFolder(file.parent).damaged(file.name, str(error)) from None
-    return found
-
-
-def filled(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """The network with a trained state, ready to predict; of other widths where an algorithm that adds units made it."""
-    own = with_tied(module, state)
-    if any(own[name].shape != x.shape for name, x in module.state_dict().items()):
-        module = resized(module, own)
-    module.load_state_dict(own)
-    return module.eval()
+    return found, hashlib.sha256(content).hexdigest()
 
 
 def as_built(module: nn.Module) -> Built:
