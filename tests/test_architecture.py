@@ -67,8 +67,7 @@ ROOMS: dict[str, set[str]] = {
     "privacy": BASE | {"secret", "registry"},
     "transforms": BASE | {"registry", "privacy", "secret"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
-    "vertical": BASE
-    | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model"},
+    "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model"},
     "attacks": BASE | {"registry", "aggregation"},
     "deploy.codec": {"errors", "tree"},
     "summaries": {"errors", "deploy.codec"},

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory
+from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
 app = typer.Typer(
     add_completion=False,
@@ -310,6 +310,9 @@ def main() -> None:
     except PermissionError as error:
         what = f"'{error.filename}'" if error.filename else "a file"
         sys.stderr.write(f"fedatlas: {what} may not be read or written by you: ask its owner, or name another place.\n")
+        code = 2
+    except UnicodeEncodeError as error:  # of what is printed: files are written by others
+        sys.stderr.write(f"fedatlas: {not_utf8(error)}\n")
         code = 2
     except Exception as error:
         if lacks_memory(error):

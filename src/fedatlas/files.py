@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedatlas.errors import DiskError
+from fedatlas.errors import DiskError, as_utf8
 
 
 def write_bytes(path: Path, data: bytes | bytearray) -> str:
@@ -41,8 +41,8 @@ def disk_error(path: Path, error: OSError) -> DiskError:
 
 
 def write_text(path: Path, text: str) -> str:
-    """`write_bytes` of UTF-8 text."""
-    return write_bytes(path, text.encode())
+    """`write_bytes` of UTF-8 text; ConfigError where it holds a file's name that is none."""
+    return write_bytes(path, as_utf8(text))
 
 
 def write_json(path: Path, value: Any) -> str:

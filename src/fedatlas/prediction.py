@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +30,7 @@ from fedatlas.models import flops, make_loss, make_model
 from fedatlas.models.config import names
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.record.initial_files import own_module
-from fedatlas.record.run_folder import RunFolder, file_of
+from fedatlas.record.run_folder import SUMMARY, RunFolder, file_of
 from fedatlas.setup.networks import DTYPES
 from fedatlas.setup.resolution import make_algorithm, with_batch_norm
 from fedatlas.setup.torch_model import Networks, TorchModel, dtype_of
@@ -73,6 +75,12 @@ class FinishedRun(NamedTuple):
             rows = read_table(rows)
         kept = columns_of(rows, keep)
         used: Model = self.of_client(client) if client is not None else self.named(model)
+        if client is None and not model and self.personal:
+            warnings.warn(
+                f"The clients of '{self.path}' use models of their own or of their group ({self.config.algorithm.name}); these "
+                "predictions are by the common one. --client K, in Python client=K, takes what client K uses.",
+                stacklevel=2,
+            )
         empty = holes == "empty"
         done = self.preprocess if client is None else self.preprocess.of_client(client)
         if isinstance(rows, str | Path):
@@ -89,6 +97,11 @@ class FinishedRun(NamedTuple):
             table.insert(place, name, values, allow_duplicates=True)
         return table
 
+    @property
+    def personal(self) -> bool:
+        """Whether clients use models of their own, or of their cluster: their figures are means over clients, without an interval."""
+        return "interval" not in self.summary["final"]
+
     def named(self, model: str = "") -> TorchModel:
         """One of the run's models: the first without a name; ConfigError where there is none of that name."""
         if not model:
@@ -98,7 +111,38 @@ class FinishedRun(NamedTuple):
         file = self.path / file_of("model", model)
         if not file.exists():
             raise ConfigError(f"'{self.path}' has no model '{model}': {self.choices()}.")
-        return self.untrained(model if self.config.models else "").load(load_file(file))
+        return self.saved(file, model if self.config.models else "")
+
+    def saved(self, file: Path, architecture: str = "") -> TorchModel:
+        """The model of a file; ConfigError where it is not what the run ended with, as far as its record says that."""
+        state, here = load_file(file)
+        if self.summary.get("sha256", {}).get(file.name, here) != here:
+            raise ConfigError(
+                f"'{file}' is not the model that this run ended with ({SUMMARY} has the SHA-256 of another): put the original back; "
+                f"'fedatlas run --resume {self.path}' writes it anew from the checkpoint."
+            )
+        return self.filled(self.untrained(architecture), state, str(file))
+
+    def filled(self, untrained: TorchModel, state: Mapping[str, Tensor], where: str) -> TorchModel:
+        """The model with a trained state; ConfigError where the state is another network's."""
+        wanted = untrained.module.state_dict()
+        odd = [name for name in wanted if name in state and state[name].shape != wanted[name].shape]
+        with contextlib.suppress(ConfigError, KeyError, RuntimeError, ValueError):
+            model = untrained.load(state)
+            if not odd or self.serves(model.module):
+                return model
+        strange = [*sorted(wanted.keys() ^ state.keys()), *odd, *wanted][0]
+        advice = (
+            "put the run's own model back" if self.module is None else "pass the network that the run had as module"
+        )
+        raise ConfigError(
+            f"'{where}' holds the weights of another network than that of this run (see '{strange}'): {advice}."
+        )
+
+    def serves(self, module: nn.Module) -> bool:
+        """Whether a network reads the run's rows and gives its outputs."""
+        with torch.inference_mode():
+            return int(module(self.sample()).shape[-1]) == self.outputs()
 
     def client_model(self, client: int) -> nn.Module:
         """The network that a client would use, rebuilt from the last checkpoint: its own where it has one."""
@@ -126,7 +170,7 @@ class FinishedRun(NamedTuple):
             found = used_by(client, algorithm, restored.run.server, state_of, networks, architecture)
         finally:
             states.close()
-        return self.untrained(architecture).load(found.save())
+        return self.filled(self.untrained(architecture), found.save(), str(self.path / "checkpoint"))
 
     def architecture(self, client: int) -> str:
         """The name of a client's architecture; "" where all have the same."""
@@ -138,12 +182,21 @@ class FinishedRun(NamedTuple):
     def network(self, architecture: str = "") -> nn.Module:
         """The run's network, untrained."""
         config, done = self.config, self.preprocess
-        outputs = make_loss(config.model.loss, done.task, len(done.class_names)).width()
         own = dict(zip(names(config.models), config.models, strict=True))
         model = own[architecture].under(config.model) if architecture else config.model
         wanted = model.model_copy(update={"init": ""}) if self.module is None else self.module
         dtype = DTYPES[config.engine.precision]
-        return make_model(wanted, done.shape, outputs, config.seed, dtype, tokens=done.kind == "tokens")
+        return make_model(wanted, done.shape, self.outputs(), config.seed, dtype, tokens=done.kind == "tokens")
+
+    def outputs(self) -> int:
+        """How many numbers the network answers each row with."""
+        done = self.preprocess
+        return make_loss(self.config.model.loss, done.task, len(done.class_names)).width()
+
+    def sample(self) -> Tensor:
+        """Two rows of zeros, as the network reads rows."""
+        kind = torch.int64 if self.preprocess.kind == "tokens" else DTYPES[self.config.engine.precision]
+        return torch.zeros((2, *self.preprocess.shape), dtype=kind)
 
     def networks(self, *architectures: str) -> Networks:
         """What makes models of tensors, for these architectures of the run."""
@@ -186,19 +239,20 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     done = Preprocess.from_json(folder.read_json("preprocess.json", *Preprocess.KEYS))
     found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
     file = folder.path / file_of("model")
-    return found._replace(common=found.untrained().load(load_file(file))) if file.exists() else found
+    return found._replace(common=found.saved(file)) if file.exists() else found
 
 
-def load_file(file: Path) -> dict[str, Tensor]:
-    """A state dict from a .safetensors file."""
+def load_file(file: Path) -> tuple[dict[str, Tensor], str]:
+    """A state dict from a .safetensors file, and the file's SHA-256."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file as read
+    from safetensors.torch import load as read
 
+    content = file.read_bytes()  # not by its name, which need not be UTF-8
     try:
-        found: dict[str, Tensor] = read(file)
+        found: dict[str, Tensor] = read(content)
     except SafetensorError as error:
         raise RunFolder(file.parent).damaged(file.name, str(error)) from None
-    return found
+    return found, hashlib.sha256(content).hexdigest()
 
 
 def columns_of(rows: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedatlas.data.config import DataConfig, PublicConfig
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
 from fedatlas.registry import Count, Decay, Positive, Whole, config_error, refuse_flags
 
@@ -329,10 +329,21 @@ def _drop_none(value: Any) -> Any:
 def parse(values: Mapping[str, Any]) -> ExperimentConfig:
     """Plain nested values -> a checked configuration."""
     refuse_flags(values, ExperimentConfig)
+    refuse_bytes(values)
     try:
         return ExperimentConfig.model_validate(dict(values))
     except ValidationError as error:
         raise config_error(error, model=ExperimentConfig) from None
+
+
+def refuse_bytes(value: Any, where: str = "") -> None:
+    """ConfigError for a text that is not UTF-8, such as the name of a file in another encoding: no record could hold it."""
+    if isinstance(value, Mapping | list | tuple):
+        named = value.items() if isinstance(value, Mapping) else ((where, each) for each in value)
+        for key, each in named:
+            refuse_bytes(each, f"{where}.{key}" if where and isinstance(value, Mapping) else str(key))
+    elif isinstance(value, str):
+        as_utf8(value, f"{where}: ")
 
 
 def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:

@@ -223,9 +223,9 @@ class RunFolder:
             "follows from the configuration and the checkpoint."
         )
 
-    def save_model(self, name: str, state: Mapping[str, Tensor]) -> None:
-        """A state dict under torch's names and layout."""
-        write_bytes(self.path / name, save(dict(state)))
+    def save_model(self, name: str, state: Mapping[str, Tensor]) -> str:
+        """A state dict under torch's names and layout; returns the file's SHA-256."""
+        return write_bytes(self.path / name, save(dict(state)))
 
     def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """A .npz, compressed."""

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedatlas.errors import as_utf8
 from fedatlas.reporting.blocks import Chapter, Figure, Section, Text
 from fedatlas.reporting.costs import cost_blocks
 from fedatlas.reporting.curves import curves
@@ -148,7 +149,7 @@ def text_link(text: str) -> str:
 
 def data_link(kind: str, text: str) -> str:
     """A file inside the page."""
-    return f"data:{kind};charset=utf-8,{quote(text, safe=SAFE)}"
+    return f"data:{kind};charset=utf-8,{quote(as_utf8(text), safe=SAFE)}"
 
 
 SAFE = " !$()*,-./:;=?@_~{}|+"  # what a link may hold as it is; the template escapes what HTML reserves

@@ -382,13 +382,15 @@ def write_end(
     simulation: Simulation, folder: RunFolder, rows: list[Row], diverged: str = "", early: str = ""
 ) -> dict[str, Any]:
     """The models and the summary; of a run that ``diverged``, those before it did, and why; why one ended ``early``."""
-    models = simulation.models()
+    models, files = simulation.models(), dict[str, str]()
     for name, model in models.items():
         only = not simulation.setup.mixed and name == next(iter(models))
-        folder.save_model(file_of("model", "" if only else name), model.save())
+        file = file_of("model", "" if only else name)
+        files[file] = folder.save_model(file, model.save())
     last = judged(simulation, rows[-1])
     summary = summarise(simulation.setup, simulation.plan, [*rows[:-1], last or rows[-1]])
     summary["plan"]["steps"] = steps_of(simulation.federation.executor)
+    summary["sha256"] = files  # so that no other run's model is taken for this one's
     if simulation.setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
     summary["per_client"] = (
