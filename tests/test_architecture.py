@@ -79,7 +79,7 @@ ROOMS: dict[str, set[str]] = {
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine"},
     "deploy": PARTS | SEAM | {"engine", "federation"},
-    "config": {"errors", "registry", "files", "data", "models"},
+    "config": {"errors", "registry", "files", "data", "models", "privacy"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,

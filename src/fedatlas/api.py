@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from fedatlas.config import ExperimentConfig, override, parse, read
+from fedatlas.config import ExperimentConfig, bound_to_rounds, override, parse, read
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, DivergedError, FedatlasError
 from fedatlas.files import disk_error
@@ -132,6 +132,10 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
         override(values, text)
     if config.local.schedule.name == "cosine" and config.local.schedule.rounds is None:
         raise ConfigError("rounds: the cosine schedule depends on the number of rounds, so it cannot change now.")
+    if mechanism := bound_to_rounds(config.privacy):
+        raise ConfigError(
+            f"rounds: the noise of '{mechanism}' is made for the number of rounds, so it cannot change now: begin a new run."
+        )
     wanted = parse(values)
     parts = [folder.path / f"seed-{seed}" for seed in config.seeds or ()] or [folder.path]
     done = max(rounds_done(part) for part in parts)

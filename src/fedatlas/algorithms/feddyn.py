@@ -73,5 +73,6 @@ def feddyn(
         server_update=server_update,
         models=lambda server: {"global": server["model"], "mean": server["model"] + server["h"] / alpha},
         check=penalty_check(alpha, by_size=alpha_by_size),
+        refuses={"dp": "its step counts who came"},
         card=Card("regularisation", keeps="its dual" if paper else "nothing"),
     )

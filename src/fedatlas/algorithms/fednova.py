@@ -65,6 +65,7 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
             "compression.clip": "a change divided by its steps would be clipped, which the server multiplies by them again",
             "model.bn.local": "it adds up what clients have moved, and of layers that stay with them nobody holds the sum",
             "chain": "its clients send a change and its divisor, and a chain hands on a model",
+            "dp": "its clients' divisors, which count their steps, are no part of a model and would leave without noise",
         },
         card=Card("averaging", leaves="the normalised change of the model and its divisor"),
     )

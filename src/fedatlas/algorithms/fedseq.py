@@ -50,6 +50,7 @@ from fedatlas.algorithm import (
     Card,
     Facts,
     Message,
+    Question,
     Round,
     RoundGenerator,
     State,
@@ -214,8 +215,9 @@ def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked
     demands = local.demands
     if confidences:
         demands = demands._replace(classes=True, public={"from": "test", "per_class": 10}, public_labels=True)
+    looks: dict[str, Task | Question] = {"pretrain": pretrain(how), "confidence": CONFIDENCE}
     return local._replace(
-        tasks={"train": train, "pretrain": pretrain(how), "confidence": CONFIDENCE},
+        tasks={"train": train, **(looks if how.phi != "random" else {})},
         prepare=partial(set_up, how),
         groups=groups,
         server_init=server_init,

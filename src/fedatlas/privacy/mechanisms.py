@@ -184,3 +184,6 @@ LATER = (
 
 ORDER = ("nbafl", "local_dp", "central_dp", "paillier", "secagg")
 """The sound order: clip and noise before masks or encryption (P16)."""
+
+FOR_ALL_ROUNDS = ("nbafl", "local_dp")
+"""Mechanisms whose noise of every round is made for the number of rounds: their epsilon is the whole run's."""
