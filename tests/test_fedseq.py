@@ -1,4 +1,4 @@
-"""FedSeq: chains, what they become in the limit, the set-up, FedSeqInter (ALGORITHMS.md G1, G2, G8, G9)."""
+"""FedSeq: chains, what they become in the limit, the set-up, FedSeqInter (G1, G2, G8, G9)."""
 
 from __future__ import annotations
 

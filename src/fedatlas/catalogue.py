@@ -57,7 +57,7 @@ def algorithms() -> Rows:
 
 
 def place(builder: Callable[..., Any]) -> dict[str, str]:
-    """Where an algorithm stands in the taxonomy (ALGORITHMS.md section 8); nothing where it cannot be built from its defaults."""
+    """Where an algorithm stands in the taxonomy; nothing where it cannot be built from its defaults."""
     if any(p.default is p.empty for p in keywords(builder).values()):
         return {}
     made = builder()

@@ -13,7 +13,7 @@ m     clients of this round                                  T        ``temperat
                                                         kl: mean over rows of KL(softmax(f~ / T) || softmax(f_k / T))
            revisit  f_k <- ``revisit_epochs`` epochs on D_k, as ``[local]`` says
 
-Source: Li, Wang, NeurIPS 2019 workshop on federated learning, Algorithm 1. ALGORITHMS.md B8. Start and digest: Adam, rate 1e-3, batches of
+Source: Li, Wang, NeurIPS 2019 workshop on federated learning, Algorithm 1. B8. Start and digest: Adam, rate 1e-3, batches of
 256, fewer where a pass would not make 19 steps (as 5,000 rows do), without weight decay. Rows in batches are shuffled alike in digest and
 revisit. The consensus is uniform and the server sees a mean only; the paper's c_k = 1/m. A straggler revisits with its own epochs.
 
