@@ -40,6 +40,7 @@ EXTRAS = {
     "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
     "tables": ("pyarrow", ".parquet files"),
     "images": ("PIL", "folders of pictures"),
+    "dp": ("dp_accounting", "differential privacy"),
     "he": ("tenseal", "homomorphic encryption"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),

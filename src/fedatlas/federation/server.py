@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from fedatlas.aggregation import REDUCERS
@@ -69,7 +70,7 @@ class Guard(NamedTuple):
         if (lock := how.of(Paillier)) is not None:
             assert self.public is not None
             return self._noted(encrypted_sum.around(lock, self.public, ask, place, self.workers), place)
-        zero = zero_update(server.algorithm, ask.what, server.told()) if how.secret_cohort else {}
+        zero = partial(zero_update, server, ask.what)
         return noised_sum.around(how, server.transform, server.algorithm, zero, ask, place, self.note)
 
     def _noted(self, protocol: Asking, place: Place) -> Asking:
@@ -80,9 +81,9 @@ class Guard(NamedTuple):
         return replies
 
 
-def zero_update(algorithm: Algorithm, what: str, told: Message) -> Update:
+def zero_update(server: ServerHalf, what: str) -> Update:
     """An update that changes nothing: of the model, and of the parts that follow it."""
-    task, model = algorithm.training(what), Tree(told["model"])
+    task, model = server.algorithm.training(what), Tree(server.told()["model"])
     return {part: model.zeros() for part in ("model", *task.sealing.tracked)}
 
 

@@ -26,7 +26,13 @@ Note = Callable[[Sequence[Event]], None]
 
 
 def around(
-    how: Protection, transform: Transform | None, algorithm: Algorithm, zero: Update, ask: Ask, place: Place, note: Note
+    how: Protection,
+    transform: Transform | None,
+    algorithm: Algorithm,
+    zero: Callable[[], Update],
+    ask: Ask,
+    place: Place,
+    note: Note,
 ) -> Asking:
     """The replies to an ask whose value is noised. ``zero``: an update that changes nothing, for a round that nobody came to."""
     central: CentralDP | None = how.of(CentralDP)
@@ -35,7 +41,7 @@ def around(
     replies = yield ask._replace(reduce=reducer, weights=weights, words={k: {} for k in ask.to})
     value = replies.value
     if central is not None:
-        value = value or {part: Tree(x).map(lambda t: t.double()) for part, x in zero.items()}
+        value = value or {part: Tree(x).map(lambda t: t.double()) for part, x in zero().items()}
         note(how.released(place.round, replies.clients))
         value = noised(
             value, central.noise_multiplier * central.clip, how.noise, "central_dp", place.round, place.number

@@ -128,6 +128,11 @@ class Protection(NamedTuple):
         return events
 
 
+def under(algorithm: Algorithm, how: Protection) -> Algorithm:
+    """The algorithm with the phases of its protection's protocols among its tasks."""
+    return algorithm._replace(tasks={**algorithm.tasks, **how.questions})
+
+
 class Doing(NamedTuple):
     """Whose update it is, and which."""
 
