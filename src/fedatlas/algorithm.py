@@ -171,6 +171,7 @@ class Sealing(NamedTuple):
     # Parts that are changes of a state which `Task.settle` moves by what the server sees: what a transform leaves out of one
     # is part of the next, so that no error memory is kept for them.
     tracked: tuple[str, ...] = ()
+    silent: bool = False  # nothing is sent: the work is for the client's own state
     remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
 
 
@@ -288,6 +289,7 @@ class Ask(NamedTuple):
     mixing: Callable[[tuple[int, ...]], Mixing] | None = None  # with "neighbours"
     architectures: Mapping[int, str] = {}  # party -> the network it works with, where that is not its own: the server's
     route: Route = Route()
+    words: Mapping[int, Mapping[str, Any]] = {}  # party -> what a protected update is sealed by: a protocol's business
 
 
 class Replies(NamedTuple):

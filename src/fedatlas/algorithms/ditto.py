@@ -24,6 +24,7 @@ from fedatlas.algorithm import (
     Round,
     RoundGenerator,
     Route,
+    Sealing,
     State,
     Task,
     Update,
@@ -53,6 +54,7 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
         start=own_model,
         direction=direction if lam else None,  # left out, so that the work equals local training's bit for bit
         finish=keep_model,
+        sealing=Sealing(silent=True),
         options=Local(epochs=personal_epochs or None),
     )
     return Algorithm(

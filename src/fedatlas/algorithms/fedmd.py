@@ -51,6 +51,7 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
+    Sealing,
     Solver,
     State,
     Task,
@@ -147,7 +148,7 @@ def scores(model: Network, data: Data, message: Message, client: State, session:
     return {"scores": torch.cat(found)}, client, session
 
 
-OWN = Task(start=lambda message, client, facts: own_model(message, client), finish=keep)
+OWN = Task(start=lambda message, client, facts: own_model(message, client), finish=keep, sealing=Sealing(silent=True))
 LEARN = Local(weight_decay=0.0, solver=Solver("adam", RATE, BATCH, STEPS))
 
 

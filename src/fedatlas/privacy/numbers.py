@@ -1,9 +1,9 @@
 """The numbers of an update as rows that can be summed under masks or encryption, and back: what of an update becomes which kind of number.
 
 **Values** are the floating tensors of a mean: changes of a model, controls, scores. They travel in the agreed steps across
-[-range, range). **Reals** are everything else: sums (class counts, moments), parts that are added up as they are, plain numbers.
-They are few, of any size, and travel in steps of 2^-104. Whole numbers of a sum are reals that come out exactly. Counters of batch
-norm have no sum and stay at home.
+[-range, range). **Reals** are everything else: sums (class counts, moments), parts that are added up as they are, plain numbers. They are
+few, of any size, and travel in steps of 2^-104. Whole numbers of a sum are reals that come out exactly. Counters of batch norm have no
+sum and stay at home.
 
 The form of an update (which parts, which names, which shapes) is no secret and goes along in the clear.
 """
