@@ -102,7 +102,7 @@ def measure(names: list[str], rounds: int, epochs: int) -> dict[str, dict[str, A
         }
         for one in three:
             one.executor.close()
-            one.host.states.after.close()
+            one.host.states.close()
         print(f"{name} done", flush=True)
     return out
 
