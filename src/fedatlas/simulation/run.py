@@ -262,7 +262,11 @@ class Simulation:
     def save(self) -> None:
         """A checkpoint of this round, unless there is one."""
         if self.saved != self.number:
-            extra = {"plan": self.plan.plain(), "data": self.data, "rows_sha256": self.folder.rows_sha256()}
+            extra: dict[str, Any] = {
+                "plan": self.plan.plain(),
+                "data": self.data,
+                "rows_sha256": self.folder.rows_sha256(),
+            }
             if self.protection is not None and self.protection.noises:
                 mark = ledger.mark(self.folder.path / LEDGER)
                 extra["ledger"] = [mark.bytes, mark.sha256]
