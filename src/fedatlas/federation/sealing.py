@@ -19,7 +19,7 @@ from fedatlas.federation.link import Request
 from fedatlas.tree import Tree
 
 MEMORY = "$memory"  # beside the algorithm's own state of a client: task -> memory of the transform
-BUFFERS = "buffers"  # never transformed (ALGORITHMS.md C9)
+BUFFERS = "buffers"  # never transformed (C9)
 BESIDE = "beside"  # where a model's tensors of `Sealing.beside` travel
 
 
