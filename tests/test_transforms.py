@@ -163,7 +163,7 @@ def test_memories_survive_a_small_memory() -> None:
     spilled, _ = play(fed, 4, host=tight)
     assert same(plain, spilled)
     assert same(states(host), states(tight))
-    tight.states.after.close()
+    tight.states.close()
 
 
 # ------------------------------------------------------------------------------------------------ invariants of stateful methods

@@ -161,6 +161,15 @@ class Bench(NamedTuple):
         """The network of a party."""
         return self.built(self.architecture(party)).network
 
+    def role_of(self, party: int) -> Role | None:
+        """What a party is, where it is not like the others."""
+        return self.roles[self.cast[party]] if party in self.cast else None
+
+    def tasks(self, party: int) -> Tasks:
+        """What a party can be asked to do."""
+        role = self.role_of(party)
+        return self.algorithm.tasks if role is None else role.tasks(self.algorithm.tasks)
+
     def of(self, job: Job) -> Bench:
         """The bench as a job finds it: the network of its architecture, the optimiser of its task."""
         bench = self
