@@ -1,7 +1,8 @@
 # Everything from a fresh clone. Needs Python >= 3.11, pip and make; all the rest goes into .venv.
 #
 #   make demo     install, run the default experiment, say where its report is
-#   make test     install the test tools, check format, lint and types, run all tests
+#   make test     install the test tools, check format, lint and types, run all tests but those marked slow
+#   make test-all the same with all tests
 #   make bench    measure the engines against the plain loop
 #   make docs     build the documentation into site/
 #
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TORCH_INDEX := $(if $(CPU),--extra-index-url https://download.pytorch.org/whl/cpu)
 
-.PHONY: help demo test bench docs
+.PHONY: help demo test test-all bench docs
 .DELETE_ON_ERROR:
 
 help:
@@ -25,7 +26,8 @@ demo: $(VENV)/.installed
 	@echo "Running the default experiment: 12 simulated organisations train one model on handwritten digits without pooling them."
 	@$(BIN)/fedatlas run
 
-test: $(VENV)/.installed-test
+test: SELECT := -m "not slow"
+test test-all: $(VENV)/.installed-test
 	@echo "1/4 format (ruff format)"
 	@$(BIN)/ruff format --check .
 	@echo "2/4 lint (ruff check)"
@@ -33,7 +35,7 @@ test: $(VENV)/.installed-test
 	@echo "3/4 types (mypy --strict)"
 	@$(BIN)/mypy
 	@echo "4/4 tests (pytest)"
-	@$(BIN)/pytest $(PYTEST)
+	@$(BIN)/pytest $(SELECT) $(PYTEST)
 
 bench: $(VENV)/.installed
 	@$(BIN)/python benchmarks/simulation_speed.py

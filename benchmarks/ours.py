@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from workload import Unavailable, Workload, serve
 
 from fedatlas.algorithm import Budget, Round
+from fedatlas.config import ExperimentConfig, parse
 from fedatlas.engine.executors import make_executor
-from fedatlas.experiment.config import ExperimentConfig, parse
-from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.setup import Setup, set_up
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
 from fedatlas.models import Dropout
 from fedatlas.rounds import federated
+from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.simulation.plan import resolve_plan
 
 ENGINES: dict[str, dict[str, Any]] = {
     "loop": {"name": "loop"},

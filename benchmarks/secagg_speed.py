@@ -9,7 +9,6 @@ is none for cryptography), added in int64 with a remainder; Lagrange's coefficie
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedatlas import secret
 from fedatlas.deploy import codec
 from fedatlas.privacy.secagg import client, fixed, keys, messages, server, shamir
 
@@ -86,7 +86,7 @@ def naive_mask(clients: int, length: int) -> float:
     values = np.ones(length, np.int64)
     begun = time.perf_counter()
     for _ in range(SAMPLED):
-        draw = np.random.default_rng(int.from_bytes(os.urandom(32), "little"))
+        draw = np.random.default_rng(int.from_bytes(secret.random_bytes(32), "little"))
         values = (values + draw.integers(0, 2**32, length)) % 2**32
     return (time.perf_counter() - begun) * clients / SAMPLED
 
@@ -95,7 +95,7 @@ def shamirs(clients: int) -> tuple[float, float]:
     """Seconds to rebuild every client's secret: (Lagrange once, Lagrange anew for each secret)."""
     threshold = keys.threshold_of(clients)
     xs = range(1, threshold + 1)
-    polynomial = shamir.polynomial(int.from_bytes(os.urandom(32), "little"), threshold, os.urandom)
+    polynomial = shamir.polynomial(int.from_bytes(secret.random_bytes(32), "little"), threshold, secret.random_bytes)
     shares = [shamir.share(polynomial, x) for x in xs]
     begun = time.perf_counter()
     coefficients = shamir.lagrange(xs)

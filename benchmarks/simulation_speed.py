@@ -25,12 +25,12 @@ from table import tables
 from torch.utils.flop_counter import FlopCounterMode
 from workload import Workload, network
 
+from fedatlas.config import parse
 from fedatlas.errors import FedatlasError
-from fedatlas.experiment.config import parse
-from fedatlas.experiment.machine import accelerator, describe, processor
-from fedatlas.experiment.setup import set_up
+from fedatlas.machine import accelerator, describe, processor
 from fedatlas.models.registry import MODELS, PAPER_SIZES
 from fedatlas.rng import numpy_stream
+from fedatlas.setup.assembly import set_up
 
 PEERS = Path(os.environ.get("FEDATLAS_PEERS", "~/.cache/fedatlas-peers")).expanduser()
 JUDGED = 2000  # test rows on which contestants are compared

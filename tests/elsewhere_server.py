@@ -20,14 +20,14 @@ import elsewhere  # before anything else of torch
 from fedatlas import run
 from fedatlas.algorithm import Facts, Message, State
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.config import read
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
-from fedatlas.experiment import run as running
-from fedatlas.experiment.config import read
-from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.setup import Setup
 from fedatlas.federation.in_process import InProcess
+from fedatlas.setup.assembly import Setup
+from fedatlas.simulation import run as running
+from fedatlas.simulation.plan import resolve_plan
 from fedatlas.tree import Tree
 from federation import Federation, brief, fast, federation, play, same, stacked, states, tuned
 

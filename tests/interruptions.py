@@ -17,9 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedatlas import Experiment
+from fedatlas import Experiment, api, files
 from fedatlas.errors import FedatlasError
-from fedatlas.experiment import api, files
 from fedatlas.rng import numpy_stream
 
 TABLES: dict[str, Any] = {

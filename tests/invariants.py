@@ -19,15 +19,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedatlas
-from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, State, plain_loss
+from fedatlas import config
+from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, Network, State, plain_loss
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
-from fedatlas.experiment import config
-from fedatlas.experiment.cohort import draw_round
-from fedatlas.experiment.setup import set_up
 from fedatlas.federation.server import by_client
 from fedatlas.models import Dropout, draw_masks, dropout_shapes
 from fedatlas.rng import numpy_stream
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.cohort import draw_round
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, cohorts, everyone, federation, gap, play, rows
 
@@ -206,7 +206,7 @@ def batches_seen(build: Build, budget: Budget) -> dict[Place, list[Batch]]:
     seen: list[Batch] = []
 
     def objective(
-        net: Model, params: Tree, batch: Batch, message: Message, client: State, facts: Facts
+        net: Network, params: Tree, batch: Batch, message: Message, client: State, facts: Facts
     ) -> torch.Tensor:
         seen.append(batch)
         return plain_loss(net, params, batch, message, client, facts)

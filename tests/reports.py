@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
-from fedatlas.experiment.api import Experiment, run
-from fedatlas.experiment.report import write_report
+from fedatlas.api import Experiment, run
+from fedatlas.reporting import write_report
 
 CURVES = {"classes": ("accuracy", "macro_f1", "weighted_f1", "loss"), "numbers": ("rmse", "mae", "r2", "loss")}
 KINDS = ("classes", "two_class", "numbers", "seeds", "half", "personal", "nothing", "several")

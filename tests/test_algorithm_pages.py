@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import nn
 
+from fedatlas import catalogue, config
 from fedatlas.algorithm import SERVER
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
-from fedatlas.experiment import catalogue, config
-from fedatlas.experiment.setup import set_up
+from fedatlas.setup.assembly import set_up
 from federation import brief, federation, play
 
 FOLDER = Path(__file__).parents[1] / "docs" / "algorithms"

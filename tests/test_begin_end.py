@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from fedatlas import Experiment
+from fedatlas import Experiment, api, config
 from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import Algorithm, Ask
+from fedatlas.api import resume, run
 from fedatlas.errors import ConfigError, DivergedError, ProtocolError
-from fedatlas.experiment import api, config
-from fedatlas.experiment.api import resume, run
-from fedatlas.experiment.run import Silent, floats_in
 from fedatlas.federation.in_process import InProcess
+from fedatlas.simulation.run import Silent, floats_in
 from federation import federation
 
 
@@ -46,7 +45,7 @@ def test_runs_begun_at_the_same_time_have_folders_of_their_own(tmp_path: Path, m
 def test_a_run_is_written_by_one_process(tmp_path: Path) -> None:
     path = run(Experiment.of(rounds=1), out=tmp_path / "run", baselines=False).path
     hold = (
-        "import sys\nfrom pathlib import Path\nfrom fedatlas.experiment.record import RunFolder\n"
+        "import sys\nfrom pathlib import Path\nfrom fedatlas.record.run_folder import RunFolder\n"
         "with RunFolder(Path(sys.argv[1])).claimed():\n    print('held', flush=True)\n    sys.stdin.read()"
     )
     command = [sys.executable, "-c", hold, str(path)]

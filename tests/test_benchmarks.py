@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -177,3 +179,20 @@ def test_many_stateful_clients_are_watched(load, tmp_path, shared_data):
     assert not list(tmp_path.iterdir())
     row = load("state_memory").said({**found, "memory": 3 << 30})
     assert "| 3.00 |" in row
+
+
+def test_encrypted_sums_are_measured_beside_the_naive_form(load, monkeypatch):
+    privacy = load("privacy")
+    short = partial(privacy.paillier.generate, testing=True)
+    monkeypatch.setattr(privacy.paillier, "generate", short)
+    given = {"bits": [16, 24], "clients": 3, "weights": 40, "key_bits": 256, "workers": 1, "repeats": 1, "sample": 2}
+    found = privacy.measure_paillier(SimpleNamespace(**given))
+    assert [cell["rounds"][0]["values"] for cell in found["cells"]] == [254 // 32, 254 // 48]
+    assert [cell["rounds"][0]["bytes"] for cell in found["cells"]] == [64 * 6, 64 * 8]
+    text = privacy.said_paillier(found)
+    assert "python-paillier, 24 bits, one process, extrapolated" in text
+    assert "16 bits: 7 values a ciphertext" in text
+    assert "x smaller" in text
+    found["cells"][0]["rounds"][0]["wall"] = dict.fromkeys(privacy.PHASES, 8.0)
+    found |= {"key_bits": 2048, "clients": 8}
+    assert "16 bits: 32.0 s (target 22, at most 30): MISSED." in privacy.said_paillier(found)

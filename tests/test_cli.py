@@ -13,12 +13,11 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fedatlas
-from fedatlas import Algorithm, Experiment, registry
+from fedatlas import Algorithm, Experiment, catalogue, plugins, registry
+from fedatlas.api import run
 from fedatlas.cli import app
 from fedatlas.data.by_name import SOURCES
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import catalogue, plugins
-from fedatlas.experiment.api import run
 
 
 def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_tables_in_a_dict_are_told_how_to_be_passed() -> None:
 
 
 def test_a_plugin_brings_an_algorithm(tmp_path: Path) -> None:
-    from fedatlas.experiment.plugins import load_plugins
+    from fedatlas.plugins import load_plugins
 
     (tmp_path / "mine.py").write_text(
         "from fedatlas import Algorithm\n"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
+from fedatlas import api, config
 from fedatlas.algorithm import Ask, Budget, Replies, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms import clusters as shared
@@ -17,14 +18,13 @@ from fedatlas.algorithms.cfl import Rule, bipartition, divided
 from fedatlas.algorithms.fesem import nearest, seeds
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import api, config
-from fedatlas.experiment.evaluate import Evaluator
-from fedatlas.experiment.run import run_one
-from fedatlas.experiment.setup import set_up
-from fedatlas.experiment.torch_model import TorchModel
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
 from fedatlas.rng import numpy_stream
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.torch_model import TorchModel
+from fedatlas.simulation.evaluation import Evaluator
+from fedatlas.simulation.run import run_one
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
 from federation import Federation, cohorts, everyone, federation, gap, play, rows, same

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from fedatlas import config
+from fedatlas.api import resume, run
 from fedatlas.cli import app
-from fedatlas.experiment import config
-from fedatlas.experiment.api import resume, run
-from fedatlas.experiment.checkpoint import Checkpoints
-from fedatlas.experiment.setup import set_up
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.sealing import MEMORY
+from fedatlas.record.checkpoint import Checkpoints
+from fedatlas.setup.assembly import set_up
 from fedatlas.transforms import TRANSFORMS
 from test_run import refusal, rows, small, timeless
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedatlas.data import summaries
+from fedatlas import summaries
 from fedatlas.data.config import DataConfig
 from fedatlas.data.dataset import Column, Dataset, Partition, Split
 from fedatlas.data.holes import drop_holes

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fedatlas
-from fedatlas import Experiment, dry_run, run
+from fedatlas import Experiment, config, dry_run, run
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.experiment import config
-from fedatlas.experiment.setup import set_up
+from fedatlas.setup.assembly import set_up
 
 PAGE = Path(__file__).parent.parent / "docs" / "data.md"
 HEAD = ["id", "region", "size", "age", "tenure", "nace", "poor", "weight"]
@@ -94,8 +94,50 @@ def test_a_column_of_numbers_with_a_mark_is_not_advised_away(tmp_path: Path) -> 
     with pytest.raises(DataError, match=r"most are numbers, but 'n.d.' is none, in line 9: leave such cells empty"):
         set_up(experiment(path).config, 1)
     path = households(tmp_path / "h.csv", rows=400, age=lambda i: f'"{i},5"')
-    with pytest.raises(DataError, match="want a decimal point"):
+    with pytest.raises(
+        DataError,
+        match=r"column 'age' holds numbers with a decimal comma, such as '0,5' in 400 rows, the first of them line 2: write",
+    ):
         set_up(experiment(path).config, 1)
+
+
+def with_commas(path: Path, *cells: str) -> Path:
+    """A table with semicolons: a measure ``size`` of these cells in turn, a target."""
+    rows = (f"{i};{cells[i % len(cells)]};{'yes' if i % 3 else 'no'}" for i in range(60))
+    path.write_text("\n".join(["id;size;poor", *rows]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [("1,5", "20", "-0,25"), ("1.234,5", "3,0e2"), ("1,5", "2,5", "", "NA", "?"), ("1,5", *["2,5"] * 8, "k.A.")],
+)
+def test_numbers_with_a_decimal_comma_are_refused(cells: tuple[str, ...], tmp_path: Path) -> None:
+    """By name, with a cell and a line; a few marks among them, or missing cells, change nothing."""
+    given = {"name": "file", "path": str(with_commas(tmp_path / "c.csv", *cells)), "missing": "drop"}
+    few: dict[str, Any] = {"partition": {"name": "iid", "clients": 2}}
+    said = "holds numbers with a decimal comma, such as '{}' in {} rows, the first of them line 2: write them with a decimal point"
+    count = [sum("," in cells[i % len(cells)] for i in range(60)), cells[0]]
+    with pytest.raises(DataError, match=re.escape(f"column 'size' {said.format(*reversed(count))}; data.categories")):
+        set_up(Experiment.of(data=given | {"label": "poor", "drop": ["id"]}, **few).config, 1)
+    with pytest.raises(DataError, match=re.escape(f"the target 'size' {said.format(*reversed(count))}; data.task")):
+        set_up(Experiment.of(data=given | {"label": "size", "drop": ["id"]}, **few).config, 1)
+
+
+def test_codes_with_commas_stay_codes_where_they_are_named_so(tmp_path: Path) -> None:
+    given = {"name": "file", "path": str(with_commas(tmp_path / "c.csv", "1,5", "2,5")), "drop": ["id"]}
+    few: dict[str, Any] = {"partition": {"name": "iid", "clients": 2}}
+    named = set_up(Experiment.of(data=given | {"label": "poor", "categories": ["size"]}, **few).config, 1)
+    assert named.preprocess.schema[0].categories == ("1,5", "2,5")
+    classes = set_up(Experiment.of(data=given | {"label": "size", "task": "classes"}, **few).config, 1)
+    assert classes.dataset.class_names == ("1,5", "2,5")
+    words = set_up(
+        Experiment.of(
+            data=given | {"path": str(with_commas(tmp_path / "w.csv", "1,5", "a", "b")), "label": "poor"}, **few
+        ).config,
+        1,
+    )
+    assert words.preprocess.schema[0].categories == ("1,5", "a", "b")  # mostly texts
 
 
 def test_rows_without_weight_have_no_gain(tmp_path: Path) -> None:

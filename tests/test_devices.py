@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import second_device
 from fedatlas import Experiment, cli, load, run
+from fedatlas.config import read
 from fedatlas.engine.device import find_device
 from fedatlas.errors import ConfigError, first_line, lacks_memory
-from fedatlas.experiment.config import read
-from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.setup import set_up
+from fedatlas.setup.assembly import set_up
+from fedatlas.simulation.plan import resolve_plan
 
 SHORT = ["rounds=2", "partition={name='iid', clients=4}"]
 FIGURES = ("accuracy", "macro_f1", "loss", "train_loss", "bytes_up", "bytes_down")

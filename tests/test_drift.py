@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from fedatlas.api import Experiment, run
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import run as room
-from fedatlas.experiment.api import Experiment, run
-from fedatlas.experiment.setup import set_up
+from fedatlas.setup.assembly import set_up
+from fedatlas.simulation import run as room
 from reports import Page, npz, rows, write_report
 
 SHARDS = {"partition": {"name": "shards", "clients": 6}, "engine": {"workers": 1}}

@@ -13,23 +13,23 @@ from rich.live import Live
 from torch import nn
 
 import fedatlas
-from fedatlas import Experiment, cli, terminal
+from fedatlas import Experiment, catalogue, cli, config, plugins, terminal
 from fedatlas.aggregation.reducers import WeightedSum, part_of
 from fedatlas.algorithm import Budget
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.api import run
+from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.data.files import load_arrays
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import run_job
 from fedatlas.engine.pool import PoolExecutor, arena_of, can_fork
 from fedatlas.errors import ConfigError, DataError, DivergedError, first_line
-from fedatlas.experiment import catalogue, config, dry, plugins
-from fedatlas.experiment.api import run
-from fedatlas.experiment.config import ExperimentConfig
-from fedatlas.experiment.gain import wants_baselines
-from fedatlas.experiment.resolve import resolve_plan
-from fedatlas.experiment.run import run_one
-from fedatlas.experiment.setup import Setup, set_up
+from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.simulation.plan import resolve_plan
+from fedatlas.simulation.run import run_one
+from fedatlas.study import forecast
+from fedatlas.study.baselines import wants_baselines
 from fedatlas.terminal import Lively, Plain
 from federation import federation, gap, play
 
@@ -229,7 +229,7 @@ def test_a_dry_run_finds_what_a_later_seed_refuses(monkeypatch: pytest.MonkeyPat
             raise ConfigError("client 3 would be empty")
         return set_up(config, seed, module)
 
-    monkeypatch.setattr(dry, "set_up", only_the_first)
+    monkeypatch.setattr(forecast, "set_up", only_the_first)
     with pytest.raises(ConfigError, match="client 3"):
         fedatlas.dry_run(Experiment(config.read(None, [*FEW, "seeds=[1, 2]"])))
 

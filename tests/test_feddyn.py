@@ -9,10 +9,10 @@ import pytest
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.config import parse
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
-from fedatlas.experiment.config import parse
-from fedatlas.experiment.resolution import make_algorithm
+from fedatlas.setup.resolution import make_algorithm
 from fedatlas.tree import Tree
 from federation import SIZES, cohorts, everyone, federation, gap, play, rows
 

@@ -17,17 +17,17 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedatlas
+from fedatlas import config
 from fedatlas.algorithm import Replies
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.matching import Prior, assigned, gain_of_new, gain_of_old, matched, new_atoms
+from fedatlas.api import Experiment, resume, run
 from fedatlas.engine import fast
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import config
-from fedatlas.experiment.api import Experiment, resume, run
-from fedatlas.experiment.setup import set_up
+from fedatlas.setup.assembly import set_up
 from fedatlas.tree import Tree
 from federation import federation, gap, play, same, sgd
 from layerwise import CLASSES, NETWORKS, copies_are_recovered, holdings, layerwise, outputs, shuffled

@@ -11,12 +11,12 @@ import torch
 from fedatlas.algorithm import Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fednova import a_norm
+from fedatlas.config import parse
 from fedatlas.data.batches import Rows
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
-from fedatlas.experiment.config import parse
-from fedatlas.experiment.resolution import apply_fixes, make_algorithm
+from fedatlas.setup.resolution import apply_fixes, make_algorithm
 from federation import SIZES, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of
 

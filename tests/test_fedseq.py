@@ -29,14 +29,14 @@ from fedatlas.algorithms.grouping import (
     normalised,
 )
 from fedatlas.algorithms.superclients import confidences, groups
+from fedatlas.config import parse
 from fedatlas.engine.job import ClientData
 from fedatlas.engine.step import contiguous
 from fedatlas.errors import ConfigError, ProtocolError
-from fedatlas.experiment.config import parse
-from fedatlas.experiment.setup import set_up
 from fedatlas.registry import PLUGINS
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import chain_of
+from fedatlas.setup.assembly import set_up
 from fedatlas.tree import Tree
 from federation import Normed, cohorts, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of

@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas import Experiment
+from fedatlas import Experiment, config
 from fedatlas.algorithm import Batch, Budget, State
 from fedatlas.algorithms import ALGORITHMS, graphs
 from fedatlas.algorithms.graphs import Graph
+from fedatlas.api import run
 from fedatlas.data.batches import Rows
 from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import config
-from fedatlas.experiment.api import run
-from fedatlas.experiment.dry import dry_run
-from fedatlas.experiment.setup import set_up
 from fedatlas.federation.in_process import InProcess
+from fedatlas.setup.assembly import set_up
+from fedatlas.study.forecast import dry_run
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, cohorts, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of

@@ -34,7 +34,7 @@ def test_spectral_gaps() -> None:
     assert found("complete", 12) == pytest.approx(1, abs=1e-12)
     assert found("ring", 1) == 1
     one_way = ALGORITHMS["push_sum"](graph="given", arcs=[(k, (k + 1) % 5) for k in range(5)])
-    assert one_way.describe(5, 1)["spectral_gap"] == pytest.approx(1 - math.cos(math.pi / 5), abs=1e-12)
+    assert one_way.card.describe(5, 1)["spectral_gap"] == pytest.approx(1 - math.cos(math.pi / 5), abs=1e-12)
 
 
 @st.composite

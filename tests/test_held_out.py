@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedatlas import config
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import config
-from fedatlas.experiment.cohort import draw_round
-from fedatlas.experiment.gain import baseline_config
-from fedatlas.experiment.run import run_one
-from fedatlas.experiment.setup import judged_rows, own_rows, set_up
+from fedatlas.setup.assembly import judged_rows, own_rows, set_up
+from fedatlas.setup.cohort import draw_round
+from fedatlas.simulation.run import run_one
+from fedatlas.study.baselines import baseline_config
 
 FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200")
 

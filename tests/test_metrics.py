@@ -10,11 +10,8 @@ from scipy.stats import spearmanr
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
-from fedatlas import Experiment, load, run
+from fedatlas import Experiment, config, load, run
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import config
-from fedatlas.experiment.evaluate import Evaluator
-from fedatlas.experiment.setup import set_up
 from fedatlas.metrics.fairness import client_summary, drift_correlation, squared_distances
 from fedatlas.metrics.quality import (
     accuracy,
@@ -34,6 +31,8 @@ from fedatlas.metrics.quality import (
 )
 from fedatlas.models import make_loss
 from fedatlas.rng import numpy_stream, torch_stream
+from fedatlas.setup.assembly import set_up
+from fedatlas.simulation.evaluation import Evaluator
 
 SEEDS = st.integers(0, 100_000)
 CASES = settings(max_examples=40, deadline=None)

@@ -13,9 +13,11 @@ import pytest
 import torch
 
 import fedatlas
+from fedatlas import config
 from fedatlas.algorithm import SERVER, Algorithm, Ask, Batch, Budget, Replies
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.distillation import divergence
+from fedatlas.api import Experiment, run
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Split
 from fedatlas.deploy import codec
@@ -24,12 +26,10 @@ from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.errors import ConfigError, FedatlasError
-from fedatlas.experiment import config
-from fedatlas.experiment.api import Experiment, run
-from fedatlas.experiment.refusals import check_classes, check_public
-from fedatlas.experiment.run import run_one
-from fedatlas.experiment.setup import set_up
 from fedatlas.models.config import dealt
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.refusals import check_classes, check_public
+from fedatlas.simulation.run import run_one
 from federation import (
     SIZES,
     TWO,

@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedatlas import config
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import config
-from fedatlas.experiment.evaluate import Evaluator
-from fedatlas.experiment.predict import as_table
-from fedatlas.experiment.record import RunFolder
-from fedatlas.experiment.setup import Setup, set_up
-from fedatlas.experiment.torch_model import TorchModel
 from fedatlas.model import Model, Scores
 from fedatlas.models import parameter_count
+from fedatlas.prediction import as_table
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.setup.torch_model import TorchModel
+from fedatlas.simulation.evaluation import Evaluator
 
 SMALL = ("partition={name='iid', clients=3}", "data.limit=200", "evaluation.clients=0.2")
 

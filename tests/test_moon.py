@@ -12,6 +12,7 @@ from torch import nn
 from fedatlas.algorithm import Batch
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.moon import contrast
+from fedatlas.config import parse
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.gradient import with_grad
 from fedatlas.engine.job import Bench
@@ -19,10 +20,9 @@ from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.model import Network
 from fedatlas.engine.program import StepProgram
 from fedatlas.errors import ConfigError
-from fedatlas.experiment.config import parse
-from fedatlas.experiment.setup import set_up
 from fedatlas.models import MODELS
 from fedatlas.models.dropout import Dropout
+from fedatlas.setup.assembly import set_up
 from federation import SIZES, cohorts, cross_entropy, everyone, federation, gap, module, play, rows, same, sgd
 
 HEADED = partial(MODELS["mlp"], (4,), 3, hidden=(6,), projection=5)

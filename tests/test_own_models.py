@@ -10,13 +10,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 import federation as small
-from fedatlas import Experiment, load, registry, run
+from fedatlas import Experiment, catalogue, load, machine, registry, run
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import catalogue, machine
 from fedatlas.models import (
     ModelConfig,
     dropout_shapes,

@@ -11,19 +11,19 @@ import torch
 from torch import nn
 
 import sealing
+from fedatlas import config
 from fedatlas.algorithm import Algorithm, Batch, Budget, Replies, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.batch_norm import local_norms, recalibrated
 from fedatlas.algorithms.gradients import mean_gradient
+from fedatlas.api import Experiment, run
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
-from fedatlas.experiment import config
-from fedatlas.experiment.api import Experiment, run
-from fedatlas.experiment.resolution import with_batch_norm
-from fedatlas.experiment.run import run_one
-from fedatlas.experiment.setup import set_up
 from fedatlas.federation.in_process import InProcess
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.resolution import with_batch_norm
+from fedatlas.simulation.run import run_one
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, everyone, federation, gap, module, play, rows, same
 

@@ -16,14 +16,14 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import fedatlas
-from fedatlas import Experiment
+from fedatlas import Experiment, config
+from fedatlas.api import run
 from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, DataError, DivergedError
-from fedatlas.experiment import config, ensure
-from fedatlas.experiment.api import run
-from fedatlas.experiment.dry import dry_run
-from fedatlas.experiment.evaluate import Evaluator
-from fedatlas.experiment.setup import judged_rows, raw_bytes, set_up
+from fedatlas.setup.assembly import judged_rows, raw_bytes, set_up
+from fedatlas.simulation.evaluation import Evaluator
+from fedatlas.study import ensure
+from fedatlas.study.forecast import dry_run
 from tables import of_table, table
 
 
@@ -248,7 +248,7 @@ def test_the_last_round_that_runs_is_evaluated(tmp_path: Path, stop: dict[str, A
 def test_figures_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece of the rows is one thread's."""
     for name, value in {"SHARED": 0, "PICTURES": 100}.items():
-        monkeypatch.setattr(f"fedatlas.experiment.torch_model.{name}", value)
+        monkeypatch.setattr(f"fedatlas.setup.torch_model.{name}", value)
     setup = set_up(config.read(None, ["model.name=cnn1"]), 1)
     networks = setup.models(threads=3)
     one, three = setup.models().initial()[""], networks.initial()[""]

@@ -14,14 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedatlas import Algorithm
+from fedatlas import Algorithm, config
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.data import by_name
 from fedatlas.errors import ConfigError, FedatlasError
-from fedatlas.experiment import config, dry, refusals
-from fedatlas.experiment.resolution import resolve
-from fedatlas.experiment.setup import set_up
 from fedatlas.registry import PLUGINS
+from fedatlas.setup import refusals
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.resolution import resolve
+from fedatlas.study import forecast
 
 
 class Read(AssertionError):
@@ -64,13 +65,13 @@ EARLY = [
         "different models: it cannot take one",
         "check_model",
     ),
-    ("algorithm={name='fedprox', mu=100.0}", "diverges from", "check_rate"),
+    ("algorithm={name='fedprox', mu=100.0}", "diverges from", "check_keys"),
     ("model.loss={name='mse', form='ova'}", "has no form", "losses.check_form"),
     ("model.hiden=[3]", "did you mean 'model.hidden'", "config.builder_arguments"),
     ("model.hidden=[3, 0]", "its value number 2 is 0, expected a number of 1 or more", "registry.arguments"),
     ("model={name='logistic', norm='batch'}", "has no 'norm'", "config.builder_arguments"),
     ("model.init=nowhere.safetensors", "there is no file 'nowhere.safetensors'", "make.read_initial"),
-    ("algorithm.name=moon model.bn=local", "compares its outputs", "fedbn.local_norms"),
+    ("algorithm.name=moon model.bn=local", "compares its outputs", "batch_norm.local_norms"),
     ("algorithm.name=ditto model.bn=recalibrate", "use models of their own", "resolution.with_batch_norm"),
     ("algorithm.name=ifca model.bn=local", "one global model", "resolution.with_batch_norm"),
     ("data={augment='crop_flip', scale='client'}", "pads with black", "check_augment"),
@@ -116,7 +117,7 @@ def test_it_is_refused_before_the_data_are_read(
     frames = [f"{Path(f.filename).stem}.{f.name}" for f in traceback.extract_tb(error.value.__traceback__)]
     assert (place if "." in place else f"refusals.{place}") in frames
     with pytest.raises(ConfigError, match=said):
-        dry.dry_run(config.read(None, list(words(given))))
+        forecast.dry_run(config.read(None, list(words(given))))
 
 
 def test_every_early_refusal_is_tried() -> None:

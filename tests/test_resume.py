@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedatlas import Experiment, load
+from fedatlas import Experiment, config, load
+from fedatlas.api import resume, run
 from fedatlas.errors import CheckpointError, ConfigError, FedatlasError
-from fedatlas.experiment import config
-from fedatlas.experiment.api import resume, run
-from fedatlas.experiment.run import Silent
+from fedatlas.simulation.run import Silent
 from tables import of_table, table
 
 
@@ -194,5 +193,6 @@ def test_the_summary_over_seeds_has_what_one_run_has(tmp_path: Path) -> None:
     assert s["over_seeds"]["mean_last"]["loss"]["n"] == 2
     assert s["config_hash"] == config.read(done.path / "config.toml").hash()
     assert set(each[0]) - set(s) <= {
-        "seed", "judged_on", "algorithm_facts", "forward_flops", "partition_facts", "leaves", "notices", "per_client"
+        "seed", "judged_on", "algorithm_facts", "forward_flops", "partition_facts", "leaves", "notices", "per_client",
+        "sha256",
     }  # what belongs to one seed  # fmt: skip

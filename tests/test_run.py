@@ -14,16 +14,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedatlas
-from fedatlas import Experiment
+from fedatlas import Experiment, config
 from fedatlas.algorithm import Work
+from fedatlas.api import resume, run
+from fedatlas.config import CohortConfig, ScheduleConfig
 from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
-from fedatlas.experiment import config
-from fedatlas.experiment.api import resume, run
-from fedatlas.experiment.cohort import draw_round, learning_rate, select
-from fedatlas.experiment.config import CohortConfig, ScheduleConfig
-from fedatlas.experiment.resolve import chunk_for
-from fedatlas.experiment.setup import set_up
 from fedatlas.federation.in_process import InProcess, joined
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.cohort import draw_round, learning_rate, select
+from fedatlas.simulation.plan import chunk_for
 
 ROW = {
     "round", "accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss", "client_accuracy", "train_loss", "clients", "selected",
@@ -129,7 +128,7 @@ def test_damaged_checkpoints_are_refused_and_the_last_good_one_used(tmp_path: Pa
     whole = (path / "model.safetensors").read_bytes()
     said: list[str] = []
 
-    class Listener(fedatlas.experiment.run.Silent):
+    class Listener(fedatlas.simulation.run.Silent):
         def said(self, notice: str) -> None:
             said.append(notice)
 

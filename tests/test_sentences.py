@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,12 +18,11 @@ import pytest
 from torch import nn
 
 import fedatlas
-from fedatlas import Experiment, cli
+from fedatlas import Experiment, catalogue, cli, config, plugins
+from fedatlas.api import run
 from fedatlas.errors import ConfigError, DataError, FedatlasError
-from fedatlas.experiment import catalogue, config, plugins
-from fedatlas.experiment.api import run
-from fedatlas.experiment.setup import set_up
 from fedatlas.registry import PLUGINS
+from fedatlas.setup.assembly import set_up
 from tables import table
 
 PYDANTIC = ("Input", "should be", "valid dictionary", "instance of", "Field required", "validation error")
@@ -233,6 +234,42 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     signal.signal(signal.SIGTERM, before)
 
 
+LATIN = os.fsdecode(b"caf\xe9")  # a name in another encoding than UTF-8, as a disk may hold it
+
+
+@pytest.mark.skipif(sys.platform in {"darwin", "win32"}, reason="names of files are Unicode there")
+def test_a_name_that_is_not_utf8_is_one_sentence(tmp_path: Path, command: Callable[..., Done]) -> None:
+    """Where a record would have to hold it; where none does, such files and folders are read and written."""
+    own, few = f"{LATIN}.csv", ("partition={name='iid', clients=2}", "rounds=1", "--no-baselines")
+    table(tmp_path / own)
+    data = ("run", "data.name=file", "data.label=y")
+    for words, where in (
+        ((*data, f"data.path={tmp_path / own}", *few), "data.path: "),
+        ((*data, f"data.path={tmp_path / own}", *few, "--dry-run"), "data.path: "),
+        (("run", f"model.init={LATIN}.safetensors"), "model.init: "),
+        (("new", str(tmp_path / f"{LATIN}.toml")), ""),
+    ):
+        done = command(*words)
+        assert done.code == 2, words
+        named = rf"fedatlas: {where}'.*caf\\udce9[.a-z]*' is not UTF-8: give that file or folder another name.\n"
+        assert re.fullmatch(named, done.stderr), done.stderr
+    folder = tmp_path / LATIN
+    table(tmp_path / "plain.csv")
+    done = command(*data, f"data.path={tmp_path / 'plain.csv'}", *few, "--out", str(folder), "--quiet")
+    assert done.code == 0, done.stderr
+    assert len(fedatlas.predict(folder, tmp_path / own)) == len((tmp_path / own).read_text().splitlines()) - 1
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        fedatlas.report([folder, shutil.copytree(folder, tmp_path / "copy")], tmp_path / "both.html")
+    assert not (tmp_path / "both.html").exists()
+
+
+def test_a_class_that_is_not_utf8_is_one_sentence(tmp_path: Path) -> None:
+    for name in (LATIN, "plain"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+    said = refusal("data.name=file", f"data.path={tmp_path / 'pictures'}")
+    assert said.endswith("the class 'caf\\udce9' is not UTF-8: give that file or folder another name.")
+
+
 def test_a_plugin_reaches_every_command(tmp_path: Path, command: Callable[..., Done]) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN)
     plugin = ("--plugin", str(tmp_path / "mine.py"))
@@ -289,7 +326,7 @@ def test_an_interrupted_command_says_how_to_go_on(
         progress.folder = begun.pop(0)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedatlas.experiment.api.run", interrupt)
+    monkeypatch.setattr("fedatlas.api.run", interrupt)
     for said in ("nothing was begun", "--resume a\n", "--resume b\n"):
         done = command("run", "--quiet")
         assert done.code == 130
@@ -317,7 +354,7 @@ def test_a_baseline_that_diverges_is_left_out(tmp_path: Path) -> None:
         def said(self, notice: str) -> None:
             said.append(notice)
 
-    from fedatlas.experiment import api
+    from fedatlas import api
 
     def diverge(*given: object, **keys: object) -> None:
         raise api.DivergedError("the run diverged in round 1: made to.")

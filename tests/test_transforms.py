@@ -17,6 +17,7 @@ from fedatlas.algorithm import (
     Round,
     RoundGenerator,
     Route,
+    Sealing,
     State,
     Task,
     Update,
@@ -318,7 +319,7 @@ def test_an_algorithm_says_what_its_parts_are_changes_of() -> None:
     """`Sealing.base`: what moves is k coordinates of the change, not of the whole."""
     task = Task(
         finish=lambda params, work, message, client, facts: ({"theta": params}, client),
-        base=lambda message, update: {"theta": message["model"]},
+        sealing=Sealing(base=lambda message, update: {"theta": message["model"]}),
     )
     own = Algorithm("own", tasks={"train": task}, server_update=lambda server, mean, done: {"model": mean["theta"]})
     fed = using(own, made("topk", share=0.1))

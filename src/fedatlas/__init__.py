@@ -21,8 +21,8 @@ from fedatlas.errors import (
 
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
+    from fedatlas.api import Experiment, dry_run, load, partition, predict, report, resume, run
     from fedatlas.data.dataset import Dataset, Partition
-    from fedatlas.experiment.api import Experiment, dry_run, load, partition, predict, report, resume, run
     from fedatlas.tree import Tree
 
 __version__ = version("fedatlas")
@@ -59,7 +59,7 @@ __all__ = [
 _LATER = {
     "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
-    "fedatlas.experiment.api": ("Experiment", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
+    "fedatlas.api": ("Experiment", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
     "fedatlas.tree": ("Tree",),
 }
 """Module -> the public names that are taken from it when they are asked for."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory
+from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
 app = typer.Typer(
     add_completion=False,
@@ -52,7 +52,7 @@ def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
 def plug(plugin: list[Path] | None) -> None:
     """Takes what the plug-in files bring."""
     if plugin:
-        from fedatlas.experiment.plugins import load_plugins
+        from fedatlas.plugins import load_plugins
 
         load_plugins(plugin)
 
@@ -99,8 +99,9 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Run an experiment; with no argument the embedded default."""
-    from fedatlas.experiment import api, config, dry
-    from fedatlas.experiment.record import RunFolder
+    from fedatlas import api, config
+    from fedatlas.record.run_folder import RunFolder
+    from fedatlas.study import forecast
     from fedatlas.terminal import watcher
 
     plug(plugin)
@@ -119,8 +120,8 @@ def run(
             asked = config.read(path, overrides) if resume is None else RunFolder.open(resume).config()
             without_gpus(asked.engine.device)
             if dry_run:
-                found = dry.dry_run(asked, baselines=baselines)
-                emit(found) if as_json else dry.show(found)
+                found = forecast.dry_run(asked, baselines=baselines)
+                emit(found) if as_json else forecast.show(found)
                 return
             if resume is not None:
                 done = api.resume(resume, overrides, baselines=baselines, progress=progress)
@@ -149,7 +150,7 @@ def report(
     plugin: Plugin = None,
 ) -> None:
     """Write report.html for a run, or for several side by side."""
-    from fedatlas.experiment.report import write_report
+    from fedatlas.reporting import write_report
 
     plug(plugin)
     typer.echo(write_report(runs, out))
@@ -163,11 +164,12 @@ def partition(
     as_json: Json = False,
 ) -> None:
     """Show who would hold what: class distribution per client."""
-    from fedatlas.experiment import config, dry
+    from fedatlas import config
+    from fedatlas.study import forecast
 
     plug(plugin)
     path, overrides = split(arguments)
-    found = dry.partition_of(config.read(path, overrides), out)
+    found = forecast.partition_of(config.read(path, overrides), out)
     emit(found.facts) if as_json else typer.echo(found.text)
     if out is not None and not as_json:
         typer.echo(f"Picture: {out}")
@@ -198,7 +200,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List what there is of a kind."""
-    from fedatlas.experiment import catalogue
+    from fedatlas import catalogue
 
     plug(plugin)
     with noticing():
@@ -209,7 +211,7 @@ def list_(
 @app.command()
 def show(name: str, plugin: Plugin = None, as_json: Json = False) -> None:
     """Everything about one name: parameters, defaults, ranges, units, paper."""
-    from fedatlas.experiment import catalogue
+    from fedatlas import catalogue
 
     plug(plugin)
     with noticing():
@@ -220,7 +222,7 @@ def show(name: str, plugin: Plugin = None, as_json: Json = False) -> None:
 @app.command()
 def new(file: Path) -> None:
     """Write a commented experiment file to start from."""
-    from fedatlas.experiment.template import write_template
+    from fedatlas.config.template import write_template
 
     typer.echo(f"{write_template(file)} written; run it with: fedatlas run {file}")
 
@@ -228,7 +230,7 @@ def new(file: Path) -> None:
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """What is installed, which device, which data are found."""
-    from fedatlas.experiment import catalogue
+    from fedatlas import catalogue
 
     found = catalogue.doctor()
     emit(found) if as_json else catalogue.show_doctor(found)
@@ -254,8 +256,8 @@ def predict(
     plugin: Plugin = None,
 ) -> None:
     """Apply a run's model, with its preprocessing, to new rows."""
-    from fedatlas.experiment.files import write_text
-    from fedatlas.experiment.predict import load
+    from fedatlas.files import write_text
+    from fedatlas.prediction import load
 
     plug(plugin)
     if client is not None and model:
@@ -283,7 +285,7 @@ def reproduce(
     ] = None,
 ) -> None:
     """Run a published experiment as written and print published against obtained, gate by gate."""
-    from fedatlas.experiment.reproduce import reproduce as reproduce_
+    from fedatlas.published import reproduce as reproduce_
     from fedatlas.terminal import standing
 
     without_gpus("cpu")
@@ -310,6 +312,9 @@ def main() -> None:
     except PermissionError as error:
         what = f"'{error.filename}'" if error.filename else "a file"
         sys.stderr.write(f"fedatlas: {what} may not be read or written by you: ask its owner, or name another place.\n")
+        code = 2
+    except UnicodeEncodeError as error:  # of what is printed: files are written by others
+        sys.stderr.write(f"fedatlas: {not_utf8(error)}\n")
         code = 2
     except Exception as error:
         if lacks_memory(error):

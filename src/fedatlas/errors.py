@@ -56,6 +56,21 @@ class DivergedError(FedatlasError):
     """Training produced a loss that is not a number."""
 
 
+def not_utf8(error: UnicodeEncodeError) -> ConfigError:
+    """The sentence for a text that holds the name of a file in another encoding than UTF-8, which no record can hold."""
+    before, after = error.object[: error.start], error.object[error.start :]
+    name = re.split(r"[\s'\"<>,;]", before)[-1] + re.split(r"[\s'\"<>,;]", after)[0]
+    return ConfigError(f"{name!a} is not UTF-8: give that file or folder another name.")
+
+
+def as_utf8(text: str, where: str = "") -> bytes:
+    """A text as UTF-8; the ConfigError of `not_utf8`, behind ``where``, for one that cannot be written so."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{where}{not_utf8(error)}") from None
+
+
 def first_line(error: Exception) -> str:
     """What somebody else's error says, as part of a sentence."""
     if lacks_memory(error):

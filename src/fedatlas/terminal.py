@@ -17,9 +17,9 @@ from rich.table import Table
 
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import ASKED, FEW, RARE
-from fedatlas.experiment.report.words import bytes_text, count, facts_text, seconds_text
-from fedatlas.experiment.run import Row, Silent
-from fedatlas.experiment.setup import Setup
+from fedatlas.setup.assembly import Setup
+from fedatlas.simulation.run import Row, Silent
+from fedatlas.wording import bytes_text, count, facts_text, seconds_text
 
 SHOWN = 12  # rounds in the live table
 MINUTE = 60.0

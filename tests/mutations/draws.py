@@ -12,7 +12,7 @@ import torch
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data import batches
 from fedatlas.data.dataset import Partition
-from fedatlas.experiment import setup
+from fedatlas.setup import assembly
 from invariants import (
     every_batch_has_a_mask_of_its_own,
     every_epoch_has_an_order_of_its_own,
@@ -23,8 +23,8 @@ from mutations import Build, Check, Mutation, patched
 
 RIGHT = ALGORITHMS["fedavg"]
 # The package's `run` is a function; the module of that name holds the rounds.
-rounds = import_module("fedatlas.experiment.run")
-SPLIT, RATE, STREAM = setup.split_clients, rounds.learning_rate, batches.torch_stream
+rounds = import_module("fedatlas.simulation.run")
+SPLIT, RATE, STREAM = assembly.split_clients, rounds.learning_rate, batches.torch_stream
 
 
 def held_out(key: str) -> Check:
@@ -62,14 +62,14 @@ MUTATIONS = [
         "validation rows trained on",
         RIGHT,
         (held_out("validation"),),
-        patched(setup, "split_clients", partial(trained_on, 1)),
+        patched(assembly, "split_clients", partial(trained_on, 1)),
     ),
     Mutation(
         "fedavg",
         "clients' held-out rows trained on",
         RIGHT,
         (held_out("held_out"),),
-        patched(setup, "split_clients", partial(trained_on, 2)),
+        patched(assembly, "split_clients", partial(trained_on, 2)),
     ),
     *(
         Mutation(

@@ -131,10 +131,9 @@ def fedseq_inter(
     how = Grouping(
         psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
     )
-    if (rule or {}).get("weights", "samples") != "samples":
-        raise ConfigError("algorithm.rule.weights: slots are averaged by the examples they have seen; remove the key.")
+    check_by_examples(rule)
     local = in_chains(rule, how, anchor, banked=True)
-    begin = local.server_init
+    begin, train = local.server_init, local.training()._replace(shows=("model",))
     waiting = {"drawn": 0} if period == "fraction" else {}  # superclients since the last average
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
@@ -146,10 +145,8 @@ def fedseq_inter(
         if waiting:  # with cohorts of one size this is every ceil(N_S / M) rounds
             server = {**server, "drawn": server["drawn"] + len(round.units)}
             due = server["drawn"] >= round.groups
-        if due and round.cohort:
-            server = rebased(server) | waiting
-        elif not server["bank"]:  # nothing was trained since the last broadcast; at first the buffers come in here
-            server = rebased(server)
+        if (due and round.cohort) or not server["bank"]:  # at first the buffers come in here
+            server = rebased(server) | (waiting if due and round.cohort else {})
         bank, omega, held = (dict(server[name]) for name in ("bank", "omega", "held"))
         slots = {unit.number: str(i) for i, unit in enumerate(round.units)}
         known = {**server, **server["base"]}  # w_t is what was last broadcast; server["model"] is there to be evaluated
@@ -162,8 +159,15 @@ def fedseq_inter(
             omega[slot] = omega.get(slot, 0) + chain.examples
         return averaged({**server, "bank": bank, "omega": omega, "held": held}) if bank else server
 
-    tasks = {**local.tasks, "train": local.training()._replace(shows=("model",))}
-    return local._replace(name="fedseq_inter", server_init=server_init, rounds=rounds, tasks=tasks)
+    return local._replace(
+        name="fedseq_inter", server_init=server_init, rounds=rounds, tasks={**local.tasks, "train": train}
+    )
+
+
+def check_by_examples(rule: Mapping[str, Any] | None) -> None:
+    """ConfigError for a rule that says how its clients weigh."""
+    if (rule or {}).get("weights", "samples") != "samples":
+        raise ConfigError("algorithm.rule.weights: slots are averaged by the examples they have seen; remove the key.")
 
 
 def kept(algorithm: Algorithm, update: Update) -> dict[str, Any]:

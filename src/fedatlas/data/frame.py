@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MISSING = ("", "na", "nan", "null")
 LINE = "line of the file"  # name of the index of a table that was read from text; of a test file the lines are negative
 MOST_CATEGORIES = 256  # a text column with more is a name or a date, not a category
-DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+DECIMAL_COMMA = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][-+]?\d+)?")  # 1,5; also 1.234,5
 MOSTLY = 0.8  # share of numbers among a column's texts from which its others look like marks
 MOST_CLASSES = 20  # a target of whole numbers with more values is a number
 
@@ -235,13 +235,13 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
         return Column(name), narrow(values, column, f"{source}: column '{name}'")
     cells = texts(column)
     gone = missing(cells)
+    if not as_category:
+        refuse_commas(column, f"{source}: column '{name}'", "; data.categories names columns of codes that look so")
     categories, codes = np.unique(cells[~gone], return_inverse=True)
     if len(categories) > MOST_CATEGORIES:
-        commas, marks = [cell for cell in categories if DECIMAL_COMMA.fullmatch(cell)], no_numbers(categories)
+        marks = no_numbers(categories)
         advice = "leave it out with data.drop"
-        if commas:
-            advice = f"numbers such as '{commas[0]}' want a decimal point"
-        elif len(marks) <= (1 - MOSTLY) * len(categories):
+        if len(marks) <= (1 - MOSTLY) * len(categories):
             place = where(column, cells == marks[0])
             advice = f"most are numbers, but '{marks[0]}' is none, in {place}: leave such cells empty"
         raise DataError(
@@ -250,6 +250,22 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
     out = np.full(len(cells), np.nan, np.float32)
     out[~gone] = codes
     return Column(name, tuple(str(c) for c in categories)), out
+
+
+def refuse_commas(column: pd.Series, what: str, otherwise: str = "") -> None:
+    """DataError for a column most of whose cells are numbers, some with a decimal comma, which would be read as texts."""
+    cells = texts(column)
+    commas = np.char.find(cells, ",") >= 0
+    commas[commas] = [DECIMAL_COMMA.fullmatch(cell) is not None for cell in cells[commas]]
+    if not commas.any():
+        return
+    known = ~missing(cells) & (cells != "?")
+    marks = known & ~commas & np.isin(cells, no_numbers(np.unique(cells)))
+    if marks.sum() <= (1 - MOSTLY) * known.sum():
+        raise DataError(
+            f"{what} holds numbers with a decimal comma, such as '{cells[commas][0]}' in {where(column, commas)}: write them with a "
+            f"decimal point{otherwise}."
+        )
 
 
 def no_numbers(cells: Iterable[str]) -> list[str]:
@@ -268,6 +284,8 @@ def no_numbers(cells: Iterable[str]) -> list[str]:
 def encode_target(column: pd.Series, choice: TaskChoice, what: str) -> tuple[torch.Tensor, TaskKind, tuple[str, ...]]:
     """The target as float32 numbers or as class ids; classes are sorted (by value where they are numbers)."""
     values = numbers(column)
+    if choice != "classes" and values is None:
+        refuse_commas(column, what, "; data.task = 'classes' takes them as texts")
     if choice == "numbers" and values is None:
         raise DataError(f"{what} holds texts: it cannot be a number; data.task = 'classes' takes them as classes.")
     if values is not None and (choice == "numbers" or (choice == "auto" and is_quantity(values))):

@@ -11,7 +11,7 @@ import torch
 
 from fedatlas.data.dataset import Split
 from fedatlas.data.loaded import Loaded
-from fedatlas.errors import DataError
+from fedatlas.errors import DataError, as_utf8
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 SIDES = ("train", "test")
@@ -45,6 +45,8 @@ def load_pictures(folder: Path, size: int) -> Loaded:
         raise DataError(
             f"'{roots[0]}' must hold a folder of pictures for each class, at least two; it has {len(classes)}."
         )
+    for name in classes:
+        as_utf8(name, f"'{roots[0]}': the class ")
     listed = [_listed(root, classes) for root in roots]
     if sides:
         _check_test(roots[1], roots[0], classes, listed[1])

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data import summaries
+from fedatlas import summaries
 from fedatlas.data.dataset import Column, Dataset, Partition, TaskKind
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
-from fedatlas.data.summaries import Sums, Traffic
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.summaries import Sums, Traffic
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,1 +1,1 @@
-"""Privacy mechanisms as pure functions: noise, clipping, what a release costs, and the ledger of releases."""
+"""Privacy mechanisms: what an update looks like to whoever must not see it, and what was released of it."""

@@ -7,13 +7,13 @@ and so show their difference: whoever drives this keeps the newest session only,
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
 import torch
 
+from fedatlas import secret
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg import keys as k
 from fedatlas.privacy.secagg import masks, messages, once, shamir
@@ -26,7 +26,7 @@ SERVER = "the server"
 
 
 def advertise(message: Any, party: Party, threshold: float = 2 / 3,
-              source: Source = os.urandom) -> tuple[dict[str, Any], Session]:  # fmt: skip
+              source: Source = secret.random_bytes) -> tuple[dict[str, Any], Session]:  # fmt: skip
     """Phase "keys": two fresh pairs of keys, one to encrypt shares under and one to mask with, signed by the client's identity.
 
     ``threshold`` is the party's own, no word of the server's: another one makes another tag, under which no signature holds. Raises
@@ -46,7 +46,9 @@ def advertise(message: Any, party: Party, threshold: float = 2 / 3,
     return {"keys": messages.table([both], 2 * KEY), "signature": messages.table([signature], SIGNATURE)}, session
 
 
-def share(message: Any, session: Session, party: Party, source: Source = os.urandom) -> tuple[dict[str, Any], Session]:
+def share(
+    message: Any, session: Session, party: Party, source: Source = secret.random_bytes
+) -> tuple[dict[str, Any], Session]:
     """Phase "shares": the private mask key and the seed of the self-mask, t of m, one envelope for each other client.
 
     ``digests`` let the server tell a share that was altered (a share has 257 random bits, its digest says nothing of it), and

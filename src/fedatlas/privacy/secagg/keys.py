@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple, NoReturn
 
+from fedatlas import secret
 from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
 
 KEY = 32  # bytes of a private key, a public key, a seed, a tag
@@ -108,12 +108,12 @@ def tag_of(place: Place) -> bytes:
     ).digest()
 
 
-def drawn(source: Source = os.urandom) -> Secret:
+def drawn(source: Source = secret.random_bytes) -> Secret:
     """A new private key or seed."""
     return Secret(source(KEY))
 
 
-def identity(source: Source = os.urandom) -> tuple[Secret, bytes]:
+def identity(source: Source = secret.random_bytes) -> tuple[Secret, bytes]:
     """A new identity: the private key, for its party alone, and the public key, for the list that all parties hold."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

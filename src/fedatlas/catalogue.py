@@ -1,0 +1,234 @@
+"""What there is, by name: ``fedatlas list``, ``fedatlas show``, ``fedatlas doctor``."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import tomli_w
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedatlas import machine
+from fedatlas.aggregation import REDUCERS
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.data.by_name import describe_sources, find_data
+from fedatlas.data.partition import PARTITIONS
+from fedatlas.errors import unknown_name
+from fedatlas.models import LOSSES, describe_models
+from fedatlas.registry import builders_of, describe, keywords, prose, prose_of_file, summary
+from fedatlas.setup.transform import refused
+from fedatlas.transforms import TRANSFORMS
+
+Rows = list[dict[str, Any]]
+COLUMNS = (
+    "name",
+    "found",
+    "place",
+    "summary",
+    "rows",
+    "clients",
+    "trainable",
+    "trains_on",
+)  # shown by `list`; all with --json
+ROOMY, FEW = 100, 3  # characters of a terminal, and columns, up to which `list` shows all
+WIDE = {"rows", "clients", "place"}
+EXTRAS = {
+    "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
+    "tables": ("pyarrow", ".parquet files"),
+    "images": ("PIL", "folders of pictures"),
+    "he": ("tenseal", "homomorphic encryption"),
+    "deploy": ("grpc", "runs between organisations"),
+    "flower": ("flwr", "the Flower adapter"),
+    "cluster": ("ray", "many machines"),
+    "tracking": ("mlflow", "MLflow and TensorBoard"),
+}
+
+
+def algorithms() -> Rows:
+    """The algorithms with their parameters."""
+    table = builders_of("algorithms", ALGORITHMS)
+    rows = describe("algorithms", ALGORITHMS)
+    return [{**row, **place(table[row["name"]]), "source": prose_of_file(table[row["name"]])} for row in rows]
+
+
+def place(builder: Callable[..., Any]) -> dict[str, str]:
+    """Where an algorithm stands in the taxonomy (ALGORITHMS.md section 8); nothing where it cannot be built from its defaults."""
+    if any(p.default is p.empty for p in keywords(builder).values()):
+        return {}
+    made = builder()
+    sets = {"sets": ", ".join(f"no {k}" if v is None else as_written(k, v) for k, v in made.fixes.items())}
+    refuses = {"refuses": "; ".join(f"{table}: {why}" for table, why in refused(made).items())}
+    public = {"public_rows": ", ".join(as_written(key, value) for key, value in (made.demands.public or {}).items())}
+    return {
+        "partitioning": "horizontal",  # all of these: clients hold the same columns
+        "family": made.card.family or "not declared",
+        "communication": made.card.communication,
+        "client_keeps": made.card.keeps,
+        "leaves_client": made.card.leaves,
+        **{key: text for each in (sets, refuses, public) for key, text in each.items() if text},
+    }
+
+
+def partitions() -> Rows:
+    """The partitioners with their parameters."""
+    table = builders_of("partitions", PARTITIONS)
+    said = {name: prose(builder).partition("\n")[2].strip() for name, builder in table.items()}
+    return [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
+
+
+def transforms() -> Rows:
+    """What ``[compression]`` can name, with parameters."""
+    table = builders_of("transforms", TRANSFORMS)
+    return [{**row, "source": prose_of_file(table[row["name"]])} for row in describe("transforms", TRANSFORMS)]
+
+
+def reducers() -> Rows:
+    """What an algorithm's ask can name: how the updates become one value, and whether the server looks at single ones for it."""
+    table = builders_of("reducers", REDUCERS)
+    return [{**row, "single_updates": table[row["name"]]().single} for row in describe("reducers", REDUCERS)]
+
+
+def losses() -> Rows:
+    """The losses by name."""
+    return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
+
+
+def experiments() -> Rows:
+    """The published experiments that ``fedatlas reproduce`` runs."""
+    from fedatlas.published import EXPERIMENTS
+
+    return [
+        {
+            "name": name,
+            "summary": summary(make),
+            "published_in": study.source,
+            "runs": sum(len(part.seeds) for part in study.parts),
+            "rounds": max(part.tables["rounds"] for part in study.parts),
+            "gates": len(study.gates),
+            "parts": [part.name for part in study.parts],
+            "source": "\n".join(study.notes),
+        }
+        for name, make in EXPERIMENTS.items()
+        for study in (make(False, None),)
+    ]
+
+
+KINDS: Mapping[str, Callable[[], Rows]] = {
+    "data": describe_sources,
+    "partitions": partitions,
+    "models": describe_models,
+    "algorithms": algorithms,
+    "transforms": transforms,
+    "reducers": reducers,
+    "losses": losses,
+    "experiments": experiments,
+}
+
+
+def rows(kind: str) -> Rows:
+    """The rows of a kind; ConfigError for an unknown one."""
+    if kind not in KINDS:
+        raise unknown_name("kind", kind, KINDS)
+    return KINDS[kind]()
+
+
+def entry(name: str) -> dict[str, Any]:
+    """Everything about a name, of whatever kind."""
+    every = {kind: {row["name"]: row for row in make()} for kind, make in KINDS.items()}
+    found = [{"kind": kind, **table[name]} for kind, table in every.items() if name in table]
+    if not found:
+        raise unknown_name("name", name, [n for table in every.values() for n in table])
+    return found[0]
+
+
+def show_rows(found: Rows) -> None:
+    """A table on standard output; where it is narrow, without the columns that `show` has as well."""
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    keys = [key for key in COLUMNS if any(row.get(key) is not None for row in found)]
+    if console.is_terminal and console.width < ROOMY and len(keys) > FEW:
+        keys = [key for key in keys if key not in WIDE]
+    for key in keys:
+        table.add_column(key, overflow="fold", no_wrap=key == "name")
+    for row in found:
+        table.add_row(*(cell(row.get(key)) for key in keys))
+    console.print(table)
+
+
+def cell(value: Any) -> str:
+    """A value in a table."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else escape(", ".join(value) if isinstance(value, list) else str(value))
+
+
+def show_entry(found: Mapping[str, Any]) -> None:
+    """One entry, key by key; an algorithm's file head last."""
+    console = Console(highlight=False, soft_wrap=True)
+    for key, value in found.items():
+        if key in {"source", "accepts"}:
+            continue
+        if isinstance(value, dict):
+            console.print(f"[bold]{key}[/]")
+            takes = found.get("accepts", {})
+            for name, default in value.items():
+                what = f"  # {takes[name]}" if name in takes else ""
+                console.print(f"  {as_written(name, default)}{what}", markup=False)
+        else:
+            console.print(f"[bold]{key}[/] ", end="")
+            console.print(cell(value) if isinstance(value, bool | None) else str(value), markup=False)
+    if found.get("source"):
+        console.print()
+        console.print(plain(found["source"]), markup=False)
+
+
+def plain(text: str) -> str:
+    """reST as a terminal shows it: no double backticks, and the columns of a simple table where they were."""
+    out, columns = [], list[int]()
+    for line in text.split("\n"):
+        if re.fullmatch(r"=+( +=+)+", line):
+            columns = [found.start() for found in re.finditer("=+", line)]
+        columns = columns if line else []
+        cells = [line[a:b] for a, b in zip([0, *columns[1:]], [*columns[1:], len(line)], strict=True)]
+        out.append("".join(cell.replace("``", "").ljust(len(cell)) for cell in cells).rstrip())
+    return "\n".join(out)
+
+
+def as_written(key: str, value: Any) -> str:
+    """A key, also a dotted one, with its value as a file has it; the key alone where there is none."""
+    if value is None:
+        return key
+    text = tomli_w.dumps({"x": value}).strip().removeprefix("x")
+    return key + text.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ")
+
+
+def doctor() -> dict[str, Any]:
+    """What is installed, which device, which data are found."""
+    extras = {name: find_spec(module) is not None for name, (module, _) in EXTRAS.items()}
+    return {
+        **machine.describe(),
+        "gpu": machine.accelerator(),
+        "extras": extras,
+        "browser": shutil.which("chromium") or shutil.which("google-chrome"),
+        "data": find_data(),
+    }
+
+
+def show_doctor(found: Mapping[str, Any]) -> None:
+    """`doctor` for people."""
+    console = Console(highlight=False)
+    console.print("[bold]versions[/] " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()))
+    cpu = found["cpu"]
+    console.print(
+        f"[bold]machine[/] {cpu['model']}, {cpu['cores']} cores, {' '.join(cpu['flags'])}; GPU {found['gpu'] or 'none'}"
+    )
+    for name, there in found["extras"].items():
+        hint = "installed" if there else f'not installed: pip install "fedatlas[{name}]"'
+        console.print(f"[bold]{name}[/] ({EXTRAS[name][1]}): {escape(hint)}")
+    console.print("[bold]data[/]")
+    show_rows(found["data"])

@@ -1,0 +1,417 @@
+"""The experiment file: TOML in, frozen typed values out. Parsed once, here; `docs/experiment.md` is the contract.
+
+A component is a table with ``name`` and that builder's keyword arguments; the builder's typed signature is the schema, so a
+third party's algorithm brings its own keys. Unknown keys are refused with the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedatlas.data.config import DataConfig, PublicConfig
+from fedatlas.errors import ConfigError, as_utf8
+from fedatlas.models import MixedConfig, ModelConfig
+from fedatlas.registry import Count, Decay, Positive, Whole, config_error, refuse_flags
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+ALTERNATIVES = (
+    ("seed", "seeds"),
+    ("cohort.fraction", "cohort.size"),
+    ("local.epochs", "local.steps"),
+    ("public.rows", "public.per_class"),
+)
+"""Keys of which one is given: on the command line it takes the place of the other in the file."""
+
+
+def bytes_of(text: str) -> int:
+    """'4GiB' -> bytes. ValueError for anything else."""
+    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+    for unit in sorted(units, key=len, reverse=True):
+        number = text.removesuffix(unit).strip()
+        if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
+            return int(float(number) * units[unit])
+    raise ValueError(f"'{text}' is not a size: write a number above 0 and B, KiB, MiB, GiB or TiB, such as '4GiB'")
+
+
+class Table(BaseModel):
+    """A table with exactly the keys below."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Component(BaseModel):
+    """A table with ``name`` and the keyword arguments of that builder."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str
+
+    def parameters(self) -> dict[str, Any]:
+        """The builder's keyword arguments as written."""
+        return dict(self.model_extra or {})
+
+
+class PartitionConfig(Component):
+    """``[partition]``: who holds what."""
+
+    name: str = "majority_even"
+    clients: Count = 12  # 0 = as many as there are natural owners
+    min_size: Count = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_natural_owners(cls, values: Any) -> Any:
+        natural = isinstance(values, dict) and str(values.get("name", "")).startswith(("natural", "flwr:Natural"))
+        return {**values, "clients": 0} if natural and "clients" not in values else values
+
+
+class CohortConfig(Table):
+    """``[cohort]``: who takes part in a round."""
+
+    fraction: Share = 1.0
+    size: Annotated[int, Field(ge=1)] | None = None
+    sampling: Literal["uniform", "poisson"] = "uniform"
+
+    @model_validator(mode="after")
+    def _poisson_has_a_rate(self) -> CohortConfig:
+        if self.sampling == "poisson" and self.size is not None:
+            raise ValueError("poisson sampling has a rate: give cohort.fraction, not cohort.size")
+        if {"fraction", "size"} <= self.model_fields_set and self.size is not None:
+            raise ValueError("give cohort.fraction or cohort.size, not both")
+        return self
+
+
+class FailuresConfig(Table):
+    """``[failures]``: who does not return, who works less."""
+
+    dropout: Share = 0.0
+    stragglers: Share = 0.0
+    straggler_policy: Literal["keep", "drop"] = "keep"
+
+
+class AlgorithmConfig(Component):
+    """``[algorithm]``: the scheme and its letters."""
+
+    name: str = "fedavg"
+
+
+class ScheduleConfig(Table):
+    """``[local.schedule]``: the learning rate as a function of the global round."""
+
+    name: Literal["constant", "exponential", "step", "cosine"] = "constant"
+    gamma: Positive | None = None
+    every: Annotated[int, Field(ge=1)] | None = None
+    rounds: Annotated[int, Field(ge=1)] | None = None  # over which cosine falls to 0; the experiment's where left out
+
+    @model_validator(mode="after")
+    def _has_its_keys(self) -> ScheduleConfig:
+        if self.rounds is not None and self.name != "cosine":
+            raise ValueError(f"the schedule '{self.name}' has no key 'rounds'")
+        needs = {"exponential": {"gamma"}, "step": {"every", "gamma"}}.get(self.name, set())
+        for key in ("gamma", "every"):
+            given = getattr(self, key) is not None
+            if given and key not in needs:
+                raise ValueError(f"the schedule '{self.name}' has no key '{key}'")
+            if not given and key in needs:
+                raise ValueError(f"the schedule '{self.name}' needs the key '{key}'")
+        return self
+
+
+class LocalConfig(Table):
+    """``[local]``: a client's work in a round."""
+
+    epochs: Whole | None = 1
+    steps: Whole | None = None
+    batch_size: Count = 32
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    nesterov: bool = False
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    lr: Positive = 0.05
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    schedule: ScheduleConfig = ScheduleConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_instead_of_epochs(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("steps") is not None and "epochs" not in values:
+            return {**values, "epochs": None}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LocalConfig:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("give local.epochs or local.steps, not both")
+        if self.optimizer == "adam" and (self.momentum or self.nesterov):
+            raise ValueError("adam has betas, not momentum or nesterov: remove them or take optimizer = 'sgd'")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
+
+
+class CompressionConfig(Component):
+    """``[compression]``: how what a client sends is made smaller."""
+
+
+class EvaluationConfig(Table):
+    """``[evaluation]``."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    on: Literal["test", "validation"] = "test"
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    drift: bool = False
+
+
+class StopConfig(Table):
+    """``[stop]``: end before the last round."""
+
+    accuracy: Share | None = None
+    patience: Annotated[int, Field(ge=1)] | None = None
+
+
+class CheckpointConfig(Table):
+    """``[checkpoint]``: every so many rounds, keep the last so many."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    keep: Annotated[int, Field(ge=1)] = 2
+
+
+class EngineConfig(Table):
+    """``[engine]``: how fast, never what."""
+
+    name: Literal["fast", "loop"] = "fast"
+    plan: Literal["auto", "program", "stacked", "tuned", "native", "calibrate"] = "auto"
+    workers: Count = 0
+    chunk: Count = 0
+    precision: Literal["float32", "float64", "bfloat16"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    memory: str = "4GiB"
+    state_memory: str = "2GiB"
+
+    @field_validator("memory", "state_memory", mode="before")
+    @classmethod
+    def _sizes(cls, value: Any) -> Any:
+        bytes_of(str(value))
+        return value
+
+    @model_validator(mode="after")
+    def _gpu_is_fed_by_one(self) -> EngineConfig:
+        if self.device == "cuda" and self.workers > 1:
+            raise ValueError(f"engine.workers = {self.workers}: one process feeds a GPU; remove the key")
+        if self.device == "cuda" and self.plan == "native":
+            raise ValueError("engine.plan = 'native': compiled steps are for processors; remove the key or take 'cpu'")
+        return self
+
+    @model_validator(mode="after")
+    def _loop_is_plain(self) -> EngineConfig:
+        if self.name == "loop":
+            for key, plain in (("plan", ("auto",)), ("workers", (0, 1)), ("chunk", (0, 1))):
+                if getattr(self, key) not in plain:
+                    raise ValueError(
+                        f"engine.{key} = {getattr(self, key)!r}: the loop trains one client after another in one process; "
+                        "remove the key or take engine.name = 'fast'"
+                    )
+            if self.precision == "bfloat16":
+                raise ValueError("engine.precision = 'bfloat16': the loop computes in float32 or float64 only")
+        if self.plan == "stacked" and self.workers > 1:
+            raise ValueError(
+                f"engine.workers = {self.workers}: a stack is the work of one process; remove the key or the plan"
+            )
+        return self
+
+
+COMPONENTS: Mapping[str, type[BaseModel]] = {
+    "partition": PartitionConfig,
+    "model": ModelConfig,
+    "algorithm": AlgorithmConfig,
+    "compression": CompressionConfig,
+}
+"""Tables whose further keys are those of the builder that ``name`` stands for."""
+
+
+class ExperimentConfig(Table):
+    """A whole experiment."""
+
+    seed: Count = 1
+    seeds: tuple[Count, ...] | None = None
+    rounds: Count = 20
+    profile: Literal["silo", "device"] = "silo"
+    data: DataConfig = DataConfig()
+    public: PublicConfig | None = None
+    partition: PartitionConfig = PartitionConfig()
+    cohort: CohortConfig = CohortConfig()
+    failures: FailuresConfig = FailuresConfig()
+    model: ModelConfig = ModelConfig()
+    models: tuple[MixedConfig, ...] = ()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    local: LocalConfig = LocalConfig()
+    compression: CompressionConfig | None = None
+    evaluation: EvaluationConfig = EvaluationConfig()
+    stop: StopConfig | None = None
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _stragglers_run_fewer_epochs(self) -> ExperimentConfig:
+        if self.failures.stragglers and self.local.steps is not None:
+            raise ValueError(
+                "stragglers run fewer epochs: give local.epochs, not local.steps, or failures.stragglers = 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_model_or_several(self) -> ExperimentConfig:
+        if not self.models:
+            return self
+        own = sorted({*self.model.model_fields_set, *(self.model.model_extra or {})} - {"loss", "bn"})
+        if any(key != "init" or self.model.init for key in own):
+            raise ValueError(
+                f"give [[models]] or model.{own[0]}, not both: beside [[models]], [model] holds loss and bn only"
+            )
+        if len(self.models) == 1 or abs(sum(each.share for each in self.models) - 1) > 1e-6:
+            shares = ", ".join(f"{each.share:g}" for each in self.models)
+            raise ValueError(f"[[models]]: two or more, whose shares make 1 together, not {shares}")
+        return self
+
+    @model_validator(mode="after")
+    def _seeds(self) -> ExperimentConfig:
+        if self.seeds is not None and (len(self.seeds) == 0 or len(set(self.seeds)) != len(self.seeds)):
+            raise ValueError("seeds: a list of different whole numbers")
+        if self.seeds is not None and "seed" in self.model_fields_set:
+            raise ValueError("give seed or seeds, not both")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """The whole configuration as plain values, defaults included, None left out: what TOML can hold, and `parse` reads back."""
+        out = self._values()
+        if "size" in out["cohort"]:
+            out["cohort"].pop("fraction", None)
+        return out
+
+    def _values(self) -> dict[str, Any]:
+        out: dict[str, Any] = _drop_none(json.loads(self.model_dump_json()))
+        if "seeds" in out:
+            out.pop("seed", None)
+        if not self.models:
+            out.pop("models")
+        else:
+            out["model"] = {key: out["model"][key] for key in ("loss", "bn")}
+        return out
+
+    def hash(self) -> str:
+        """SHA-256 of what decides the result: everything but how often it is saved and how long it runs."""
+        plain = self._values()
+        schedule = plain["local"]["schedule"]
+        if schedule["name"] == "cosine":
+            schedule.setdefault("rounds", self.rounds)
+        for key in ("rounds", "checkpoint"):
+            plain.pop(key)
+        text = json.dumps(plain, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _drop_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _drop_none(v) for k, v in value.items() if v is not None}
+    return value
+
+
+def parse(values: Mapping[str, Any]) -> ExperimentConfig:
+    """Plain nested values -> a checked configuration."""
+    refuse_flags(values, ExperimentConfig)
+    refuse_bytes(values)
+    try:
+        return ExperimentConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise config_error(error, model=ExperimentConfig) from None
+
+
+def refuse_bytes(value: Any, where: str = "") -> None:
+    """ConfigError for a text that is not UTF-8, such as the name of a file in another encoding: no record could hold it."""
+    if isinstance(value, Mapping | list | tuple):
+        named = value.items() if isinstance(value, Mapping) else ((where, each) for each in value)
+        for key, each in named:
+            refuse_bytes(each, f"{where}.{key}" if where and isinstance(value, Mapping) else str(key))
+    elif isinstance(value, str):
+        as_utf8(value, f"{where}: ")
+
+
+def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """The experiment file with ``table.key=value`` overrides; None = the embedded default experiment."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            if overrides and overrides[0].startswith("="):
+                raise ConfigError(
+                    f"'{path} {overrides[0]}': write key=value without spaces, and quote what has some."
+                ) from None
+            raise ConfigError(
+                f"there is no experiment file '{path}': 'fedatlas new {path}' writes a template."
+            ) from None
+        except IsADirectoryError:
+            raise ConfigError(f"'{path}' is a folder: name an experiment file (.toml) in it.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            if path.name.endswith((".csv", ".csv.gz", ".tsv", ".parquet", ".npz")):
+                raise ConfigError(
+                    f"'{path}' holds data, not an experiment: data.name=file data.path={path} data.label=... uses it."
+                ) from None
+            raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None
+        except OSError as error:
+            raise ConfigError(f"'{path}' cannot be read: {error.strerror}.") from None
+    given = {text.partition("=")[0].strip() for text in overrides}
+    for one, other in (*ALTERNATIVES, *(pair[::-1] for pair in ALTERNATIVES)):
+        if one in given and other not in given:
+            table, _, key = other.rpartition(".")
+            held = values.get(table) if table else values
+            if isinstance(held, dict):
+                held.pop(key, None)
+    for text in overrides:
+        renamed(values, text)
+    for text in overrides:
+        override(values, text)
+    return parse(values)
+
+
+def renamed(values: dict[str, Any], text: str) -> None:
+    """Where ``table.name=other`` asks for another component, the file's keys of the one it replaces go with it."""
+    for table, kind in COMPONENTS.items():
+        held = values.get(table)
+        if isinstance(held, dict) and text.partition("=")[0].strip() == f"{table}.name":
+            asked: dict[str, Any] = {}
+            override(asked, text)
+            if asked[table]["name"] != held.get("name", kind.model_fields["name"].default):
+                values[table] = {key: value for key, value in held.items() if key in kind.model_fields}
+
+
+BY_NAME = ("data", "partition", "model", "algorithm", "compression")  # tables that name one
+
+
+def override(values: dict[str, Any], text: str) -> None:
+    """Applies ``table.key=value``; a value that parses as TOML is taken as such, else as text."""
+    key, equals, raw = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"'{text}' is not an override: write table.key=value, such as local.lr=0.01.")
+    if equals and parts[0] in BY_NAME and len(parts) == 1 and not raw.strip().startswith("{"):
+        raise ConfigError(f"'{text}': write {parts[0]}.name={raw.strip()}.")
+    at = values
+    for part in parts[:-1]:
+        at = at.setdefault(part, {})
+        if not isinstance(at, dict):
+            raise ConfigError(f"'{key}': '{part}' is a value, not a table.")
+    try:
+        at[parts[-1]] = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        at[parts[-1]] = raw

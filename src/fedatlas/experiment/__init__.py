@@ -1,1 +1,0 @@
-"""From a configuration to a run directory, and what can be made of one."""

@@ -1,0 +1,50 @@
+"""Files that are whole or not there: written beside their place, flushed to the disk, then moved into it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fedatlas.errors import DiskError, as_utf8
+
+
+def write_bytes(path: Path, data: bytes | bytearray) -> str:
+    """Replaces ``path`` atomically; returns the SHA-256 of what was written. DiskError if it cannot be."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise disk_error(path, error) from error
+    return hashlib.sha256(data).hexdigest()
+
+
+def disk_error(path: Path, error: OSError) -> DiskError:
+    """The sentence for a file that could not be written."""
+    full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+    why = "the disk is full or a size limit was reached" if full else (error.strerror or str(error))
+    advice = (
+        "what was saved before is whole, make room and use --resume" if full else "name a place that you may write to"
+    )
+    return DiskError(f"'{path}' could not be written: {why}; {advice}.")
+
+
+def write_text(path: Path, text: str) -> str:
+    """`write_bytes` of UTF-8 text; ConfigError where it holds a file's name that is none."""
+    return write_bytes(path, as_utf8(text))
+
+
+def write_json(path: Path, value: Any) -> str:
+    """`write_bytes` of readable JSON."""
+    return write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,143 @@
+"""Real numbers as whole ones, and many of them in a plaintext, so that no sum can run over into its neighbour.
+
+A value x is a = round(x / step), step = 2 range / 2^bits, one of the 2^bits whole numbers from -2^(bits-1) on (so P11's
+f = bits - 1 - log2 range). In a plaintext stand a + 2^(bits-1) >= 0, one a slot. A sum with whole weights of total W needs
+
+    slot = bit length of (2^bits - 1) W,   floor((key_bits - 2) / slot) slots a plaintext
+
+bits: W is 2^(weight bits) where the server weighs (slot = bits + weight bits), the number of clients where they weigh themselves.
+P10 keeps x = range, too, whose code 2^bits takes one bit more; here the largest value is half a step below.
+The error of a weighted mean is at most step / 2, plus what rounding the weights costs: K max|x| / W.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.privacy.paillier.primes import gmp
+
+Whole = NDArray[np.int64]
+
+
+class Layout(NamedTuple):
+    """How codes stand in plaintexts; made by `layout`, which checks it."""
+
+    bits: int  # of a code
+    total: int  # sum of the weights of all summands at most
+    slot: int  # bits of a slot
+    slots: int  # codes a plaintext
+
+    def plaintexts(self, values: int) -> int:
+        """How many hold so many values."""
+        return -(-values // self.slots)
+
+
+def slot_bits(largest: int, total: int) -> int:
+    """Bits that hold every sum of codes up to ``largest`` with whole weights of this total."""
+    return (largest * total).bit_length()
+
+
+def layout(key_bits: int, bits: int, total: int) -> Layout:
+    """The layout of codes of ``bits`` bits for sums of ``total`` weight; PrivacyError where not even one value fits."""
+    slot = slot_bits((1 << bits) - 1, total)
+    if slot > min(62, key_bits - 2):
+        raise PrivacyError(
+            f"sums of values of {bits} bits need {slot} bits each, and at most {min(62, key_bits - 2)} fit: lower bits."
+        )
+    return Layout(bits, total, slot, (key_bits - 2) // slot)
+
+
+def step_of(bits: int, range: float) -> float:
+    """The distance of two neighbouring values."""
+    return math.ldexp(range, 1 - bits)
+
+
+def quantise(x: Any, *, bits: int, range: float, owner: str, part: str) -> Whole:
+    """Codes (n,) of a tensor or array. PrivacyError for what no code stands for, with a range that would do; nothing is clipped.
+
+    owner, part: whose values these are and which part of the model, for the message.
+    """
+    if isinstance(x, torch.Tensor):
+        x = x.detach().to("cpu", torch.float64).numpy()
+    values = np.asarray(x, dtype=np.float64).reshape(-1)
+    if not np.isfinite(values).all():
+        raise PrivacyError(
+            f"{owner} has a value in '{part}' that is not a number or infinite: its training has diverged."
+        )
+    top, codes = 1 << (bits - 1), np.rint(values / step_of(bits, range))
+    if len(codes) and (codes.min() < -top or codes.max() >= top):
+        most = float(np.abs(values).max())
+        would = math.ldexp(1.0, math.frexp(most)[1])
+        would *= 2 if round(most / step_of(bits, would)) >= top else 1
+        raise PrivacyError(
+            f"{owner} has values in '{part}' outside of +-{range:g}, which are not clipped: range = {would:g} would do."
+        )
+    return codes.astype(np.int64)
+
+
+def dequantise(sums: Whole, *, bits: int, range: float, total: float = 1.0) -> NDArray[np.float64]:
+    """What sums of codes stand for, divided by ``total``: the weighted mean where that is the sum of the weights."""
+    return sums.astype(np.float64) * (step_of(bits, range) / total)
+
+
+def pack(form: Layout, codes: Whole) -> list[int]:
+    """Plaintexts of codes (n,), the first lowest; whole numbers of other origin may stand there, too. PrivacyError for one outside."""
+    top = 1 << (form.bits - 1)
+    if len(codes) and (codes.min() < -top or codes.max() >= top):
+        raise PrivacyError(f"a whole number is outside of the {form.bits} bits of its slot: raise bits.")
+    raised = (codes + top).tolist()
+    return [gmp().pack(raised[at : at + form.slots], form.slot) for at in range(0, len(raised), form.slots)]
+
+
+def unpack(form: Layout, plaintexts: Sequence[int], values: int, weight: int | None = None) -> Whole:
+    """The sums sum_k w_k a_k (values,) of opened plaintexts; ``weight`` = sum_k w_k where not all summands came.
+
+    ProtocolError where a plaintext cannot be such a sum: another key's, another layout's, or forged.
+    """
+    weight = form.total if weight is None else weight
+    if len(plaintexts) != form.plaintexts(values) or not 0 <= weight <= form.total:
+        raise ProtocolError(
+            f"{len(plaintexts)} sums were opened where {form.plaintexts(values)} were due: they are not whole."
+        )
+    out = np.zeros(values, dtype=np.int64)
+    for i, m in enumerate(plaintexts):
+        here, found = out[i * form.slots : (i + 1) * form.slots], gmp().unpack(m, form.slot)
+        if len(found) > len(here):
+            raise ProtocolError(
+                "an opened sum holds more than its slots can: it is not of this key and layout, or forged."
+            )
+        here[: len(found)] = [int(x) for x in found]  # zeros on top are not among them
+    if values and out.max() > ((1 << form.bits) - 1) * weight:
+        raise ProtocolError("an opened sum is larger than its summands can be: it is not of this layout, or forged.")
+    return out - (weight << (form.bits - 1))
+
+
+def join(fields: Sequence[int], widths: Sequence[int]) -> int:
+    """Whole numbers of different widths in one plaintext, the first lowest (gradient, curvature and count of a row in a tree)."""
+    number = at = 0
+    for value, width in zip(fields, widths, strict=True):
+        if not 0 <= value < 1 << width:
+            raise PrivacyError(f"a number does not fit into its {width} bits of a plaintext: widen its field.")
+        number |= int(value) << at
+        at += width
+    return number
+
+
+def separate(number: int, widths: Sequence[int]) -> list[int]:
+    """The fields of a plaintext; ProtocolError where something stands above them."""
+    fields = []
+    for width in widths:
+        fields.append(int(number) & ((1 << width) - 1))
+        number >>= width
+    if number:
+        raise ProtocolError(
+            "an opened sum holds more than its fields can: it is not of this key and layout, or forged."
+        )
+    return fields

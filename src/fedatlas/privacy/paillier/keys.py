@@ -1,0 +1,123 @@
+"""Keys: n = p q of exactly the length asked for, p and q safe primes of equal length; g = n + 1.
+
+What prints a private key prints its length and the public name, nothing else. The name is 16 hexadecimal digits of SHA-256 of n: it says to
+which key a batch belongs. Keys travel as dicts of bytes (uint8 tensors), numbers big-endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.privacy.paillier.primes import gmp, safe, safe_prime
+
+LENGTHS = (2048, 3072)  # bits that protect; anything shorter is for tests
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """Whoever has it encrypts and adds up."""
+
+    n: int
+
+    def __repr__(self) -> str:
+        return f"PublicKey({self.bits} bits, {self.name})"
+
+    @property
+    def bits(self) -> int:
+        """Length of n."""
+        return self.n.bit_length()
+
+    @property
+    def width(self) -> int:
+        """Bytes of a ciphertext, a number below n^2."""
+        return -(-2 * self.bits // 8)
+
+    @property
+    def name(self) -> str:
+        """What tells keys apart."""
+        return hashlib.sha256(_bytes(self.n)).hexdigest()[:16]
+
+    def plain(self) -> dict[str, Tensor]:
+        """For a message."""
+        return {"n": _tensor(self.n)}
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateKey:
+    """Whoever has it decrypts. No tuple, so that no encoder takes it for a list of numbers."""
+
+    p: int
+    q: int
+
+    def __repr__(self) -> str:
+        return f"PrivateKey({self.public.bits} bits, of {self.public.name})"
+
+    @property
+    def public(self) -> PublicKey:
+        """The public half."""
+        return PublicKey(self.p * self.q)
+
+    def plain(self) -> dict[str, Tensor]:
+        """For a sealed message between key holders, never for the party that adds up."""
+        return {"p": _tensor(self.p), "q": _tensor(self.q)}
+
+
+def generate(key_bits: int, *, testing: bool = False, told: Callable[[float], None] | None = None) -> PrivateKey:
+    """A new key. ``told`` hears how many seconds the search has taken so far, again and again (3,072 bits: about five).
+
+    PrivacyError for a length that does not protect; ``testing`` permits other multiples of 16 from 128 bits on.
+    """
+    _allowed(key_bits, testing)
+    half = key_bits // 2
+    p = safe_prime(half, told)
+    while (q := safe_prime(half, told)) == p:
+        pass
+    return PrivateKey(p, q)
+
+
+def public_key(plain: Any, *, testing: bool = False) -> PublicKey:
+    """The key of a message; ProtocolError where it is none."""
+    n = _number(plain, "n")
+    _allowed(n.bit_length(), testing)
+    if n % 2 == 0 or gmp().is_prime(n):
+        raise ProtocolError("a Paillier public key arrived whose n is no product of two odd primes: make new keys.")
+    return PublicKey(n)
+
+
+def private_key(plain: Any, *, testing: bool = False) -> PrivateKey:
+    """The key of a message; ProtocolError where its numbers are not two different safe primes of equal length."""
+    p, q = _number(plain, "p"), _number(plain, "q")
+    if p == q or p.bit_length() != q.bit_length() or not (safe(p) and safe(q)):
+        raise ProtocolError(
+            "a Paillier private key arrived that is not two safe primes of equal length: make new keys."
+        )
+    _allowed((p * q).bit_length(), testing)
+    return PrivateKey(p, q)
+
+
+def _allowed(key_bits: int, testing: bool) -> None:
+    if key_bits not in LENGTHS and not (testing and key_bits >= 128 and key_bits % 16 == 0):
+        raise PrivacyError(f"a Paillier key of {key_bits} bits: choose {' or '.join(map(str, LENGTHS))}.")
+
+
+def _bytes(number: int) -> bytes:
+    return number.to_bytes(-(-number.bit_length() // 8), "big")
+
+
+def _tensor(number: int) -> Tensor:
+    return torch.frombuffer(bytearray(_bytes(number)), dtype=torch.uint8)
+
+
+def _number(plain: Any, key: str) -> int:
+    """A number of a plain form; ProtocolError where there is none."""
+    x = plain.get(key) if isinstance(plain, Mapping) else None
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.uint8 or x.ndim != 1 or x.numel() > max(LENGTHS) // 8:
+        raise ProtocolError(f"a Paillier key arrived without a whole '{key}': send the key's plain form.")
+    return int.from_bytes(x.cpu().numpy().tobytes(), "big")

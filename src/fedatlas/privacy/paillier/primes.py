@@ -1,0 +1,82 @@
+"""Safe primes, and the one door to gmpy2.
+
+A safe prime is a prime p = 2 p' + 1 whose p' is prime, too: the units modulo p then have no small subgroups, and nearly every non-square
+generates them. Candidates p' stand in windows that begin at a random place; a sieve strikes out those where a small prime divides p' or p,
+which leaves about one in two hundred for the slow tests. Each window is drawn afresh from the operating system's randomness.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fedatlas import secret
+from fedatlas.errors import ConfigError
+
+WINDOW = 1 << 18  # odd candidates of a window
+SMALL = 1 << 19  # small primes below this strike out candidates
+
+
+def gmp() -> Any:
+    """The module gmpy2; ConfigError where it is not installed."""
+    try:
+        import gmpy2
+    except ImportError as error:
+        raise ConfigError('Paillier encryption needs gmpy2: pip install "fedatlas[he]"') from error
+    return gmpy2
+
+
+def safe_prime(bits: int, told: Callable[[float], None] | None = None) -> int:
+    """A random safe prime of exactly ``bits`` bits (64 or more), both top bits set; ``told`` hears the seconds so far after each window.
+
+    Both top bits: the product of two such primes has exactly twice as many bits.
+    """
+    g, begun = gmp(), time.perf_counter()
+    small = _odd_primes(min(SMALL, 1 << bits // 8))
+    while True:
+        # p = 2 p' + 1 has its two top bits from p', which is odd.
+        start = g.mpz(secret.integer_below(1 << (bits - 1)) | 3 << (bits - 3) | 1)
+        for half in _survivors(start, small):
+            p = 2 * half + 1
+            if half.bit_length() >= bits:  # the window ran over its end
+                break
+            # One cheap test of each before the thorough ones: nearly all candidates fail the first.
+            if g.powmod(2, half - 1, half) == 1 and g.powmod(2, half, p) in (1, p - 1) and safe(int(p)):
+                return int(p)
+        if told is not None:
+            told(time.perf_counter() - begun)
+
+
+def safe(p: int) -> bool:
+    """Whether p and (p - 1) / 2 are prime (Baillie-PSW and a Miller-Rabin test beyond it)."""
+    g = gmp()
+    return bool(p % 2 and g.is_prime(p >> 1) and g.is_prime(p))
+
+
+def _odd_primes(below: int) -> Any:
+    """The odd primes below a bound, (n,) int64, by Eratosthenes."""
+    sieve = np.ones(below, dtype=bool)
+    sieve[:2] = False
+    for r in range(2, int(below**0.5) + 1):
+        if sieve[r]:
+            sieve[r * r :: r] = False
+    return np.flatnonzero(sieve)[1:]
+
+
+def _survivors(start: Any, small: Any) -> Iterator[Any]:
+    """start, start + 2, ...: those of a window where no small prime divides p' or 2 p' + 1.
+
+    Of p' = start + 2 i a prime r divides p' at i = -start / 2 and 2 p' + 1 at i = ((r - 1) / 2 - start) / 2 (mod r).
+    """
+    rest = np.array([int(start % r) for r in small.tolist()])
+    halved = (small + 1) // 2  # 1/2 mod r
+    first = (small - rest) * halved % small
+    second = ((small - 1) // 2 - rest) % small * halved % small
+    struck = np.zeros(WINDOW, dtype=bool)
+    for r, i, j in zip(small.tolist(), first.tolist(), second.tolist(), strict=True):
+        struck[i::r] = True
+        struck[j::r] = True
+    return (start + 2 * i for i in np.flatnonzero(~struck).tolist())

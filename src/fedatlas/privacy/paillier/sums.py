@@ -1,0 +1,134 @@
+"""What the public key alone can do with ciphertexts: Enc(a) Enc(b) = Enc(a + b), Enc(a)^k = Enc(k a), Enc(a)^-1 = Enc(-a), modulo n^2.
+
+What comes out is as secret as what went in, yet not re-randomised: who knows all that went in recognises it. Where that matters,
+add an encryption of zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.privacy.paillier.batches import Batch, computed, number, raw
+from fedatlas.privacy.paillier.keys import PublicKey
+from fedatlas.privacy.paillier.primes import gmp
+
+TOGETHER = 4  # bases whose products stand in one table: 11 products, for one multiplication a bit
+
+
+def weighted_sum(public: PublicKey, batches: Sequence[Batch], weights: Sequence[int], *, workers: int = 1) -> Batch:
+    """sum_k weights[k] batches[k], ciphertext by ciphertext, by Straus' simultaneous powers: all bases share the squarings.
+
+    Weights are whole numbers of any sign. The caller sees to it that the sums stay below n (`fixed.Layout`).
+    """
+    _alike(batches)
+    if len(weights) != len(batches):
+        raise PrivacyError(f"{len(weights)} weights for {len(batches)} batches: give each batch one.")
+    chosen = [(raw(public, batch), k) for batch, k in zip(batches, weights, strict=True) if k]
+    g, plan = gmp(), _plan([abs(k) for _, k in chosen])
+    square, width = g.mpz(public.n) ** 2, public.width
+
+    def one(i: int) -> Any:
+        bases = [number(data, i, width) for data, _ in chosen]
+        return _powers(
+            [b if k > 0 else g.invert(b, square) for b, (_, k) in zip(bases, chosen, strict=True)], plan, square
+        )
+
+    return computed(public, len(batches[0]), workers, lambda places: map(one, places))
+
+
+def add(public: PublicKey, a: Batch, b: Batch, *, workers: int = 1) -> Batch:
+    """a + b."""
+    return weighted_sum(public, [a, b], [1, 1], workers=workers)
+
+
+def subtract(public: PublicKey, a: Batch, b: Batch, *, workers: int = 1) -> Batch:
+    """a - b (modulo n: packed values must not become negative)."""
+    return weighted_sum(public, [a, b], [1, -1], workers=workers)
+
+
+def times(public: PublicKey, a: Batch, k: int, *, workers: int = 1) -> Batch:
+    """k a."""
+    return weighted_sum(public, [a], [k], workers=workers)
+
+
+def subsets(public: PublicKey, batch: Batch, members: Sequence[Sequence[int]], *, workers: int = 1) -> Batch:
+    """For each list of places in the batch the sum of what stands there (of an empty list: a bare 0, which hides nothing)."""
+    data, width, square = raw(public, batch), public.width, gmp().mpz(public.n) ** 2
+
+    def one(i: int) -> Any:
+        product = gmp().mpz(1)
+        for place in members[i]:
+            product = product * number(data, place, width) % square
+        return product
+
+    return computed(public, len(members), workers, lambda places: map(one, places))
+
+
+def gather(public: PublicKey, batch: Batch, slot: int, each: int, *, workers: int = 1) -> Batch:
+    """``each`` ciphertexts in one, of the following plaintexts one ``slot`` bits above the other (the last may hold fewer).
+
+    sum_i m_i 2^(slot i) by Horner's rule. What is opened then costs one decryption for ``each`` sums; the m_i are below 2^slot.
+    """
+    if slot * each > public.bits - 2:
+        raise PrivacyError(
+            f"{each} sums of {slot} bits do not fit into a plaintext of {public.bits} bits: gather fewer."
+        )
+    g = gmp()
+    data, width, square = raw(public, batch), public.width, g.mpz(public.n) ** 2
+
+    def one(i: int) -> Any:
+        product = g.mpz(1)
+        for place in reversed(range(i * each, min((i + 1) * each, len(batch)))):
+            product = g.powmod(product, 1 << slot, square) * number(data, place, width) % square
+        return product
+
+    return computed(public, -(-len(batch) // each), workers, lambda places: map(one, places))
+
+
+def _alike(batches: Sequence[Batch]) -> None:
+    lengths = {len(batch) for batch in batches}
+    if len(lengths) != 1:
+        raise ProtocolError(f"batches of {sorted(lengths)} ciphertexts cannot be added up: all clients send as many.")
+
+
+def _plan(weights: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+    """(by group of bases the sets whose products are needed, smaller ones first; by bit from the top the set to multiply by a group).
+
+    A set of bases is a bit mask. A product is made of the set without its lowest member, so that set is needed, too.
+    """
+    length = max((k.bit_length() for k in weights), default=0)
+    groups = [weights[at : at + TOGETHER] for at in range(0, len(weights), TOGETHER)]
+    steps = [
+        [sum((k >> bit & 1) << j for j, k in enumerate(group)) for group in groups] for bit in reversed(range(length))
+    ]
+    needed = []
+    for place in range(len(groups)):
+        wanted = set()
+        for mask in {step[place] for step in steps}:
+            while mask:
+                wanted.add(mask)
+                mask &= mask - 1
+        needed.append(sorted(wanted))
+    return needed, steps
+
+
+def _powers(bases: Sequence[Any], plan: tuple[list[list[int]], list[list[int]]], square: Any) -> Any:
+    """prod_k bases[k]^weights[k] modulo n^2."""
+    one = gmp().mpz(1)
+    tables = []
+    for at, needed in enumerate(plan[0]):
+        table = {0: one}
+        for mask in needed:
+            rest, base = table[mask & (mask - 1)], bases[at * TOGETHER + (mask & -mask).bit_length() - 1]
+            table[mask] = base if rest is one else rest * base % square
+        tables.append(table)
+    product = one
+    for step in plan[1]:
+        if product is not one:
+            product = product * product % square
+        for table, mask in zip(tables, step, strict=True):
+            if mask:
+                product = table[mask] if product is one else product * table[mask] % square
+    return product

@@ -1,0 +1,44 @@
+"""The curves of a study: accuracy against rounds, obtained as lines, published as hollow marks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedatlas.published.gates import Picture
+from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
+from fedatlas.reporting.page import standalone
+from fedatlas.wording import number
+
+WIDTH = 720
+
+
+def plain(picture: Picture, record: str) -> dict[str, Any]:
+    """A picture as the record keeps it, with the name of its file."""
+    name = "-".join(filter(None, (record, picture.name)))
+    published = {part: [list(point) for point in points] for part, points in picture.published.items()}
+    return {"file": f"{name}.svg", "title": picture.title, "lines": dict(picture.lines), "published": published}
+
+
+def draw(picture: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:
+    """The picture as an SVG file, from a record alone: a line a part, the mean over its seeds."""
+    series, ends = [], []
+    found = {part: mean_points([run["rows"] for run in runs if run["part"] == part]) for part in picture["lines"]}
+    last = max((points[-1][0] for points in found.values() if points), default=0)
+    for style, (part, label) in enumerate(picture["lines"].items()):
+        known = [Point(x, y) for x, y in picture["published"].get(part, ()) if x <= last]
+        series.append(Series(label, style, known, hollow=True))
+        if found[part]:
+            series.append(Series(label, style, [Point(x, y) for x, y in found[part]]))
+            ends.append(f"{label} ends at {number(found[part][-1][1])}")
+    said = "accuracy (hollow marks: published)" if any(s.hollow and s.points for s in series) else "accuracy"
+    label = f"{picture['title']}: accuracy against rounds; {', '.join(ends)}."
+    return standalone(lines(WIDTH, Axis("round", whole=True), Axis(said), series, label))
+
+
+def mean_points(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[int, float]]:
+    """(round, mean accuracy over the seeds), at the rounds that all of them evaluated."""
+    each = [{row["round"]: row["accuracy"] for row in rows if row["accuracy"] is not None} for rows in seeds]
+    shared = [x for x in each[0] if all(x in one for one in each)] if each else []
+    return [(x, math.fsum(one[x] for one in each) / len(each)) for x in shared]

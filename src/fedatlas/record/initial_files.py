@@ -1,0 +1,66 @@
+"""What a run writes before round 1, and what of it a run that is continued puts back."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from torch import nn
+
+from fedatlas import plugins
+from fedatlas.errors import ConfigError
+from fedatlas.record.run_folder import RunFolder, file_of
+from fedatlas.setup.assembly import Setup
+
+MODULE = "module.json"  # there for runs with a network of one's own
+
+
+def write_beginning(setup: Setup, folder: RunFolder) -> None:
+    """What is known before round 1: the initial model, who holds what, how inputs were made, and code that is not ours."""
+    write_derived(setup, folder)
+    if setup.own_module:
+        folder.write_json(MODULE, {"class": setup.own_module})
+    if plugins.LOADED:
+        folder.write_json(plugins.RECORD, plugins.LOADED)
+
+
+def write_derived(setup: Setup, folder: RunFolder) -> None:
+    """What follows from configuration and data: the initial model, who holds what, how inputs were made."""
+    for name, model in setup.models().initial().items():
+        folder.save_model(file_of("initial", name), model.save())
+    folder.write_json("partition.json", setup.partition_record())
+    folder.write_json("preprocess.json", setup.preprocess.to_json())
+
+
+def restore_derived(setup: Setup, folder: RunFolder) -> list[str]:
+    """Writes anew what `write_derived` wrote and is there no more as it was; the names of these files."""
+    with tempfile.TemporaryDirectory() as scratch:
+        fresh = RunFolder(Path(scratch))
+        write_derived(setup, fresh)
+        odd = [file.name for file in sorted(fresh.path.iterdir()) if not folder.holds(file.name, file.read_bytes())]
+    if odd:
+        write_derived(setup, folder)
+    return odd
+
+
+def own_module(path: Path, module: nn.Module | None, resume: bool) -> None:
+    """ConfigError where a run with a network of one's own is continued or read without it, or the other way round."""
+    recorded = path / MODULE
+    if resume and recorded.exists() and module is None:
+        name = RunFolder(path).read_json(MODULE, "class")["class"]
+        raise ConfigError(
+            f"'{path}' was run with a network of its own ({name}): pass it again as module=... in Python."
+        )
+    if resume and module is not None and not recorded.exists():
+        raise ConfigError(f"'{path}' was run with the model of its configuration: leave module out.")
+
+
+def same_plugins(folder: Path) -> None:
+    """ConfigError where a run that is continued was begun with a plug-in that is not given now, or with other text."""
+    begun = RunFolder(folder).read_json(plugins.RECORD) if (folder / plugins.RECORD).exists() else {}
+    changed = [name for name, digest in begun.items() if digest not in plugins.LOADED.values()]
+    if changed:
+        raise ConfigError(
+            f"'{folder}' was begun with the plug-in '{changed[0]}', and no file with its text (SHA-256 in {plugins.RECORD}) is given now: "
+            "pass it as it was with --plugin, or begin a new run."
+        )

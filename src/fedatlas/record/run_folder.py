@@ -1,0 +1,255 @@
+"""The run directory: the contract of `docs/experiment.md`, written as the run goes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+import tomli_w
+from safetensors.torch import save
+from torch import Tensor
+
+from fedatlas.config import ExperimentConfig, read
+from fedatlas.errors import CheckpointError, ConfigError
+from fedatlas.files import disk_error, write_bytes, write_json, write_text
+from fedatlas.models.registry import OWN
+
+Start = Literal["new", "again", "resume"]
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+JUDGED = "judged.npz"  # of each row that the final models are judged on: score and weight
+LOCK = "lock"  # there while a process writes the run
+OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
+BASELINES = ("local_only", "centralised")  # what a run is compared with: each has its folder in that of the run
+
+
+def file_of(what: str, name: str = "") -> str:
+    """The file of a model; ``name`` where there are several."""
+    return f"{what}-{name}.safetensors" if name else f"{what}.safetensors"
+
+
+def baseline_path(run: Path, name: str) -> Path:
+    """Where a run keeps its baselines."""
+    return run / "baselines" / name
+
+
+def asked(baselines: bool | None) -> dict[str, Any]:
+    """What a run was asked for beside its configuration, as far as it was."""
+    return {} if baselines is None else {"baselines": baselines}
+
+
+class RunFolder:
+    """One run's folder. Rows are appended, everything else is written whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written = hashlib.sha256()  # of the rows so far
+
+    @classmethod
+    def create(
+        cls, path: Path, config: ExperimentConfig, options: Mapping[str, Any] | None = None, *, again: bool = False
+    ) -> RunFolder:
+        """A new folder with the resolved configuration; ConfigError if there is a run in it already.
+
+        ``again``: of a run that was stopped before its first checkpoint, whose row goes and whose configuration is written anew.
+        """
+        if (path / CONFIG).exists() and not again:
+            raise ConfigError(
+                f"'{path}' holds a run already: continue it with --resume {path}, or choose another --out."
+            )
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"--out {path}: this is a file; name a folder.")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(path, error) from error
+        folder = cls(path)
+        if again:
+            (path / METRICS).unlink(missing_ok=True)
+        if options:
+            folder.write_json(OPTIONS, options)
+        folder.rewrite(config)
+        return folder
+
+    def reopen(self) -> None:
+        """Before rounds are added: what says that the run is over goes, so that nobody takes its old figures for the new ones."""
+        (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Takes back `create`: a folder that nothing else was written to goes, its files in any case."""
+        for name in (OPTIONS, CONFIG):
+            (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """The folder of an earlier run."""
+        if not (path / CONFIG).exists():
+            raise ConfigError(f"'{path}' is not a run: it has no {CONFIG}.")
+        return cls(path)
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """The run is written by this process alone; ConfigError where another one does. A lock ends with its process.
+
+        Not to be entered twice. A folder that is made for it and stays empty goes again.
+        """
+        there = self.path.exists()
+        if sys.platform == "win32" or (there and not self.path.is_dir()):  # what is no folder, `create` refuses
+            yield
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self._locked()
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        try:
+            with file:
+                try:
+                    yield
+                finally:
+                    (self.path / LOCK).unlink(missing_ok=True)  # while it is still held
+        finally:
+            if not there:
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()
+
+    def _locked(self) -> IO[str]:
+        """The lock's file, held; another process may have ended, and taken the file away, in between."""
+        import fcntl
+
+        while True:
+            file = open(self.path / LOCK, "w")  # noqa: SIM115  (held open: a lock lasts as long as its file)
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                raise ConfigError(
+                    f"'{self.path}' is being run by another process: wait for its end, or stop it."
+                ) from None
+            except OSError:  # a file system without locks
+                return file
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(file.fileno()).st_ino == (self.path / LOCK).stat().st_ino:
+                    return file
+            file.close()
+
+    def rewrite(self, config: ExperimentConfig) -> None:
+        """Writes the resolved configuration."""
+        how = "'fedatlas run config.toml' repeats it"
+        if config.model.name.startswith(OWN):
+            how = "Experiment.read('config.toml', module=...) repeats it, with the network that it was given"
+        head = f"# The resolved configuration of this run; {how}.\n"
+        write_text(self.path / CONFIG, f"{head}# hash = {config.hash()}\n\n" + tomli_w.dumps(config.plain()))
+
+    def config(self) -> ExperimentConfig:
+        """The run's configuration as recorded."""
+        return read(self.path / CONFIG)
+
+    def append(self, row: Mapping[str, Any]) -> int:
+        """Adds a row to metrics.jsonl and flushes it to the disk; returns the file's length in bytes."""
+        path, line = self.path / METRICS, (json.dumps(row, allow_nan=False) + "\n").encode()
+        try:
+            with open(path, "ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+                length = file.tell()
+        except OSError as error:
+            raise disk_error(path, error) from error
+        self._written.update(line)
+        return length
+
+    def rows_sha256(self) -> str:
+        """SHA-256 of the rows of metrics.jsonl so far."""
+        return self._written.hexdigest()
+
+    def truncate(self, length: int, expected: str | None = None) -> None:
+        """Drops rows after a checkpoint; CheckpointError where those before it are not the ones of ``expected`` SHA-256."""
+        path = self.path / METRICS
+        data = path.read_bytes() if path.exists() else b""
+        self._written = hashlib.sha256(data[:length])
+        if len(data) < length or (expected is not None and self.rows_sha256() != expected):
+            raise CheckpointError(
+                f"'{path}' is not as it was at the checkpoint: it was altered or cut short; put the original back, or start the run anew."
+            )
+        if len(data) > length:
+            write_bytes(path, data[:length])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; a last line cut short by a crash is left out."""
+        path = self.path / METRICS
+        out = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break
+            if not isinstance(row, dict):
+                break
+            out.append(row)
+        return out
+
+    def holds(self, name: str, content: bytes) -> bool:
+        """Whether a file of the run is there and has this content."""
+        path = self.path / name
+        return path.exists() and path.read_bytes() == content
+
+    def read_json(self, name: str, *keys: str) -> dict[str, Any]:
+        """A file of the run that holds at least these keys; ConfigError where it is absent or damaged."""
+        try:
+            out = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise self.damaged(name, "it is not there") from None
+        except ValueError as error:
+            raise self.damaged(name, str(error)) from None
+        lacking = [key for key in keys if not isinstance(out, dict) or key not in out]
+        if lacking or not isinstance(out, dict):
+            raise self.damaged(name, f"it lacks '{lacking[0]}'" if lacking else "it is no object")
+        return out
+
+    def damaged(self, name: str, why: str) -> ConfigError:
+        """The error for a file of the run that cannot be read."""
+        return ConfigError(
+            f"'{self.path / name}' is damaged ({why}): put the original back; 'fedatlas run --resume {self.path}' writes anew what "
+            "follows from the configuration and the checkpoint."
+        )
+
+    def save_model(self, name: str, state: Mapping[str, Tensor]) -> str:
+        """A state dict under torch's names and layout; returns the file's SHA-256."""
+        return write_bytes(self.path / name, save(dict(state)))
+
+    def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """A .npz, compressed."""
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **dict(arrays))
+        write_bytes(self.path / name, content.getvalue())
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """What `save_arrays` wrote; {} where there is none."""
+        if not (self.path / name).exists():
+            return {}
+        with np.load(self.path / name, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+
+    def write_json(self, name: str, value: Any) -> None:
+        """A file of the run, whole."""
+        write_json(self.path / name, value)
+
+    def finished(self) -> bool:
+        """Whether the run came to its end; one that diverged did not."""
+        return (self.path / SUMMARY).exists() and "diverged" not in self.summary()
+
+    def summary(self) -> dict[str, Any]:
+        """summary.json; ConfigError while the run is not finished."""
+        if not (self.path / SUMMARY).exists():
+            raise ConfigError(f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}'.")
+        return self.read_json(SUMMARY, "algorithm", "final", "cost")

@@ -1,0 +1,26 @@
+"""``report.html``: one self-contained page about one finished run, or several side by side. It opens offline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedatlas.files import write_text
+
+REPORT, COMPARISON = "report.html", "comparison.html"
+
+
+def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
+    """Writes the report of these run folders to ``out`` and returns its path.
+
+    By default to report.html in the run's folder, of several to comparison.html in the first of them.
+
+    ConfigError where a folder is no run, is not finished, is named twice, or predicts another kind of thing than the first.
+    """
+    from fedatlas.reporting.entries import read_entries
+    from fedatlas.reporting.page import render
+
+    entries = read_entries([Path(run) for run in runs])
+    path = Path(out) if out is not None else Path(runs[0]) / (REPORT if len(runs) == 1 else COMPARISON)
+    write_text(path, render(entries))
+    return path

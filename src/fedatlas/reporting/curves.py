@@ -1,0 +1,227 @@
+"""How learning went: every figure of the rows against rounds, bytes and seconds, several runs in one picture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from fedatlas.metrics.quality import LOWER_IS_BETTER
+from fedatlas.reporting.blocks import NARROW, Choice, Figure, Option
+from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
+from fedatlas.reporting.entries import Entry, Subject, whole
+from fedatlas.wording import (
+    MEANING,
+    NAMES,
+    byte_unit,
+    bytes_text,
+    capital,
+    csv_text,
+    number,
+    second_unit,
+    seconds_text,
+    tick,
+    where,
+)
+
+CLASSES, NUMBERS = ("accuracy", "macro_f1", "weighted_f1", "loss"), ("rmse", "mae", "r2", "loss")
+AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so far"}
+TRAINING = "training rows of the clients"
+CLIENT = "client"  # the figure that stands first, of each client
+CLIENTS = {"mean": "mean", "p10": "10th percentile", "min": "worst"}
+ERRORS = {"mean": "mean", "p10": "90th percentile", "min": "largest"}
+MODELS, DRIFT = "models", "drift_correlation"
+DRAWN = 12  # models that still get a line each
+
+
+class Curve(NamedTuple):
+    """Evaluated rounds of a run: (round, bytes so far, seconds so far, value)."""
+
+    label: str
+    style: int
+    points: Sequence[tuple[int, float, float, float]]
+    thin: bool = False
+
+
+def curves(entries: Sequence[Entry]) -> Choice:
+    """A picture a figure, for each of the three horizontal axes."""
+    first = entries[0].subjects[0]
+    keys = list(NUMBERS if first.numbers else CLASSES)
+    panels = [(key, _overlaid(entries, key)) for key in keys]
+    if len(entries) == 1 and len(entries[0].subjects) == 1:
+        panels = [(key, _single(first, key)) for key in keys]
+        if any(row.get(f"{CLIENT}_{first.headline}") for row in first.rows):
+            panels.append((CLIENT, _clients(first)))
+        if any(row.get(DRIFT) is not None for row in first.rows):
+            panels.append((DRIFT, [Curve(NAMES[DRIFT], 0, points(first, DRIFT))]))
+        if any(MODELS in row for row in first.rows):
+            panels.append((MODELS, _models(first)))
+        panels += [(name, [Curve(name, 0, points(first, "figures", name))]) for name in _own(first)]
+    options = [
+        Option(axis, label, [_figure(first, key, found, axis) for key, found in panels]) for axis, label in AXES.items()
+    ]
+    return Choice("axis", "Against", options)
+
+
+def _own(subject: Subject) -> Sequence[str]:
+    """What the algorithm says of its state beside the figures of quality."""
+    return list(subject.rows[0].get("figures") or {})
+
+
+def points(subject: Subject, *path: str) -> list[tuple[int, float, float, float]]:
+    """The rows in which the figure under ``path`` is known."""
+    sent = accumulate(row["bytes_up"] + row["bytes_down"] + row["bytes_peer"] for row in subject.rows)
+    spent = accumulate(row["seconds"] for row in subject.rows)
+    values = [_at(row, path) for row in subject.rows]
+    rows = zip(subject.rows, sent, spent, values, strict=True)
+    return [(row["round"], b, s, v) for row, b, s, v in rows if v is not None]
+
+
+def _at(row: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    value: Any = row
+    for key in path:
+        value = None if value is None else value.get(key)
+    return None if value is None else float(value)
+
+
+def _overlaid(entries: Sequence[Entry], key: str) -> list[Curve]:
+    """A line an entry; several seeds as thin lines behind their mean."""
+    out = []
+    for style, entry in enumerate(entries):
+        each = [points(subject, key) for subject in entry.subjects]
+        if len(each) == 1:
+            out.append(Curve(entry.label, style, each[0]))
+            continue
+        out += [Curve(s.label, style, found, thin=True) for s, found in zip(entry.subjects, each, strict=True)]
+        ended = [points(subject, key) for subject in whole(entry.subjects)]
+        out.append(Curve(f"{entry.label}, mean of {len(ended)} seeds", style, mean_curve(ended)))
+    return out
+
+
+def mean_curve(each: Sequence[Sequence[tuple[int, float, float, float]]]) -> list[tuple[int, float, float, float]]:
+    """The mean over seeds of bytes, seconds and value, at the rounds that all of them evaluated."""
+    by_round = [{point[0]: point for point in found} for found in each]
+    shared = [number for number in by_round[0] if all(number in found for found in by_round)]
+    n = len(by_round)
+    return [(r, *(sum(found[r][i] for found in by_round) / n for i in (1, 2, 3))) for r in shared]  # type: ignore[misc]
+
+
+def _single(subject: Subject, key: str) -> list[Curve]:
+    if key != "loss":
+        return [Curve(NAMES[key], 0, points(subject, key))]
+    train = Curve(TRAINING, 1, points(subject, "train_loss"))
+    return [Curve(where(subject.config), 0, points(subject, "loss")), *([train] if train.points else [])]
+
+
+def _clients(subject: Subject) -> list[Curve]:
+    names = ERRORS if subject.numbers else CLIENTS
+    return [
+        Curve(name, i, points(subject, f"{CLIENT}_{subject.headline}", key))
+        for i, (key, name) in enumerate(names.items())
+    ]
+
+
+def _models(subject: Subject) -> list[Curve]:
+    """A line a cluster, or an architecture, over the rounds in which it was there; or one each that the algorithm names."""
+    names = dict.fromkeys(name for row in subject.rows for name in row.get(MODELS, ()))
+    each = {name: points(subject, MODELS, name, subject.headline) for name in names}
+    if _one_of_all(subject):
+        each = {"global": points(subject, subject.headline), **each}
+    return [Curve(name, i, found) for i, (name, found) in enumerate(each.items())]
+
+
+def _one_of_all(subject: Subject) -> bool:
+    """Whether a row's own figures are those of one model, which ``models`` leaves out."""
+    return not subject.config.models and "clusters" not in subject.summary
+
+
+def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Figure:
+    column = list(AXES).index(axis)
+    x = _x_axis(axis, max((p[column] for curve in found for p in curve.points), default=0.0))
+    several = len({curve.label for curve in found}) > 1
+    series = [
+        Series(
+            c.label,
+            c.style,
+            [Point(p[column], p[3], _tip(c, p, _one(subject, key), several)) for p in c.points],
+            c.thin,
+        )
+        for c in (found[:DRAWN] if key == MODELS else found)
+    ]
+    title = capital(_name(subject, key))
+    head = ("curve", "round", "bytes_so_far", "seconds_so_far", key)
+    table = [(c.label, *p) for c in found for p in c.points]
+    ends = [f"{c.label} ends at {number(c.points[-1][3])}" for c in found if c.points and not c.thin]
+    draw = partial(_draw, x, Axis(title), series, f"{title} against {AXES[axis]}: {'; '.join(ends)}.")
+    return Figure(
+        re.sub(r"\W+", "-", f"{key}-by-{axis}"),
+        title,
+        _how(subject, key, training=any(c.label == TRAINING for c in found), seeds=any(c.thin for c in found)),
+        draw,
+        csv_text(head, table),
+        (NARROW,),
+    )
+
+
+def _name(subject: Subject, key: str) -> str:
+    many = {CLIENT: " over the clients", MODELS: " of each model"}
+    return _one(subject, key) + many.get(key, "")
+
+
+def _draw(x: Axis, y: Axis, series: Sequence[Series], label: str, width: int) -> str:
+    return lines(width, x, y, series, label)
+
+
+def _x_axis(axis: str, most: float) -> Axis:
+    if axis == "bytes":
+        unit, size = byte_unit(most)
+        return Axis(f"{unit} sent so far, all clients", lambda v: tick(v / size), size)
+    if axis == "seconds":
+        unit, size = second_unit(most)
+        return Axis(f"{unit} since the start", lambda v: tick(v / size), size)
+    return Axis("round", whole=True)
+
+
+def _one(subject: Subject, key: str) -> str:
+    """The figure that a single point of the picture shows."""
+    return NAMES[subject.headline] if key in (CLIENT, MODELS) else NAMES.get(key, key)
+
+
+def _tip(curve: Curve, point: tuple[int, float, float, float], what: str, several: bool) -> str:
+    who = f"{curve.label}: " if several else ""
+    return f"{who}round {point[0]}, {what} {number(point[3])} ({bytes_text(point[1])}, {seconds_text(point[2])})"
+
+
+def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
+    if key in _own(subject):
+        return f"After each round, what the algorithm '{subject.config.algorithm.name}' says of its own state."
+    if key == CLIENT:
+        bad = (ERRORS if subject.numbers else CLIENTS)["p10"]
+        return (
+            f"{capital(NAMES[subject.headline])} of the model at each client, on {subject.judged_on}: the mean over the clients, "
+            f"the client at the {bad}, and the worst one. Lines that stay apart mean that some clients are served badly."
+        )
+    if key == DRIFT:
+        return (
+            "After each round, over the pairs of clients that returned a model: whether those whose mixes of classes are further "
+            "apart have models further apart. Rank correlation: 1 is the same order, 0 is none."
+        )
+    if key == MODELS:
+        there = len({name for row in subject.rows for name in row.get(MODELS, ())})
+        drawn = f" {DRAWN} of the {there} models are drawn; the CSV has all." if there > DRAWN else ""
+        cluster = "A cluster's model is made for the rows of its own clients, which may be unlike these."
+        kind = "An architecture's model is shared by the clients that have it."
+        said = kind if subject.config.models else cluster
+        if _one_of_all(subject):
+            said = "Other figures are those of 'global'; the algorithm's page says what the others are."
+        return f"{capital(_one(subject, key))} of every model on the {where(subject.config)}. {said}{drawn}"
+    better = "Lower is better." if key in LOWER_IS_BETTER else "Higher is better."
+    trained = (
+        f" On the {TRAINING} it is taken while they train; where it stays far below, clients fit their own rows only."
+    )
+    thin = " Thin lines are single seeds, the thick one is their mean." if seeds else ""
+    return (
+        f"After each round, on the {where(subject.config)}: {MEANING[key]}. {better}{trained if training else ''}{thin}"
+    )

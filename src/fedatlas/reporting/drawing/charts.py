@@ -1,0 +1,259 @@
+"""Five kinds of picture: lines, bars, dots with intervals, shaded tables, and a scatter against the diagonal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import NamedTuple
+
+from fedatlas.reporting.drawing import svg
+from fedatlas.reporting.drawing.scales import Band, Linear, linear
+from fedatlas.reporting.drawing.svg import Frame, place
+from fedatlas.wording import tick
+
+MARKED = 150  # points of a line that still get a mark each
+TOLD = 1500  # cells of a shaded table that still say their number
+LEVELS = 12  # of shading, where cells are too many to be told apart
+PLOT = 190.0  # height of a plot area
+
+
+class Axis(NamedTuple):
+    """What is measured, how its values are written, and how its ticks are chosen (`scales.linear`)."""
+
+    title: str
+    text: Callable[[float], str] = tick
+    unit: float = 1.0
+    zero: bool = False
+    whole: bool = False
+
+
+class Point(NamedTuple):
+    """A value at a place, what it says, and its interval where it has one."""
+
+    x: float
+    y: float
+    tip: str = ""
+    low: float | None = None
+    high: float | None = None
+    size: float = 1.0
+
+
+class Series(NamedTuple):
+    """Points that belong together.
+
+    ``thin``: in the background, without marks and without a name in the legend; ``hollow``: single marks, not joined and not named.
+    """
+
+    label: str
+    style: int
+    points: Sequence[Point]
+    thin: bool = False
+    hollow: bool = False
+
+
+class Bars(NamedTuple):
+    """One value a slot; several `Bars` are stacked."""
+
+    label: str
+    style: int
+    values: Sequence[float]
+    tips: Sequence[str]
+
+
+def lines(width: int, x: Axis, y: Axis, series: Sequence[Series], label: str) -> str:
+    """Values along a measured axis, a line a series."""
+    named = [(s.label, s.style) for s in series if not s.thin and not s.hollow]
+    key, top = svg.legend(named if len(named) > 1 else [], width, 32)
+    points = [p for s in series for p in s.points]
+    bottom = top + PLOT
+    y_scale = linear((p.y for p in points), bottom, top, zero=y.zero, unit=y.unit)
+    left = svg.left_of([y.text(v) for v in y_scale.ticks])
+    frame = Frame(width, left, width - 14, top, bottom, 40)
+    parts = max(2, int((frame.right - left) / 60))
+    x_scale = linear((p.x for p in points), left, frame.right, parts=parts, tight=True, whole=x.whole, unit=x.unit)
+    drawn = []
+    for s in sorted(series, key=lambda s: not s.thin):
+        places = [(x_scale(p.x), y_scale(p.y)) for p in s.points]
+        if s.hollow:
+            drawn += [svg.ring(*at, s.style) for at in places]
+            continue
+        drawn.append(svg.line(places, s.style, thin=s.thin))
+        apart = math.ceil(len(places) / MARKED)
+        marked = [] if s.thin else [i for i in range(len(places)) if (len(places) - 1 - i) % apart == 0]
+        size = 1.0 if len(places) <= 40 else 0.6
+        drawn += [svg.mark(*places[i], s.style, s.points[i].tip, size) for i in marked]
+    axes = svg.y_axis(frame, y_scale, y.text) + svg.x_axis(frame, x_scale, x.text, x.title)
+    return svg.drawing(frame, label, svg.heading(y.title), key, axes, *drawn)
+
+
+def bars(width: int, names: Sequence[str], title: str, y: Axis, stacks: Sequence[Bars], label: str) -> str:
+    """Amounts, a bar a slot, stacked where there are several kinds."""
+    key, top = svg.legend([(s.label, s.style) for s in stacks] if len(stacks) > 1 else [], width, 32, bars=True)
+    totals = [sum(values) for values in zip(*(s.values for s in stacks), strict=True)]
+    bottom = top + PLOT
+    y_scale = linear(totals, bottom, top, zero=True, unit=y.unit)
+    left = svg.left_of([y.text(v) for v in y_scale.ticks])
+    heads, slanted, below = _heads(names, (width - 8 - left) / len(names))
+    left = max(left, below - 46) if slanted else left  # a slanted name reaches to the left of its slot
+    frame = Frame(width, left, width - 8, top, bottom, below)
+    band = Band(len(names), left, frame.right)
+    wide = band.step * (0.72 if band.step > 3 else 1.0)
+    drawn, under = [], [0.0] * len(names)
+    for stack in stacks:
+        for i, (value, said) in enumerate(zip(stack.values, stack.tips, strict=True)):
+            high, low = y_scale(under[i] + value), y_scale(under[i])
+            under[i] += value
+            if value:
+                drawn.append(
+                    f'<rect class="bar s{stack.style}" x="{place(band(i) - wide / 2)}" y="{place(high)}" '
+                    f'width="{place(wide)}" height="{place(low - high)}"{svg.tip(said)}/>'
+                )
+    axes = svg.y_axis(frame, y_scale, y.text) + svg.band_axis(frame, band, heads, title, slanted=slanted)
+    return svg.drawing(frame, label, svg.heading(y.title), key, axes, *drawn)
+
+
+def _heads(names: Sequence[str], step: float) -> tuple[list[str], bool, float]:
+    """The names of slots as they are set: cut, whether they are slanted, and the room they take below the plot.
+
+    Whole numbers are never slanted: some of them are left out instead.
+    """
+    heads = svg.shortened(names, 14)
+    widest = max(map(svg.text_width, heads), default=0.0)
+    slanted = widest + 4 > step and not all(head.isdigit() for head in heads)
+    return heads, slanted, 36 + 0.72 * widest if slanted else 40.0
+
+
+def dots(
+    width: int, names: Sequence[str], title: str, y: Axis, series: Sequence[Series], label: str, join: bool = False
+) -> str:
+    """A few values a slot, side by side, with their intervals; ``join`` links the first two. A point's x is its slot."""
+    key, top = svg.legend([(s.label, s.style) for s in series] if len(series) > 1 else [], width, 32)
+    band = Band(len(names), 0, width - 60)
+    roomy = band.step >= 5 * len(series)
+    ends = [v for s in series for p in s.points for v in ((p.low, p.high) if roomy else ()) if v is not None]
+    bottom = top + PLOT + 30
+    y_scale = linear([*(p.y for s in series for p in s.points), *ends], bottom, top, zero=y.zero, unit=y.unit)
+    left = svg.left_of([y.text(v) for v in y_scale.ticks])
+    heads, slanted, below = _heads(names, (width - 8 - left) / len(names))
+    left = max(left, below - 46) if slanted else left
+    frame = Frame(width, left, width - 8, top, bottom, below)
+    band = Band(len(names), left, frame.right)
+    apart = min(band.step * 0.28, 13.0) if roomy else 0.0
+    size = 1.0 if band.step >= 20 else 0.75 if band.step >= 8 else 0.5
+    drawn, places = [], []
+    for i, s in enumerate(series):
+        offset = (i - (len(series) - 1) / 2) * apart
+        places.append({int(p.x): (band(int(p.x)) + offset, y_scale(p.y)) for p in s.points})
+        drawn += [_whisker(places[-1][int(p.x)][0], y_scale, p, s.style) for p in s.points if roomy]
+        drawn += [svg.mark(*places[-1][int(p.x)], s.style, p.tip, size) for p in s.points]
+    links = (
+        [svg.line([places[0][k], places[1][k]], FAINT, thin=True) for k in places[0] if k in places[1]] if join else []
+    )
+    axes = svg.y_axis(frame, y_scale, y.text) + svg.band_axis(frame, band, heads, title, slanted=slanted)
+    return svg.drawing(frame, label, svg.heading(y.title), key, axes, *links, *drawn)
+
+
+FAINT = svg.COLOURS - 1  # the grey of the series
+
+
+def _whisker(x: float, y: Linear, p: Point, style: int) -> str:
+    if p.low is None or p.high is None:
+        return ""
+    return f'<path class="whisker s{style}" d="M{place(x)} {place(y(p.low))}V{place(y(p.high))}"/>'
+
+
+class Shaded(NamedTuple):
+    """A cell: how strong its colour is (0 to 1, None = empty), what is printed in it, what it says."""
+
+    shade: float | None
+    text: str = ""
+    tip: str = ""
+
+
+def heat(
+    width: int,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Sequence[Sequence[Shaded]],
+    titles: tuple[str, str],
+    label: str,
+) -> str:
+    """A table of shades; ``titles`` of rows and columns. Cells too many to print are drawn a shade at a time."""
+    letters = 22 if width > 500 else 12
+    names = svg.shortened(rows, letters)
+    left, right = svg.left_of(names) + 6, width - 6.0  # names have wider letters than numbers
+    heads, slanted, below = _heads(columns, (right - left) / len(columns))
+    left = max(left, below - 36) if slanted else left  # a slanted name reaches to the left of its slot
+    band = Band(len(columns), left, right)
+    high = min(max(band.step, 18.0), 26.0) if len(rows) <= 14 else max(3.0, min(18.0, 360 / len(rows)))
+    frame = Frame(width, left, right, 24, 24 + high * len(rows), below)
+    down = Band(len(rows), frame.top, frame.bottom)
+    told = len(rows) * len(columns) <= TOLD
+    body = (_cells if told else _shades)(cells, band, down)
+    every = max(1, math.ceil(13 / high))
+    ticks = "".join(
+        f'<text class="row" x="{place(left - 6)}" y="{place(down(i) + 4)}" text-anchor="end">{escape(names[i])}</text>'
+        for i in range(0, len(rows), every)
+    )
+    return svg.drawing(
+        frame,
+        label,
+        svg.heading(titles[0]),
+        ticks,
+        svg.band_axis(frame, band, heads, titles[1], slanted=slanted),
+        body,
+    )
+
+
+def _cells(cells: Sequence[Sequence[Shaded]], across: Band, down: Band) -> str:
+    gap = 1.0 if min(across.step, down.step) > 8 else 0.0
+    longest = max(len(cell.text) for row in cells for cell in row)
+    printed = 6.4 * longest <= across.step and down.step >= 12
+    out = []
+    for i, row in enumerate(cells):
+        for j, cell in enumerate(row):
+            if cell.shade is None:
+                continue
+            x, y = across(j) - across.step / 2, down(i) - down.step / 2
+            out.append(
+                f'<rect class="cell" x="{place(x)}" y="{place(y)}" width="{place(across.step - gap)}" '
+                f'height="{place(down.step - gap)}" fill-opacity="{place(cell.shade)}"{svg.tip(cell.tip)}/>'
+            )
+            if printed and cell.text:
+                ink = "on" if cell.shade > 0.62 else "off"
+                out.append(
+                    f'<text class="{ink}" x="{place(across(j) - gap / 2)}" y="{place(down(i) + 4)}" text-anchor="middle">'
+                    f"{escape(cell.text)}</text>"
+                )
+    return "".join(out)
+
+
+def _shades(cells: Sequence[Sequence[Shaded]], across: Band, down: Band) -> str:
+    paths: dict[int, list[str]] = {}
+    box = f"h{place(across.step)}v{place(down.step)}h{place(-across.step)}z"
+    for i, row in enumerate(cells):
+        for j, cell in enumerate(row):
+            if cell.shade:
+                start = f"M{place(across(j) - across.step / 2)} {place(down(i) - down.step / 2)}"
+                paths.setdefault(math.ceil(cell.shade * LEVELS), []).append(start + box)
+    return "".join(
+        f'<path class="cell" fill-opacity="{place(level / LEVELS)}" d="{"".join(d)}"/>'
+        for level, d in sorted(paths.items())
+    )
+
+
+def diagonal(width: int, x: Axis, y: Axis, points: Sequence[Point], label: str) -> str:
+    """Points between 0 and 1 that should lie on the diagonal; the area of a point is its weight."""
+    left = svg.left_of(["0.0"])
+    side = width - left - 14
+    frame = Frame(width, left, width - 14, 30, 30 + side, 40)
+    across, up = Linear(0, 1, left, frame.right, TENTHS), Linear(0, 1, frame.bottom, frame.top, TENTHS)
+    aim = f'<path class="aim" d="M{place(left)} {place(frame.bottom)}L{place(frame.right)} {place(frame.top)}"/>'
+    places = [(across(p.x), up(p.y)) for p in points]
+    marks = [svg.mark(*at, 0, p.tip, p.size) for at, p in zip(places, points, strict=True)]
+    axes = svg.y_axis(frame, up, y.text) + svg.x_axis(frame, across, x.text, x.title)
+    return svg.drawing(frame, label, svg.heading(y.title), axes, aim, svg.line(places, 0, thin=True), *marks)
+
+
+TENTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

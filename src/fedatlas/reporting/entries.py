@@ -1,0 +1,147 @@
+"""What a report is made from: finished runs, read back from their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedatlas.config import ExperimentConfig
+from fedatlas.errors import ConfigError
+from fedatlas.record.run_folder import CONFIG, METRICS, SUMMARY, RunFolder
+from fedatlas.record.summary import over
+from fedatlas.wording import count, where
+
+Plain = Mapping[str, Any]
+
+
+class Subject(NamedTuple):
+    """One finished run: one configuration, one seed."""
+
+    key: str  # begins the ids of its elements on the page
+    label: str
+    config: ExperimentConfig
+    config_text: str  # config.toml as it stands
+    rows: Sequence[Plain]  # of metrics.jsonl
+    summary: Plain
+    partition: Plain  # partition.json
+    preprocess: Plain  # preprocess.json
+
+    def at(self, path: str) -> str:
+        """The place of a figure: this run, and the keys of its summary.json."""
+        return f"{self.key}:{path}"
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the target is a number, so that errors are measured and lower is better."""
+        return bool(self.summary["task"] == "numbers")
+
+    @property
+    def headline(self) -> str:
+        """The figure that stands first."""
+        return "rmse" if self.numbers else "accuracy"
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients use models of their own, or of their cluster, so that figures are means over clients."""
+        return "interval" not in self.summary["final"]
+
+    @property
+    def own_rows(self) -> bool:
+        """Whether clients are judged on rows of their own."""
+        return any(row["own_rows"] for row in self.summary["per_client"])
+
+    @property
+    def judged_on(self) -> str:
+        """The rows that clients are judged on."""
+        if self.own_rows:
+            few = sum(not row["own_rows"] for row in self.summary["per_client"])
+            less = (
+                f" ({count(few, 'client')} with too few for that on the common ones, outside the means)" if few else ""
+            )
+            return f"each client's own rows, kept out of training{less}"
+        return f"the same {where(self.config)} for every client"
+
+    def name(self, k: int) -> str:
+        """The name of client ``k``: of its natural owner where there is one, else its number."""
+        names = self.partition["info"].get("names", ())
+        return str(names[k]) if k < len(names) else str(k)
+
+    def client(self, k: int) -> str:
+        """Client ``k`` in a sentence."""
+        name = self.name(k)
+        return f"client {k}" if name == str(k) else f"{name} (client {k})"
+
+
+class Entry(NamedTuple):
+    """One folder as named on the command line: a run, or several seeds of one configuration."""
+
+    key: str
+    label: str
+    config: ExperimentConfig
+    config_text: str
+    summary: Plain
+    subjects: tuple[Subject, ...]
+
+    def at(self, path: str) -> str:
+        """The place of a figure: this folder, and the keys of its summary.json."""
+        return f"{self.key}:{path}"
+
+    @property
+    def headline(self) -> str:
+        """The figure that stands first."""
+        return self.subjects[0].headline
+
+
+KIND = {"accuracy": "classes", "rmse": "numbers"}
+
+
+def read_entries(paths: Sequence[Path]) -> list[Entry]:
+    """The runs of these folders. ConfigError where one is no run, is not finished, or cannot stand beside the others."""
+    if not paths:
+        raise ConfigError("name at least one run folder: fedatlas report RUN.")
+    keys = ["run"] if len(paths) == 1 else [f"run{i}" for i in range(1, len(paths) + 1)]
+    entries = [_entry(*given) for given in zip(paths, labels(paths), keys, strict=True)]
+    first = entries[0]
+    for other in entries[1:]:
+        if other.headline != first.headline:
+            raise ConfigError(
+                f"'{first.label}' predicts {KIND[first.headline]} and '{other.label}' {KIND[other.headline]}: write a report for each."
+            )
+    return entries
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        found = ["/".join(part[-length:]) for part in parts]
+        if len(set(found)) == len(found):
+            return found
+    raise ConfigError(f"the same run is named twice: {', '.join(map(str, paths))}.")
+
+
+def _entry(path: Path, label: str, key: str) -> Entry:
+    folder = RunFolder.open(path)
+    config, text = folder.config(), (path / CONFIG).read_text(encoding="utf-8")
+    ended = [s for s in config.seeds or () if (path / f"seed-{s}" / SUMMARY).exists()]
+    subjects = [_subject(path / f"seed-{s}", f"{label}, seed {s}", f"{key}-seed{s}") for s in ended]
+    if not any("diverged" in subject.summary for subject in subjects):
+        return Entry(key, label, config, text, folder.summary(), tuple(subjects) or (_subject(path, label, key),))
+    summary = over([subject.summary for subject in whole(subjects)], config.hash())  # the folder itself has none
+    return Entry(key, label, config, text, summary, tuple(subjects))
+
+
+def whole(subjects: Sequence[Subject]) -> list[Subject]:
+    """Those that came to their end; where all diverged, all."""
+    return [subject for subject in subjects if "diverged" not in subject.summary] or list(subjects)
+
+
+def _subject(path: Path, label: str, key: str) -> Subject:
+    folder = RunFolder.open(path)
+    text = (path / CONFIG).read_text(encoding="utf-8")
+    partition = folder.read_json("partition.json", "clients", "held_out", "feature_skew", "info")
+    preprocess = folder.read_json("preprocess.json", "kind", "rules", "scale")
+    if not (rows := folder.rows()):
+        raise folder.damaged(METRICS, "it has no rows")
+    return Subject(key, label, folder.config(), text, rows, folder.summary(), partition, preprocess)

@@ -1,0 +1,365 @@
+"""What each party gains: alone, together, pooled, side by side for every client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from fedatlas.metrics.intervals import over_seeds
+from fedatlas.record.run_folder import BASELINES
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
+from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
+from fedatlas.reporting.entries import Entry, Subject
+from fedatlas.reporting.holdings import chosen, drawn_of
+from fedatlas.wording import (
+    NAMES,
+    PARTS,
+    capital,
+    count,
+    csv_text,
+    interval_note,
+    interval_text,
+    number,
+    printed,
+    signed,
+    where,
+)
+
+MEANT = {
+    "local_only": "the client trains on its own rows only",
+    "federated": "the federation of this run",
+    "centralised": "a model like the client's, trained on the rows of all clients, as if they could be sent to one place",
+}
+LISTED, OPEN = 200, 24  # clients that the table names, and shows without a fold
+ROOM = 8  # clients, and letters of a name, up to which names stand under the picture
+NAMED = 30  # clients that the picture shows in their order; more are sorted
+
+
+class Gains(NamedTuple):
+    """Rows as `fedatlas.study.baselines` wrote them, and the parts they hold."""
+
+    rows: Sequence[Mapping[str, Any]]
+    parts: Sequence[str]
+    summary: Mapping[str, Mapping[str, float | None]]
+
+
+def gain_blocks(subject: Subject) -> list[Block]:
+    """The section of one run."""
+    s = subject.summary
+    found = s.get("gain")
+    if not found:
+        return [Text(_absent(subject), tone="notice"), *_federated(subject)]
+    parts = [part for part in PARTS if part in found["summary"]]
+    gains = Gains(found["clients"], parts, found["summary"])
+    out: list[Block] = [Text(_verdict(subject, gains), tone="lead"), Text(_method(subject, gains))]
+    return [*out, _picture(subject, gains), _table(subject, gains)]
+
+
+def gain_over(entries: Sequence[Entry]) -> Table | None:
+    """A line a folder: the clients' mean and worst, alone, together and pooled; over seeds, the mean of each."""
+    known = [e for e in entries if all(s.summary.get("gain") for s in e.subjects)]
+    if not known:
+        return None
+    parts = [p for p in PARTS if all(p in s.summary["gain"]["summary"] for e in known for s in e.subjects)]
+    key, rows, table = known[0].headline, [], []
+    alike = len({e.subjects[0].judged_on for e in known}) == 1
+    for entry in known:
+        cells = []
+        for part in parts:
+            each = [s.summary["gain"]["summary"][part] for s in entry.subjects]
+            mean, worst = (over_seeds([found[k] for found in each]) for k in ("mean", "min"))
+            sd = f"sd {number(mean.sd)}; " if mean.sd is not None else ""
+            cells.append(Cell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
+            table.append((entry.label, part, mean.mean, mean.sd, worst.mean, worst.sd, mean.n))
+        rows.append([Cell(entry.label, "" if alike else f"judged on {entry.subjects[0].judged_on}"), *cells])
+    caption = f"{NAMES[key]} over the clients: mean, and below it the worst client{_seeds_note(known)}"
+    head = [Cell("run"), *(Cell(PARTS[p]) for p in parts)]
+    columns = ("run", "part", "mean", "mean_sd", "worst", "worst_sd", "seeds")
+    return Table("gain-runs", capital(caption), head, rows, csv_text(columns, table))
+
+
+def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
+    """Each owner's figures over the seeds of one experiment: their mean, and below it their standard deviation."""
+    found = [s.summary["gain"] for s in entry.subjects if s.summary.get("gain")]
+    first = entry.subjects[0]
+    same = entry.config.partition.name == "natural"  # else client k of one seed is not that of another
+    if len(found) < 2 or len(found) < len(entry.subjects) or not same:
+        return None
+    each = [{row["client"]: row for row in one["clients"]} for one in found]
+    parts = [p for p in PARTS if all(p in one["summary"] for one in found)]
+    rows, table = [], []
+    for k in (k for k in sorted(each[0]) if all(k in one for one in each)):
+        values = [[one[k][part]["value"] for one in each] for part in parts]
+        values.append([gained(s, one[k]) for s, one in zip(entry.subjects, each, strict=True)])
+        if any(v is None for group in values for v in group):
+            continue
+        spread = [over_seeds(group) for group in values]
+        cells = [Cell(number(x.mean), f"sd {number(x.sd)}") for x in spread[:-1]]
+        gain = Cell(signed(spread[-1].mean), f"sd {number(spread[-1].sd)}")
+        numbered = "" if first.name(k) == str(k) else f"client {k}"
+        rows.append([Cell(first.name(k), numbered), *cells, gain])
+        table.append((k, first.name(k), *(v for x in spread for v in (x.mean, x.sd))))
+    if not rows:
+        return None
+    head = [Cell("client"), *(Cell(PARTS[p], LONG[p]) for p in parts)]
+    head.append(Cell("gain", "less error" if first.numbers else ""))
+    columns = ("client", "name", *(f"{part}{end}" for part in (*parts, "gain") for end in ("", "_sd")))
+    less = f" (the first {LISTED}; the CSV has all)" if len(rows) > LISTED else ""
+    whose = f"{entry.label}: " if labelled else ""
+    caption = f"{whose}{capital(NAMES[entry.headline])} of every client{less}, "
+    caption += f"mean of {count(len(found), 'seed')}; sd: standard deviation between them"
+    folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
+    return Table(f"{entry.key}-gain-parties", caption, head, rows[:LISTED], csv_text(columns, table), [], folded)
+
+
+def _seeds_note(entries: Sequence[Entry]) -> str:
+    return (
+        "; averages over the seeds (sd: standard deviation between them)"
+        if any(len(e.subjects) > 1 for e in entries)
+        else ""
+    )
+
+
+def _absent(subject: Subject) -> str | Markup:
+    if subject.summary["algorithm"] in BASELINES:
+        return f"This run is itself a baseline ({subject.summary['algorithm']}): run another algorithm to see what a federation adds to it."
+    return Markup(
+        "Not measured in this run. To see what each client gains, run it again with <code>fedatlas run --baselines</code>: it also "
+        "trains every client alone and all rows pooled, and compares the three here."
+    )
+
+
+def _federated(subject: Subject) -> list[Block]:
+    """Without baselines: what each client has, where that differs between clients."""
+    rows = subject.summary["per_client"]
+    if len({row["value"] for row in rows}) == 1:
+        return [
+            Text(
+                f"All clients use the same model and are judged on the same {where(subject.config)}: "
+                f"{NAMES[subject.headline]} {number(rows[0]['value'])} for each."
+            )
+        ]
+    gains = Gains([{**row, "federated": row} for row in rows], ["federated"], {})
+    return [_picture(subject, gains), _table(subject, gains)]
+
+
+def gained(subject: Subject, row: Mapping[str, Any]) -> float | None:
+    """What a client has more from the federation than alone: accuracy won, or error avoided."""
+    if "local_only" not in row or "federated" not in row:
+        return None
+    alone, together = row["local_only"]["value"], row["federated"]["value"]
+    if alone is None or together is None:
+        return None
+    return float(alone - together if subject.numbers else together - alone)
+
+
+def _certain(row: Mapping[str, Any]) -> bool:
+    """Whether the interval of the gain leaves out 0."""
+    found = row.get("gain")
+    return found is not None and bool(found["low"] > 0 or found["high"] < 0)
+
+
+def _verdict(subject: Subject, gains: Gains) -> Markup | str:
+    found = [(v, row) for row in gains.rows if (v := gained(subject, row)) is not None]
+    if not found:
+        return "The clients' figures beside the ends they lie between."
+    better, worse = ([row for v, row in found if sign * v > 0] for sign in (1, -1))
+    least, row = min(found, key=lambda pair: pair[0])
+    who, figure = subject.client(row["client"]), NAMES[subject.headline]
+    text = Markup("<b>{} of {} do better together than alone</b>{}. ").format(
+        count(len(better)), count(len(found), "client"), _sure(subject, better)
+    )
+    if not least:
+        return text + f"{capital(who)} gains nothing: its {figure} is the same as alone."
+    if not worse:
+        return (
+            text
+            + f"The smallest gain is that of {who}: {figure} {number(least)} {'lower' if subject.numbers else 'higher'}."
+        )
+    than = f"its {figure} is {number(-least)} {'higher' if subject.numbers else 'lower'} than alone"
+    return (
+        text
+        + f"{count(len(worse))} {'does' if len(worse) == 1 else 'do'} worse{_sure(subject, worse)}, most of all {who}: {than}."
+    )
+
+
+def _sure(subject: Subject, rows: Sequence[Mapping[str, Any]]) -> str:
+    """For how many of the clients the difference is beyond what the choice of the rows judged on explains."""
+    if not any("gain" in row for row in rows):
+        return ""
+    sure = sum(map(_certain, rows))
+    which = where(subject.config)
+    return f" (for {count(sure) if sure else 'none'} of them by more than the choice of {which} explains)"
+
+
+def _method(subject: Subject, gains: Gains) -> Markup:
+    meant = Markup("; ").join(Markup("<b>{}</b>: {}").format(PARTS[p], MEANT[p]) for p in gains.parts)
+    started = "All start from the same model"
+    if subject.config.models:
+        started = "Each client starts from the model of its architecture, pooled rows from the first of the models; all"
+    judged = Markup("{}. {} and are judged by {} on {}.").format(
+        meant, started, NAMES[subject.headline], subject.judged_on
+    )
+    return judged + Markup("").join(Markup(" {}").format(line) for line in _unequal(subject, gains))
+
+
+def _unequal(subject: Subject, gains: Gains) -> list[str]:
+    """Where the sides did not do the same amount of work."""
+    out: list[str] = []
+    if len(gains.parts) == 1:
+        return out
+    if subject.rows[0]["flops"]:
+        out.append(
+            "Together began with a set-up before round 1, which the others did not have; what it brought counts for together."
+        )
+    part = any(len(row["selected"]) < len(gains.rows) for row in subject.rows[1:])
+    if part or subject.config.failures.dropout or subject.config.failures.stragglers:
+        out.append(
+            "Together and pooled, a round trains the rows of those who take part and return, and as much of them as they manage; "
+            "alone, every client trains in every round."
+        )
+    return out
+
+
+def _picture(subject: Subject, gains: Gains) -> Figure:
+    title, first = NAMES[subject.headline], PARTS[gains.parts[0]]
+    order = [i for i, row in enumerate(gains.rows) if all(row[p]["value"] is not None for p in gains.parts)]
+    names, axis, less = labels(subject, [gains.rows[i]["client"] for i in order]), "client", ""
+    if len(order) > NAMED:
+        order.sort(key=lambda i: gains.rows[i][gains.parts[0]]["value"])
+        names = [str(i + 1) for i in chosen(len(order))]
+        axis, less = f"clients, sorted by their {title} {first}", drawn_of(len(order))
+        order = [order[i] for i in chosen(len(order))]
+    series = [
+        Series(PARTS[part], STYLES[part], [_point(subject, slot, gains.rows[i], part) for slot, i in enumerate(order)])
+        for part in gains.parts
+    ]
+    parts = ", ".join(s.label for s in series)
+    how = (
+        f"One column a client. Marks show {title} {parts}"
+        f"{'; the longer the line between alone and together, the more the federation changes' if len(series) > 1 else ''}. "
+        f"Short vertical lines are 95% intervals, drawn where there is room. {'Lower' if subject.numbers else 'Higher'} is "
+        f"better.{less}"
+    )
+    text = capital(f"{title} of every client{f': {parts}' if len(series) > 1 else ''}")
+    draw = partial(_draw, names, axis, Axis(capital(title)), series, text)
+    return Figure(f"{subject.key}-gain", text, how, draw, _csv(subject, gains), (NARROW, WIDE))
+
+
+def labels(subject: Subject, clients: Sequence[int]) -> list[str]:
+    """What stands under the columns: owners' names where all have room, else the clients' numbers."""
+    names = [subject.name(k) for k in clients]
+    fit = len(names) <= ROOM and all(len(name) <= ROOM for name in names)
+    return names if fit else [str(k) for k in clients]
+
+
+STYLES = {"local_only": 1, "federated": 0, "centralised": 2}
+
+
+def _draw(names: Sequence[str], title: str, y: Axis, series: Sequence[Series], label: str, width: int) -> str:
+    return dots(width, names, title, y, series, label, join={s.style for s in series} >= {0, 1})
+
+
+def _point(subject: Subject, slot: int, row: Mapping[str, Any], part: str) -> Point:
+    found = row[part]
+    span = interval_text(found["low"], found["high"])
+    said = f"{subject.client(row['client'])}, {PARTS[part]}: {number(found['value'])}{f' ({span})' if span else ''}"
+    return Point(slot, found["value"], said, found["low"], found["high"])
+
+
+def _table(subject: Subject, gains: Gains) -> Table:
+    rows = list(enumerate(gains.rows))
+    both = "local_only" in gains.parts and "federated" in gains.parts
+    if both and len(rows) > LISTED:
+        rows = sorted(rows, key=lambda pair: gained(subject, pair[1]) or 0.0)[:LISTED]
+    root = "gain.clients" if subject.summary.get("gain") else "per_client"
+    body = []
+    for i, row in rows:
+        cells = [
+            _value(subject, row, part, f"{root}.{i}.{part}" if root == "gain.clients" else f"{root}.{i}")
+            for part in gains.parts
+        ]
+        between = row.get("gain", {"low": None, "high": None})
+        last = [Cell(signed(gained(subject, row)), between_note(between["low"], between["high"]))] if both else []
+        notes = [] if subject.name(row["client"]) == str(row["client"]) else [f"client {row['client']}"]
+        notes += ["on the common rows"] if subject.own_rows and not row["own_rows"] else []
+        name = Cell(subject.name(row["client"]), ", ".join(notes))
+        body.append([name, Cell(count(row["train_rows"]), optional=True), *cells, *last])
+    head = [Cell("client"), Cell("rows", optional=True), *(Cell(PARTS[p], LONG[p]) for p in gains.parts)]
+    head += [Cell("gain", "less error" if subject.numbers else "")] if both else []
+    less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
+    title = NAMES[subject.headline]
+    paired = (
+        f"; of the gain the interval of the difference, the same {where(subject.config)} drawn for both"
+        if any("gain" in row for row in gains.rows)
+        else ""
+    )
+    caption = f"{capital(title)} of every client{less}, below it the 95% bootstrap interval{paired}"
+    folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
+    foot = _foot(subject, gains, both) if not folded else []
+    return Table(f"{subject.key}-gain-table", caption, head, body, _csv(subject, gains), foot, folded)
+
+
+LONG = {"local_only": "local only", "federated": "federated", "centralised": "centralised"}
+
+
+def _foot(subject: Subject, gains: Gains, both: bool) -> list[list[Cell]]:
+    """The clients in three figures; those of an error stand under the same keys (`fedatlas.study.baselines`)."""
+    if not gains.summary:
+        return []
+    names = {
+        "mean": "mean" if len({row["test_rows"] for row in gains.rows}) == 1 else f"mean, by {where(subject.config)}",
+        "p10": "90th percentile" if subject.numbers else "10th percentile",
+        "min": "largest" if subject.numbers else "worst client",
+    }
+    return [
+        [
+            Cell(name),
+            Cell("", optional=True),
+            *(Cell(printed(gains.summary[p][key], subject.at(f"gain.summary.{p}.{key}"))) for p in gains.parts),
+            *([Cell(signed(mean_gain(subject, gains)) if key == "mean" else "")] if both else []),
+        ]
+        for key, name in names.items()
+    ]
+
+
+def between_note(low: float | None, high: float | None) -> str:
+    """The interval of a gain, whose ends have signs: '-0.109 to -0.012'."""
+    return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
+
+
+def mean_gain(subject: Subject, gains: Gains) -> float | None:
+    """What the means of its row differ by."""
+    return gained(subject, {part: {"value": gains.summary[part]["mean"]} for part in gains.parts})
+
+
+def _value(subject: Subject, row: Mapping[str, Any], part: str, place: str) -> Cell:
+    found = row[part]
+    return Cell(printed(found["value"], subject.at(f"{place}.value")), interval_note(found["low"], found["high"]))
+
+
+def _csv(subject: Subject, gains: Gains) -> str:
+    ends = ("value", "low", "high")
+    head = [
+        "client",
+        "name",
+        "train_rows",
+        "test_rows",
+        *(f"{p}{'' if e == 'value' else f'_{e}'}" for p in gains.parts for e in ends),
+    ]
+    both = "local_only" in gains.parts and "federated" in gains.parts
+    rows = [
+        [
+            row["client"],
+            subject.name(row["client"]),
+            row["train_rows"],
+            row["test_rows"],
+            *(row[p][e] for p in gains.parts for e in ends),
+            *([gained(subject, row), *(row.get("gain", {}).get(e) for e in ("low", "high"))] if both else []),
+        ]
+        for row in gains.rows
+    ]
+    return csv_text([*head, "gain", "gain_low", "gain_high"] if both else head, rows)

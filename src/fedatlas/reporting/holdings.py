@@ -1,0 +1,273 @@
+"""Who held what: classes or targets of every client, its rows, and the weight it had in the mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
+from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat
+from fedatlas.reporting.entries import Subject
+from fedatlas.wording import DASH, count, csv_text, held_text, number, share
+
+DRAWN = 240  # clients that still get a column each
+ROUNDS_DRAWN = 6000  # cells of client x round that are still drawn
+ALIKE = 1.02  # largest to smallest, up to which a picture would show nothing
+BOTH = (NARROW, WIDE)
+
+
+NAMED = 60  # clients that a sentence names
+
+
+def held_blocks(subject: Subject) -> list[Block]:
+    """The section of one run."""
+    facts = subject.summary["partition_facts"]
+    out: list[Block] = [Text(_sentence(subject))]
+    if "histogram" in facts:
+        out.append(_classes(subject))
+    if "target_mean" in facts:
+        out.append(_targets(subject))
+    out += [_sizes(subject)] if max(facts["sizes"]) > ALIKE * min(facts["sizes"]) else []
+    return [*out, *_shared(subject), _table(subject), *weight_blocks(subject)]
+
+
+def _shared(subject: Subject) -> list[Block]:
+    """Which clients share a model, or are drawn as one."""
+    found, groups = subject.summary.get("clusters"), subject.summary.get("groups")
+    if found:
+        members: dict[int, list[str]] = {}
+        for k, cluster in found["assignment"].items():
+            members.setdefault(cluster, []).append(k)
+        who = "; ".join(f"cluster {cluster}: {_listed(members[cluster])}" for cluster in sorted(members))
+        return [Text(f"At the end the clients share {count(found['number'], 'model')}: {who}.")]
+    if groups:
+        sizes = [len(group) for group in groups]
+        who = "; ".join(map(_listed, groups)) if sum(sizes) <= NAMED else f"of {min(sizes)} to {max(sizes)}"
+        return [Text(f"The clients form {count(len(groups), 'superclient')}, each trained through in a chain: {who}.")]
+    return []
+
+
+def _listed(clients: Sequence[object]) -> str:
+    """'0, 3, 5', or how many where they are too many to read."""
+    return ", ".join(map(str, clients)) if len(clients) <= NAMED else count(len(clients), "client")
+
+
+def _sentence(subject: Subject) -> str:
+    facts, held = subject.summary["partition_facts"], subject.partition
+    text = f"{count(facts['clients'], 'client')} held {held_text(facts['sizes'])}, {count(sum(facts['sizes']), 'row')} in all"
+    if facts["left_out"]:
+        text += f"; {count(facts['left_out'], 'row')} went to nobody"
+    text += f". The split is '{subject.summary['partition']}'. "
+    if "tv_mean" in facts:
+        text += (
+            f"On average a client's mix of classes is {share(facts['tv_mean'])} away from the mix of all rows (total variation "
+            f"distance: the share of its rows that would have to change class to match; 0% = same mix)."
+        )
+    if held["feature_skew"]:
+        text += " The rows of each client were changed by a transform of its own (feature skew)."
+    return text
+
+
+def chosen(clients: int) -> list[int]:
+    """The clients that are drawn: all, or evenly spaced ones where they are too many."""
+    return list(range(0, clients, math.ceil(clients / DRAWN)))
+
+
+def drawn_of(clients: int) -> str:
+    """Says so where not all clients are drawn."""
+    drawn = len(chosen(clients))
+    return f" {count(drawn)} of the {count(clients)} clients are drawn; the CSV has all." if drawn < clients else ""
+
+
+def _classes(subject: Subject) -> Figure:
+    facts, names = subject.summary["partition_facts"], subject.summary["class_names"]
+    columns = chosen(facts["clients"])
+    cells = [[_held(subject, k, c) for k in columns] for c in range(len(names))]
+    how = (
+        "One column a client, one row a class. The stronger a cell's colour, the larger the class's share of that client's rows; "
+        f"the number is how many rows (printed where there is room).{drawn_of(facts['clients'])}"
+    )
+    label = f"Rows of each class at each of {count(facts['clients'], 'client')}"
+    heads = [subject.name(k) for k in columns]
+    draw = partial(_heat, names, heads, cells, ("class", "client"), label)
+    table = [(k, subject.name(k), *row) for k, row in enumerate(facts["histogram"])]
+    text = csv_text(("client", "name", *names), table)
+    return Figure(f"{subject.key}-classes", "Classes at each client", how, draw, text, BOTH)
+
+
+def _held(subject: Subject, k: int, c: int) -> Shaded:
+    facts, name = subject.summary["partition_facts"], subject.summary["class_names"][c]
+    n, total = facts["histogram"][k][c], facts["sizes"][k]
+    part = n / total if total else 0.0
+    said = f"{subject.client(k)}, class {name}: {count(n, 'row')} ({share(part)})"
+    return Shaded(max(part, 0.03) if n else 0.0, str(n) if n else "", said)
+
+
+def _heat(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Sequence[Sequence[Shaded]],
+    titles: tuple[str, str],
+    label: str,
+    width: int,
+) -> str:
+    return heat(width, rows, columns, cells, titles, label)
+
+
+def _targets(subject: Subject) -> Figure:
+    facts = subject.summary["partition_facts"]
+    columns = chosen(facts["clients"])
+    means, sds = facts["target_mean"], facts["target_sd"]
+    points = [
+        Point(
+            i,
+            means[k],
+            f"{subject.client(k)}: mean {number(means[k])}, sd {number(sds[k])}",
+            means[k] - sds[k],
+            means[k] + sds[k],
+        )
+        for i, k in enumerate(columns)
+        if means[k] is not None
+    ]
+    how = f"The target (in its own unit) at each client: mean, with one standard deviation up and down.{drawn_of(facts['clients'])}"
+    series = [Series("mean", 0, points)]
+    draw = partial(
+        _dots, [subject.name(k) for k in columns], "client", Axis("Target, mean and standard deviation"), series, how
+    )
+    table = [(k, subject.name(k), facts["sizes"][k], means[k], sds[k]) for k in range(facts["clients"])]
+    text = csv_text(("client", "name", "rows", "target_mean", "target_sd"), table)
+    return Figure(f"{subject.key}-targets", "The target at each client", how, draw, text, BOTH)
+
+
+def _dots(names: Sequence[str], title: str, y: Axis, series: Sequence[Series], label: str, width: int) -> str:
+    return dots(width, names, title, y, series, label)
+
+
+def _sizes(subject: Subject) -> Figure:
+    facts = subject.summary["partition_facts"]
+    columns, sizes = chosen(facts["clients"]), facts["sizes"]
+    tips = [f"{subject.client(k)}: {count(sizes[k], 'row')}" for k in columns]
+    how = (
+        f"Training rows of each client. Gini coefficient {number(facts['gini'])}: 0 = all alike, towards 1 = one has nearly "
+        f"all.{drawn_of(facts['clients'])}"
+    )
+    stack = [Bars("rows", 0, [sizes[k] for k in columns], tips)]
+    draw = partial(
+        _bars,
+        [subject.name(k) for k in columns],
+        "client",
+        Axis("Rows"),
+        stack,
+        f"Training rows of {facts['clients']} clients",
+    )
+    text = csv_text(("client", "name", "rows"), [(k, subject.name(k), n) for k, n in enumerate(sizes)])
+    return Figure(f"{subject.key}-sizes", "Rows at each client", how, draw, text, BOTH)
+
+
+def _bars(names: Sequence[str], title: str, y: Axis, stacks: Sequence[Bars], label: str, width: int) -> str:
+    return bars(width, names, title, y, stacks, label)
+
+
+def _table(subject: Subject) -> Table:
+    facts, names = subject.summary["partition_facts"], subject.summary["class_names"]
+    known = "histogram" in facts
+    head = [
+        Cell("client"),
+        Cell("rows"),
+        *([Cell("largest class"), Cell("distance", "total variation")] if known else []),
+    ]
+    rows, table = [], []
+    for k, n in enumerate(facts["sizes"]):
+        extra, plain = [], []
+        if known:
+            counts, tv = facts["histogram"][k], facts["tv"][k]
+            top = counts.index(max(counts))
+            extra = [Cell(names[top], share(facts["majority"][k])), Cell(DASH if tv is None else share(tv))]
+            plain = [names[top], facts["majority"][k], tv]
+        rows.append([Cell(subject.name(k)), Cell(count(n)), *extra])
+        table.append([k, subject.name(k), n, *plain])
+    columns = ["client", "name", "rows", *(["largest_class", "largest_share", "total_variation"] if known else [])]
+    fold = f"The same as a table, {count(len(rows), 'client')}"
+    caption = "Rows, largest class with its share, and distance of the mix of classes to that of all rows"
+    return Table(
+        f"{subject.key}-clients", caption if known else "Rows", head, rows, csv_text(columns, table), folded=fold
+    )
+
+
+def weights_of(subject: Subject) -> dict[int, dict[int, float]]:
+    """client -> round -> its weight in the mean; empty where a round's weights do not belong to single clients."""
+    out: dict[int, dict[int, float]] = {k: {} for k in range(subject.summary["clients"])}
+    for row in subject.rows:
+        who, weights = row["clients"], row["weights"]
+        if len(who) != len(weights) or any(not isinstance(k, int) for k in who):
+            return {}
+        for k, w in zip(who, weights, strict=True):
+            out[k][row["round"]] = w
+    return out if any(out.values()) else {}
+
+
+def weight_blocks(subject: Subject) -> list[Block]:
+    """The weights of the clients: their mean and range, and round by round where they change."""
+    found = weights_of(subject)
+    if not found:
+        return []
+    every = [w for by in found.values() for w in by.values()]
+    rounds = [row["round"] for row in subject.rows if row["clients"]]
+    always = all(len(w) == len(rounds) for w in found.values())
+    out: list[Block] = []
+    if max(every) <= ALIKE * min(every):
+        low, high = number(min(every)), number(max(every))
+        nearly = "" if max(every) - min(every) < 1e-9 else " nearly"
+        weight = low if low == high else f"{low} to {high}"
+        who = "All clients" if always else "The clients that took part"
+        out.append(Text(f"{who} had{nearly} the same weight in every round's mean: {weight}."))
+    else:
+        out.append(_weights(subject, found))
+    changes = not always or any(max(w.values()) - min(w.values()) > 1e-9 for w in found.values())
+    if changes and len(rounds) * len(chosen(len(found))) <= ROUNDS_DRAWN:
+        out.append(_by_round(subject, found, rounds))
+    return out
+
+
+def _weights(subject: Subject, found: dict[int, dict[int, float]]) -> Figure:
+    columns = chosen(len(found))
+    points = []
+    for i, k in enumerate(columns):
+        w = list(found[k].values())
+        if w:
+            mean, low, high = math.fsum(w) / len(w), min(w), max(w)
+            span = f", {number(low)} to {number(high)}" if high > low else ""
+            said = f"{subject.client(k)}: weight {number(mean)}{span} ({count(len(w), 'round')})"
+            points.append(Point(i, mean, said, low, high))
+    how = (
+        "How much each client's update counted in the server's mean; the weights of a round add up to 1. The mark is the mean over "
+        f"the rounds in which the client took part, a line reaches from its smallest to its largest weight.{drawn_of(len(found))}"
+    )
+    axis = Axis("Weight in the mean", zero=True)
+    draw = partial(_dots, [subject.name(k) for k in columns], "client", axis, [Series("weight", 0, points)], how)
+    return Figure(f"{subject.key}-weights", "Weight of each client", how, draw, _weights_csv(subject, found), BOTH)
+
+
+def _weights_csv(subject: Subject, found: dict[int, dict[int, float]]) -> str:
+    table = sorted((r, k, subject.name(k), w) for k, by in found.items() for r, w in by.items())
+    return csv_text(("round", "client", "name", "weight"), table)
+
+
+def _by_round(subject: Subject, found: dict[int, dict[int, float]], rounds: Sequence[int]) -> Figure:
+    columns = chosen(len(found))
+    most = max(w for by in found.values() for w in by.values())
+    cells = [[_weighed(subject, k, r, found[k].get(r), most) for k in columns] for r in rounds]
+    how = (
+        f"One column a client, one row a round. The stronger the colour, the more its update counted (strongest: {number(most)}); "
+        f"empty: it took no part or did not return.{drawn_of(len(found))}"
+    )
+    draw = partial(_heat, [str(r) for r in rounds], [subject.name(k) for k in columns], cells, ("round", "client"), how)
+    name = f"{subject.key}-weights-by-round"
+    return Figure(name, "Weights round by round", how, draw, _weights_csv(subject, found), BOTH)
+
+
+def _weighed(subject: Subject, k: int, r: int, w: float | None, most: float) -> Shaded:
+    if w is None:
+        return Shaded(None)
+    return Shaded(max(w / most, 0.05) if most else 0.05, "", f"round {r}, {subject.client(k)}: weight {number(w)}")

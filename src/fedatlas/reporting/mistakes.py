@@ -1,0 +1,243 @@
+"""Where the final model errs: the confusion matrix, F1 of every class, and for two classes whether probabilities can be believed.
+
+Where the target is a number: what was predicted where it is small and where it is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Figures, Key, Keys, Table, Text
+from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, diagonal, dots, heat
+from fedatlas.reporting.entries import Subject
+from fedatlas.reporting.outcome import models_used
+from fedatlas.wording import capital, count, csv_text, interval_text, number, printed, share, where
+
+CLASSES_OPEN = 24
+WIDE_FROM = 16  # classes from which a matrix takes the whole width
+
+
+def error_blocks(subject: Subject) -> list[Block]:
+    """The section of one run; empty where nothing is known of its rows."""
+    final = subject.summary["final"]
+    if subject.numbers:
+        return _by_target(subject, final["by_target"]) if final.get("by_target") else []
+    if not final.get("per_class_f1"):
+        whose = capital(models_used(subject))
+        return [Text(f"{whose}, so that there is no single confusion matrix to show.")]
+    if "per_class_accuracy" not in final:  # it diverged: the model answers no numbers any more
+        return []
+    pictures = [*([_matrix(subject)] if "confusion" in final else []), _f1(subject)]
+    many = len(final["per_class_f1"]) >= WIDE_FROM
+    return [*_words(subject), *(pictures if many else [Figures(pictures)]), _table(subject), *_two_class(subject)]
+
+
+def _by_target(subject: Subject, spans: Sequence[Mapping[str, float]]) -> list[Block]:
+    thing = ("of weight", "of weight") if subject.summary.get("weighted") else ("row", "rows")
+    names = [_between(span) for span in spans]
+    facts = [
+        f"true {name}: {count(span['weight'], *thing)}, mean true {number(span['true'])}, mean predicted {number(span['predicted'])}, "
+        f"predicted {number(span['p10'])} to {number(span['p90'])} in eight of ten"
+        for name, span in zip(names, spans, strict=True)
+    ]
+    true = [Point(i, span["true"], said) for i, (span, said) in enumerate(zip(spans, facts, strict=True))]
+    said = [
+        Point(i, span["predicted"], said, span["p10"], span["p90"])
+        for i, (span, said) in enumerate(zip(spans, facts, strict=True))
+    ]
+    how = (
+        f"The {where(subject.config)} in order of their true target, in {count(len(spans), 'span')}: the mean of the true numbers and of "
+        "the predicted ones; a line reaches from the tenth to the ninetieth percentile of what was predicted. Where the two marks lie "
+        "apart the model is off on average; predictions that rise less than the true numbers keep to the middle."
+    )
+    columns = ("low", "high", "weight", "true", "predicted", "p10", "p90", "rmse")
+    text = csv_text(columns, [[span[c] for c in columns] for span in spans])
+    series = [Series("true", 0, true), Series("predicted", 1, said)]
+    heads = [name if " " not in name else f"≤ {number(span['high'])}" for name, span in zip(names, spans, strict=True)]
+    draw = partial(_dots, heads, Axis("Target, true and predicted"), series, "Predicted against true numbers")
+    figure = Figure(f"{subject.key}-by-target", "Predicted against true", how, draw, text, (NARROW, WIDE))
+    head = [
+        Cell("true target"),
+        Cell(thing[1].removeprefix("of ")),
+        Cell("mean true"),
+        Cell("mean predicted"),
+        Cell("RMSE"),
+    ]
+    at = subject.at("final.by_target")
+    rows = [
+        [
+            Cell(name),
+            Cell(count(span["weight"])),
+            *(Cell(printed(span[key], f"{at}.{i}.{key}")) for key in ("true", "predicted", "rmse")),
+        ]
+        for i, (name, span) in enumerate(zip(names, spans, strict=True))
+    ]
+    caption = f"Errors by the size of the target on the {where(subject.config)}"
+    return [figure, Table(f"{subject.key}-spans", caption, head, rows, text)]
+
+
+def _between(span: Mapping[str, float]) -> str:
+    low, high = number(span["low"]), number(span["high"])
+    return low if low == high else f"{low} to {high}"
+
+
+def _dots(names: Sequence[str], y: Axis, series: Sequence[Series], label: str, width: int) -> str:
+    return dots(width, names, "true target", y, series, label)
+
+
+def _words(subject: Subject) -> list[Block]:
+    """What accuracy counts, where some classes are no words."""
+    found = subject.summary["final"].get("word_accuracy")
+    if not found:
+        return []
+    said = {name: share(value) for name, value in found.items()}
+    return [
+        Text(
+            f"Accuracy counts the words, {said['words']} of them right, those outside the vocabulary included; padding and ends of "
+            f"sentences are passed over. With the ends it is {said['words_and_ends']}; of the words in the vocabulary alone "
+            f"{said['known_words']}, with the ends {said['known_words_and_ends']}."
+        )
+    ]
+
+
+def _matrix(subject: Subject) -> Figure:
+    names, matrix = subject.summary["class_names"], subject.summary["final"]["confusion"]
+    thing = ("of weight", "of weight") if subject.summary.get("weighted") else ("row", "rows")
+    cells = [[_cell(names, row, i, j, thing) for j in range(len(row))] for i, row in enumerate(matrix)]
+    how = (
+        "Rows are the true classes, columns what the model said. Right answers lie on the diagonal. The stronger a cell's colour, "
+        f"the larger its share of the {where(subject.config)} of that true class; the number is {counted(subject)}."
+    )
+    text = csv_text(("true_class", *names), [(name, *row) for name, row in zip(names, matrix, strict=True)])
+    draw = partial(_draw, names, cells, "Confusion matrix: true classes against predicted ones")
+    widths = (NARROW, WIDE) if len(names) >= WIDE_FROM else (NARROW,)
+    return Figure(f"{subject.key}-confusion", "Confusion matrix", how, draw, text, widths)
+
+
+def counted(subject: Subject) -> str:
+    """What stands in the cells of a matrix."""
+    return "the sum of their survey weights" if subject.summary.get("weighted") else "how many rows"
+
+
+def _cell(names: Sequence[str], row: Sequence[float], i: int, j: int, thing: tuple[str, str]) -> Shaded:
+    total = sum(row)
+    part = row[j] / total if total else 0.0
+    said = f"true {names[i]}, predicted {names[j]}: {count(row[j], *thing)} ({share(part)})"
+    return Shaded(max(part, 0.03) if row[j] else 0.0, f"{row[j]:.0f}" if row[j] else "", said)
+
+
+def _draw(names: Sequence[str], cells: Sequence[Sequence[Shaded]], label: str, width: int) -> str:
+    return heat(width, names, names, cells, ("true class", "predicted class"), label)
+
+
+def _f1(subject: Subject) -> Figure:
+    names, f1 = subject.summary["class_names"], subject.summary["final"]["per_class_f1"]
+    tips = [f"{name}: F1 {number(v)}" for name, v in zip(names, f1, strict=True)]
+    how = (
+        "F1 of a class: the harmonic mean of precision (how often the model is right when it says this class) and recall (how many "
+        "of the class it finds). 1 is perfect; a short bar is a class that the model serves badly."
+    )
+    stack = [Bars("F1", 0, [v or 0.0 for v in f1], tips)]
+    draw = partial(_bars, names, stack, "F1 of every class")
+    widths = (NARROW, WIDE) if len(names) >= WIDE_FROM else (NARROW,)
+    return Figure(
+        f"{subject.key}-f1",
+        "F1 of every class",
+        how,
+        draw,
+        csv_text(("class", "f1"), zip(names, f1, strict=True)),
+        widths,
+    )
+
+
+def _bars(names: Sequence[str], stacks: Sequence[Bars], label: str, width: int) -> str:
+    return bars(width, names, "class", Axis("F1"), stacks, label)
+
+
+def _table(subject: Subject) -> Table:
+    final, names = subject.summary["final"], subject.summary["class_names"]
+    f1, recall, matrix = final["per_class_f1"], final["per_class_accuracy"], final.get("confusion")
+    rows, table = [], []
+    for c, name in enumerate(names):
+        n = sum(matrix[c]) if matrix else None
+        said = sum(row[c] for row in matrix) if matrix else 0.0
+        precision = matrix[c][c] / said if matrix and said else None
+        figures = [printed(f1[c], subject.at(f"final.per_class_f1.{c}")), number(precision)]
+        figures.append(printed(recall[c], subject.at(f"final.per_class_accuracy.{c}")))
+        rows.append([Cell(name), Cell("" if n is None else count(n)), *map(Cell, figures)])
+        table.append((name, n, f1[c], precision, recall[c]))
+    head = [
+        Cell("class"),
+        Cell("weight" if subject.summary.get("weighted") else "rows"),
+        Cell("F1"),
+        Cell("precision"),
+        Cell("recall"),
+    ]
+    text = csv_text(("class", "rows", "f1", "precision", "recall"), table)
+    fold = f"The table of {count(len(names), 'class', 'classes')}" if len(names) > CLASSES_OPEN else ""
+    return Table(
+        f"{subject.key}-per-class", f"Every class on the {where(subject.config)}", head, rows, text, folded=fold
+    )
+
+
+def _two_class(subject: Subject) -> list[Block]:
+    part = (
+        "test" if "two_class" in subject.summary.get("test", {}) else "final"
+    )  # where there are both, by which nothing was chosen
+    found = subject.summary[part].get("two_class")
+    if not found:
+        return []
+    positive = subject.summary["class_names"][1]
+    at, ends = subject.at(f"{part}.two_class"), subject.summary[part].get("interval", {})
+    means = {
+        "auc": (
+            "AUC",
+            f"chance that a row of '{positive}' gets a higher score than one of the other class; 0.5 is guessing",
+        ),
+        "log_loss": ("log-loss", "mean of −log(probability given to the true class); lower is better"),
+        "calibration_error": (
+            "calibration error",
+            "mean gap between stated probability and observed share; 0 is perfect",
+        ),
+    }
+    keys = []
+    for key, (name, meaning) in means.items():
+        span = interval_text(*ends.get(key, (None, None)))
+        note = f"{ends['level']:.0%} interval {span}; {meaning}" if span else meaning
+        keys.append(Key(name, printed(found[key], f"{at}.{key}"), note))
+    return [
+        Text(
+            f"Two classes: how good the probabilities of '{positive}' are{', on the test rows' if part == 'test' else ''}.",
+            tone="subhead",
+        ),
+        Keys(keys),
+        _reliability(subject, positive, part),
+    ]
+
+
+def _reliability(subject: Subject, positive: str, part: str) -> Figure:
+    bins = subject.summary[part]["two_class"]["reliability"]
+    most = max(b["weight"] for b in bins)
+    points = [
+        Point(
+            b["predicted"],
+            b["observed"],
+            f"{count(b['weight'], 'row')} with a stated probability near {share(b['predicted'])}: {share(b['observed'])} were '{positive}'",
+            size=0.5 + 2 * (b["weight"] / most) ** 0.5,
+        )
+        for b in bins
+    ]
+    how = (
+        f"Rows are grouped by the probability of '{positive}' that the model stated. On the diagonal, statements come true as often as "
+        f"they say; below it the model is too sure of '{positive}', above it not sure enough. The larger a mark, the more rows."
+    )
+    columns = ("low", "high", "weight", "predicted", "observed")
+    text = csv_text(columns, [[b[c] for c in columns] for b in bins])
+    axes = Axis("mean stated probability"), Axis("Observed share")
+    draw = partial(_draw_diagonal, *axes, points, f"Reliability diagram for '{positive}'")
+    return Figure(f"{subject.key}-reliability", "Reliability diagram", how, draw, text, (NARROW,))
+
+
+def _draw_diagonal(x: Axis, y: Axis, points: Sequence[Point], label: str, width: int) -> str:
+    return diagonal(width, x, y, points, label)

@@ -1,0 +1,394 @@
+"""What stands first: what was run, in a sentence, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal
+
+from markupsafe import Markup
+
+from fedatlas.metrics.intervals import over_seeds
+from fedatlas.metrics.quality import LOWER_IS_BETTER
+from fedatlas.reporting.blocks import Block, Cell, Key, Keys, Table, Text
+from fedatlas.reporting.entries import Entry, Subject, whole
+from fedatlas.wording import (
+    NAMES,
+    bytes_text,
+    capital,
+    count,
+    csv_text,
+    flat,
+    held_text,
+    interval_note,
+    interval_text,
+    number,
+    printed,
+    seconds_text,
+    where,
+)
+
+SHOWN = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
+COMPARED = ("accuracy", "macro_f1", "rmse", "r2", "loss")
+FEW = 8  # differences that are shown without a fold
+TOTALS = ("bytes_up", "bytes_down", "bytes_peer")
+
+
+def title(entries: Sequence[Entry]) -> str:
+    """Of the page."""
+    if len(entries) > 1:
+        return f"{len(entries)} runs compared"
+    s = entries[0].subjects[0].summary
+    return f"{s['algorithm']} on {data_name(s)}"
+
+
+def sentence(entry: Entry) -> Markup:
+    """What was run."""
+    s = entry.subjects[0].summary
+    n = len(entry.subjects)
+    seeds = (
+        f"seed {s['seed']}"
+        if n == 1
+        else f"{n} times, with the seeds {', '.join(str(x.summary['seed']) for x in entry.subjects)}"
+    )
+    who = entry.config.cohort
+    part = (
+        ""
+        if who.size is None and who.fraction == 1
+        else f"; {who.size or format(who.fraction, '.0%')} of the clients a round"
+    )
+    return Markup(
+        "The algorithm <b>{}</b> trained the model <b>{}</b> ({}) on <b>{}</b>, split over <b>{}</b> with {} ({}), in {}{}; {}."
+    ).format(
+        s["algorithm"],
+        s["model"],
+        sizes_text(s),
+        data_name(s),
+        count(s["clients"], "client"),
+        held_text(s["partition_facts"]["sizes"]),
+        s["partition"],
+        count(max(x.summary["rounds"] for x in entry.subjects), "round"),
+        part,
+        seeds,
+    )
+
+
+def data_name(summary: Mapping[str, Any]) -> str:
+    """What people call the data: a file of one's own by its name."""
+    facts = summary["data_facts"]
+    called = str(facts.get("called", summary["data"]))
+    return f"{called} (target {facts['label']})" if facts.get("label") else called
+
+
+def sizes_text(summary: Mapping[str, Any]) -> str:
+    """How large the model is; of several, whose each is, too."""
+    several = summary.get("models") or {}
+    said = [
+        f"{name}: {count(m['parameters'], 'parameter')}, {count(len(m['clients']), 'client')}"
+        for name, m in several.items()
+    ]
+    return "; ".join(said) or count(summary["parameters"], "parameter")
+
+
+def opening(entries: Sequence[Entry]) -> list[Block]:
+    """The first screen."""
+    if len(entries) > 1:
+        said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
+        warned = [*_diverged(entries), *_stopped(entries), *_incomparable(entries), *_means(entries)]
+        return [*said, *warned, *_differences(entries), _runs(entries)]
+    entry = entries[0]
+    out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
+    out += [*_diverged(entries), *_stopped(entries), *_own_rows(entries), *_means(entries)]
+    if len(entry.subjects) == 1:
+        return [*out, _figures(entry.subjects[0]), *_weighted(entry)]
+    tested = [_seeds(entry, "test")] if "test" in entry.summary["over_seeds"] else []
+    return [*out, _seeds(entry, "final"), *tested, *_weighted(entry)]
+
+
+def _diverged(entries: Sequence[Entry]) -> list[Block]:
+    """A warning for each run that did not come to its end, and for the seeds that were not run after it."""
+    before = Markup("<b>{} diverged</b>, what is shown is what it had reached before: {}{}")
+    absent = Markup("<b>{}: seed {} was not run</b>, because an earlier one diverged.")
+    out: list[Block] = []
+    for entry in entries:
+        ended = [s for s in entry.subjects if "diverged" in s.summary]
+        means = " Means are over the other seeds." if 0 < len(ended) < len(entry.subjects) else ""
+        out += [
+            Text(before.format(called(s, entry, entries), s.summary["diverged"], means), tone="notice") for s in ended
+        ]
+        if left := not_run(entry):
+            out.append(Text(absent.format(entry.label, ", ".join(map(str, left))), tone="notice"))
+    return out
+
+
+def _stopped(entries: Sequence[Entry]) -> list[Block]:
+    """A line for each run that ``[stop]`` ended early."""
+    said = Markup("<b>{} stopped</b> {}")
+    return [
+        Text(said.format(called(s, entry, entries), s.summary["stopped"]))
+        for entry in entries
+        for s in entry.subjects
+        if "stopped" in s.summary
+    ]
+
+
+def _own_rows(entries: Sequence[Entry]) -> list[Block]:
+    """A line for runs whose seeds were judged on different rows: their spread is of two things."""
+    said = Markup("{} drew test rows of its own: the spread over seeds is that of training and of the rows drawn.")
+    return [
+        Text(said.format("Each seed" if len(entries) == 1 else f"{entry.label}: each seed"))
+        for entry in entries
+        if len({judged_on(s) for s in entry.subjects}) > 1
+    ]
+
+
+def called(subject: Subject, entry: Entry, entries: Sequence[Entry]) -> str:
+    """A run's name in a sentence: its label, where there are others."""
+    return "This run" if len(entries) == 1 and entry.config.seeds is None else subject.label
+
+
+def not_run(entry: Entry) -> list[int]:
+    """Seeds of the configuration that there is nothing of."""
+    there = {s.summary["seed"] for s in entry.subjects}
+    return [seed for seed in entry.config.seeds or () if seed not in there]
+
+
+def _differences(entries: Sequence[Entry]) -> list[Block]:
+    """The keys of the configurations that are not the same in all runs."""
+    configs = [flat(entry.config.plain()) for entry in entries]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    rows = [(key.replace(" ", "."), *(config.get(key, "") for config in configs)) for key in keys]
+    rows = [row for row in rows if len({str(value) for value in row[1:]}) > 1]
+    if not rows:
+        return [Text("The configurations of these runs are the same.")]
+    cells = [[Cell(key), *(Cell(str(value)) for value in values)] for key, *values in rows]
+    labels = [entry.label for entry in entries]
+    folded = f"The {len(rows)} keys in which these runs differ" if len(rows) > FEW else ""
+    text = csv_text(("key", *labels), rows)
+    head = [Cell("key"), *map(Cell, labels)]
+    return [Table("differences", "In what the configurations of these runs differ", head, cells, text, [], folded)]
+
+
+def _incomparable(entries: Sequence[Entry]) -> list[Block]:
+    """A warning where the runs were not judged on the same rows."""
+    judged = [{judged_on(s) for s in e.subjects} for e in entries]  # of several seeds, each seed's
+    if all(one & other for one, other in combinations(judged, 2)):
+        return []
+    return [
+        Text("These runs were judged on different rows: their figures cannot be compared one to one.", tone="notice")
+    ]
+
+
+def judged_on(subject: Subject) -> str:
+    """Which rows a run was judged on; of a run that was made before this was recorded, by the names of things."""
+    config = subject.config
+    return str(subject.summary.get("judged_on", (subject.summary["data"], config.data.test, config.evaluation.on)))
+
+
+def _means(entries: Sequence[Entry]) -> list[Block]:
+    """What the first figures are where there is no model of all: a method made for its clients looks poor by them."""
+    out: list[Block] = []
+    for entry in (e for e in entries if e.subjects[0].personal):
+        one = entry.subjects[0]
+        whose = "This run's" if len(entries) == 1 else f"{entry.label}:"
+        advice = (
+            "what it comes to on rows like a client's own stands in the table of what each party gains."
+            if one.own_rows
+            else "evaluation.clients = 0.2 judges each client on rows like its own, too."
+        )
+        out.append(
+            Text(
+                f"{whose} first figures and curves are means over the clients ({models_used(one)}), each judged on all of the "
+                f"{where(entry.config)}, also on classes it may never meet; {advice}{_of_clients(entry)}"
+            )
+        )
+    return out
+
+
+def _of_clients(entry: Entry) -> str:
+    """Figures on rows like the clients' own, and how well clusters agree with the groups that were planted (C14)."""
+    key, summaries = f"client_{entry.subjects[0].headline}", [s.summary for s in whole(entry.subjects)]
+    own = [s["final"][key] for s in summaries if s["final"].get(key)]
+    agree = [s["clusters"] for s in summaries if "purity" in s.get("clusters", {})]
+    out = ""
+    if own and entry.subjects[0].own_rows:
+        end = "90th" if entry.subjects[0].numbers else "10th"
+        mean, tail = (number(over_seeds([found[part] for found in own]).mean) for part in ("mean", "p10"))
+        out += f" On rows like a client's own: {NAMES[entry.subjects[0].headline]} {mean} in the mean, {tail} at the {end} percentile."
+    if agree:
+        rand, pure = (number(over_seeds([found[part] for found in agree]).mean) for part in ("adjusted_rand", "purity"))
+        out += f" Clusters beside the groups that were planted: adjusted Rand index {rand}, purity {pure}."
+    return out
+
+
+def _weighted(entry: Entry) -> list[Block]:
+    """What figures count where rows have survey weights."""
+    if not entry.summary.get("weighted"):
+        return []
+    return [
+        Text(
+            "Figures on these rows count a row by its survey weight: where shares or numbers of rows are named, it is their weight. "
+            "Intervals take the rows as drawn independently of each other; strata, clusters and calibration are not taken into account."
+        )
+    ]
+
+
+def _keys(entry: Entry) -> list[Key]:
+    s, first = entry.summary, entry.subjects[0]
+    key, final, cost = entry.headline, s["final"], s["cost"]
+    several = len(entry.subjects) > 1
+    spread = s.get("over_seeds", {}).get("final", {}).get(key)
+    note = (
+        f"{count(spread['n'], 'seed')}; standard deviation {number(spread['sd'])}"
+        if spread
+        else interval_words(first, key)
+    )
+    out = [Key(f"{NAMES[key]}{', mean' if several else ''}", printed(final[key], entry.at(f"final.{key}")), note)]
+    gained = None if several else s.get("gain")
+    own = first.own_rows
+    terms = {"federated": "together, mean"} if own else {}
+    for part, term in (terms | {"local_only": "each alone, mean", "centralised": "all rows pooled"}).items():
+        if gained and part in gained["summary"]:
+            found = gained["summary"][part]
+            worst = (
+                "what sharing the rows would give" if part == "centralised" else f"worst client {number(found['min'])}"
+            )
+            worst += "; on the clients' own rows" if own else ""
+            out.append(
+                Key(f"{NAMES[key]}, {term}", printed(found["mean"], entry.at(f"gain.summary.{part}.mean")), worst)
+            )
+    sent = sum(cost[k] for k in TOTALS)
+    out.append(
+        Key(
+            f"sent in all{', mean' if several else ''}",
+            bytes_text(sent),
+            f"{bytes_text(cost['bytes_up'])} up, {bytes_text(cost['bytes_down'])} down",
+        )
+    )
+    cpu = s["cpu"]
+    time = "mean of the seeds, " if several else ""
+    out.append(
+        Key(
+            "time",
+            printed(cost["seconds"], entry.at("cost.seconds"), seconds_text),
+            f"{time}{count(cpu['cores'], 'core')}",
+        )
+    )
+    return out
+
+
+def interval_words(subject: Subject, key: str) -> str:
+    """The bootstrap interval of a final figure in words."""
+    interval = subject.summary["final"].get("interval", {})
+    if subject.personal:
+        return f"no interval: {models_used(subject)}"
+    low, high = interval.get(key, (None, None))
+    if low is None:
+        return f"no interval of these {where(subject.config)}"
+    rows = {row["test_rows"] for row in subject.summary["per_client"] if not row["own_rows"]}
+    n = f"{count(rows.pop())} " if len(rows) == 1 else ""
+    alike = ", which all came out alike: what others would do is not seen from them" if low == high else ""
+    return f"{interval['level']:.0%} interval {interval_text(low, high)}, from resampling the {n}{where(subject.config)}{alike}"
+
+
+def models_used(subject: Subject) -> str:
+    """Where there is no model of all: whose models the clients use."""
+    found = subject.summary.get("clusters")
+    if not found:
+        return "every client uses a model of its own"
+    return f"the clients share {count(found['number'], 'model')}, one a cluster"
+
+
+def _figures(subject: Subject) -> Table:
+    """Final and best of one run; where these are of validation rows, the final model's on the test rows, too."""
+    final, best, test = (subject.summary.get(part, {}) for part in ("final", "best", "test"))
+    rows = []
+    for key in (k for k in SHOWN if k in final):
+        reached = best.get(key)
+        at = f"round {reached['round']}" if reached else ""
+        ends = printed(final[key], subject.at(f"final.{key}"))
+        peak = printed(reached["value"] if reached else None, subject.at(f"best.{key}.value"))
+        interval = final.get("interval", {}).get(key)
+        ends_of_test = test.get("interval", {}).get(key)
+        note = interval_note(*ends_of_test) if ends_of_test else ""
+        judged = [Cell(printed(test.get(key), subject.at(f"test.{key}")), note)] if test else []
+        last = Cell(ends, interval_note(*interval) if interval else "")
+        rows.append([Cell(capital(NAMES[key])), last, Cell(peak, at), *judged])
+    more = ["test rows"] if test else []
+    head = [Cell(text) for text in ("figure", f"after round {final['round']}", "best round", *more)]
+    table = [
+        (k, final[k], *(best.get(k, {}).get(x) for x in ("value", "round")), *([test.get(k)] if test else []))
+        for k in SHOWN
+        if k in final
+    ]
+    text = csv_text(("figure", "final", "best", "best_round", *(["test"] if test else [])), table)
+    flatters = "" if test else "; the best round is chosen by these rows, so that its figures are a little too good"
+    below = f", below them {found['level']:.0%} bootstrap intervals" if (found := final.get("interval")) else ""
+    return Table("figures", f"Figures on the {where(subject.config)}{below}{flatters}", head, rows, text)
+
+
+def _seeds(entry: Entry, part: Literal["final", "test"]) -> Table:
+    """Every seed, and over all of them mean and standard deviation."""
+    keys, spread = [k for k in COMPARED if k in entry.summary[part]], entry.summary["over_seeds"][part]
+    rows = [[Cell(s.label.rsplit(", ")[-1]), *(_final(s, k, part) for k in keys)] for s in entry.subjects]
+    foot = [
+        [Cell("mean"), *(Cell(printed(spread[k]["mean"], entry.at(f"over_seeds.{part}.{k}.mean"))) for k in keys)],
+        [
+            Cell("standard deviation"),
+            *(Cell(printed(spread[k]["sd"], entry.at(f"over_seeds.{part}.{k}.sd"))) for k in keys),
+        ],
+    ]
+    table = [(s.summary["seed"], *(s.summary.get(part, {}).get(k) for k in keys)) for s in entry.subjects]
+    table += [("mean", *(spread[k]["mean"] for k in keys)), ("sd", *(spread[k]["sd"] for k in keys))]
+    which = where(entry.config) if part == "final" else "test rows"
+    caption = f"Figures after the last round on the {which}, seed by seed; below a figure its bootstrap interval"
+    name = "figures" if part == "final" else "test-figures"
+    return Table(name, caption, [Cell("seed"), *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
+
+
+def _runs(entries: Sequence[Entry]) -> Table:
+    """The runs side by side."""
+    keys = [k for k in COMPARED if k in entries[0].summary["final"]]
+    rows = []
+    for entry in entries:
+        cost = entry.summary["cost"]
+        spread = entry.summary.get("over_seeds", {}).get("final", {})
+        cells = [
+            Cell(printed(entry.summary["final"][k], entry.at(f"final.{k}")), f"sd {number(spread[k]['sd'])}")
+            if spread
+            else _final(entry.subjects[0], k)
+            for k in keys
+        ]
+        n = f", {len(entry.subjects)} seeds" if spread else ""
+        name = Cell(entry.label, f"{entry.summary['algorithm']}{n}")
+        rows.append(
+            [
+                name,
+                *cells,
+                Cell(bytes_text(sum(cost[k] for k in TOTALS))),
+                Cell(seconds_text(cost["seconds"]), optional=True),
+            ]
+        )
+    head = [Cell("run"), *map(_head, keys), Cell("sent"), Cell("time", optional=True)]
+    records = [
+        flat({k: v for k, v in e.summary.items() if k in {"algorithm", "data", "rounds", "final", "cost"}})
+        for e in entries
+    ]
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    table = [(e.label, *(_plain(record.get(c)) for c in columns)) for e, record in zip(entries, records, strict=True)]
+    caption = "After the last rounds; below a figure its bootstrap interval, or its standard deviation (sd) over seeds"
+    return Table("runs", caption, head, rows, csv_text(("run", *columns), table))
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, list) else value
+
+
+def _final(subject: Subject, key: str, part: Literal["final", "test"] = "final") -> Cell:
+    found = subject.summary.get(part, {})  # a seed that diverged has no test figures
+    interval = found.get("interval", {}).get(key)
+    return Cell(printed(found.get(key), subject.at(f"{part}.{key}")), interval_note(*interval) if interval else "")
+
+
+def _head(key: str) -> Cell:
+    return Cell(NAMES[key], "lower is better" if key in LOWER_IS_BETTER and key != "loss" else "")

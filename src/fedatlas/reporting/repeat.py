@@ -1,0 +1,99 @@
+"""What left the clients, how the run was made, and how to make it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from fedatlas.data.by_name import OWNED
+from fedatlas.record.run_folder import BASELINES
+from fedatlas.reporting.blocks import Block, Code, Facts, Text
+from fedatlas.reporting.entries import Entry, Subject
+from fedatlas.wording import count, facts_text
+
+
+def left_blocks(subject: Subject) -> list[Block]:
+    """What left a client, and what the run wanted its reader to know."""
+    s = subject.summary
+    said = Markup("What leaves a client in a round: <b>{}</b>.").format(s["leaves"])
+    out: list[Block] = [Text(said, tone="lead")]
+    if s["algorithm"] not in BASELINES:
+        out.append(
+            Text("With it go plain figures of the work: how many rows and steps it was, and the mean training loss.")
+        )
+    if said_before := prepared_text(subject.preprocess):
+        out.append(Text(said_before))
+    out.append(
+        Text(
+            "This was a simulation on one machine. It shows what would be sent, not that it is safe to send: models can betray "
+            "something of the rows they were trained on, and nothing here was masked or perturbed unless the line above says so."
+        )
+    )
+    return [*out, *(Text(f"Notice: {notice}", tone="notice") for notice in s["notices"])]
+
+
+def prepared_text(preprocess: Mapping[str, Any]) -> str:
+    """What clients said of their columns before round 1, so that all could prepare rows alike; "" for nothing."""
+    if not preprocess.get("bytes_up", 0):
+        return ""
+    rules, scale = preprocess.get("rules", ()), preprocess.get("scale")
+    said = [
+        (
+            "sums of each column that is a number",
+            scale in {"federated", "client"} and not all(r["categories"] for r in rules),
+        ),
+        ("the categories it holds", any(rule["categories"] for rule in rules)),
+        ("counts of cells below thresholds, for the medians", preprocess.get("missing") == "median"),
+        ("sums of the target", (preprocess.get("target_mean", 0.0), preprocess.get("target_sd", 1.0)) != (0.0, 1.0)),
+    ]
+    told = ", ".join(words for words, happened in said if happened) or "sums of its values"
+    return (
+        f"Before round 1, once, each client said of its rows: {told}. Of a client with one row such sums are that row."
+    )
+
+
+def repeat_blocks(entry: Entry) -> list[Block]:
+    """The exact command and configuration of a folder, and what it ran on."""
+    summary = entry.subjects[0].summary
+    baselines = any(s.summary.get("gain") for s in entry.subjects)
+    flags = ["--baselines" if baselines else "--no-baselines"]
+    flags += [f"--plugin {shlex.quote(file)}" for file in summary.get("plugins", ())]
+    command = f"fedatlas run experiment.toml {' '.join(flags)}"
+    how = "Save the configuration below as experiment.toml and run the command. Same plan and versions: same bits."
+    if own := summary.get("module"):  # a network of one's own, which no file can name
+        command = f'run(Experiment.read("experiment.toml", module=module), baselines={baselines})'
+        how += f" Here module is a network of class {own} with the weights of the run's initial.safetensors (load_state_dict)."
+    return [
+        Text(how),
+        Code(f"{entry.key}-command", "Command", command),
+        Code(f"{entry.key}-config", "Configuration, every key", entry.config_text, "experiment.toml"),
+        Facts([(term, value) for term, value in _facts(entry.subjects[0]) if value and value != OWNED]),
+    ]
+
+
+def _facts(subject: Subject) -> list[tuple[str, str]]:
+    s = subject.summary
+    plan: dict[str, Any] = s["plan"]
+    cpu = s["cpu"]
+    data: dict[str, Any] = s.get("data_facts", {})
+    return [
+        ("data", ". ".join(dict.fromkeys(str(data[key]) for key in ("citation", "licence") if data.get(key)))),
+        ("read", str(data.get("read", ""))),
+        ("units", str(data.get("units", ""))),
+        (s["algorithm"], facts_text(s.get("algorithm_facts", {}))),
+        ("engine", f"{plan['engine']}, step {plan['step']} ({plan['reason']})"),
+        ("steps", ". ".join(plan.get("steps", ()))),
+        (
+            "workers",
+            f"{count(plan['workers'], 'process', 'processes')} of {count(plan['threads'], 'thread')}, chunk {plan['chunk']}",
+        ),
+        ("precision", f"{plan['precision']} on {plan['device']}"),
+        ("processor", f"{cpu['model']}, {count(cpu['cores'], 'core')}; {' '.join(cpu['flags'])}"),
+        ("system", s["system"]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in s["versions"].items())),
+        ("commit", s["commit"] or ""),
+        ("config hash", s.get("config_hash", "")),
+    ]

@@ -1,0 +1,306 @@
+"""From a configuration to a federation that is ready to run: every refusal happens here, before anything trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Algorithm, Round, Transform
+from fedatlas.config import ExperimentConfig
+from fedatlas.data.batches import Rows
+from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.data.partition import make_partition
+from fedatlas.data.preprocess import Preprocess, preprocess
+from fedatlas.data.sources import load_dataset, take_public
+from fedatlas.deploy import codec
+from fedatlas.engine.device import CPU
+from fedatlas.engine.job import Bench, Built, LocalOptions
+from fedatlas.engine.optim import Optimizer
+from fedatlas.federation.in_process import server_facts
+from fedatlas.federation.server import Cost
+from fedatlas.layers import Layer
+from fedatlas.models import Loss
+from fedatlas.models.chain import elastic, find_chain
+from fedatlas.rng import derive
+from fedatlas.setup.cohort import local_budget
+from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
+from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
+from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
+from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
+from fedatlas.setup.resolution import resolve, with_batch_norm
+from fedatlas.setup.torch_model import Networks
+from fedatlas.tree import Tree
+
+
+class Setup(NamedTuple):
+    """Everything a run needs, resolved."""
+
+    config: ExperimentConfig
+    seed: int
+    dataset: Dataset
+    partition: Partition
+    preprocess: Preprocess
+    algorithm: Algorithm
+    loss: Loss
+    bench: Bench
+    notices: tuple[str, ...]
+    own_module: str = ""  # the class of the user's own network, where it is not that of ``[model]``
+    algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """client -> training rows."""
+        return dict(enumerate(self.partition.sizes))
+
+    @property
+    def networks(self) -> Mapping[str, Built]:
+        """By architecture, in the order of ``[[models]]``; usually one, called ""."""
+        return self.bench.networks
+
+    @property
+    def first(self) -> Built:
+        """The network that all share, or the first of several."""
+        return self.bench.built()
+
+    def models(self, threads: int = 1, device: torch.device = CPU) -> Networks:
+        """What makes models of the tensors of this run, to answer on so many threads or on a device."""
+        return Networks(self.networks, self.loss, threads, device)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the clients' models differ in architecture."""
+        return bool(self.bench.owners)
+
+    @property
+    def held_out(self) -> Mapping[int, np.ndarray]:
+        """client -> its rows kept for per-client figures."""
+        return self.partition.kept.get(HELD_OUT, {})
+
+    @property
+    def validation(self) -> Mapping[int, np.ndarray]:
+        """client -> its rows kept for validation."""
+        return self.partition.kept.get(VALIDATION, {})
+
+    @property
+    def before(self) -> Cost:
+        """What clients and server said of columns and target, for row 0; nothing where all rows go up anyway."""
+        if self.algorithm.card.sends == "rows":
+            return Cost()
+        return Cost(bytes_up=self.preprocess.bytes_up, bytes_down=self.preprocess.bytes_down)
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients use models of their own."""
+        return self.algorithm.personal is not None or self.mixed
+
+    def built(self, architecture: str) -> Built:
+        """The network of an architecture, with what belongs to it; "" is the one that all share."""
+        return self.bench.built(architecture)
+
+    def owned(self) -> dict[str, list[int]]:
+        """architecture -> the clients whose models have it; {} where all have the same."""
+        owners = self.bench.owners
+        return {name: [k for k, own in enumerate(owners) if own == name] for name in self.networks if owners}
+
+    def partition_record(self) -> dict[str, Any]:
+        """``partition.json``: who holds which training rows, and what was kept out of training."""
+        return {
+            "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
+            **{
+                name: rows.tolist()
+                for name, rows in (("rows", self.dataset.train.row), ("test_rows", self.dataset.test.row))
+                if rows is not None
+            },
+            "left_out": self.partition.left_out,
+            "held_out": {str(k): rows.tolist() for k, rows in self.held_out.items()},
+            "validation": pooled(self.validation).tolist(),
+            "feature_skew": [dict(spec) for spec in self.partition.feature_skew],
+            "info": dict(self.partition.info),
+            **({"models": dict(enumerate(self.bench.owners))} if self.mixed else {}),
+        }
+
+
+def pooled(held: Mapping[int, np.ndarray]) -> np.ndarray:
+    """The rows of all clients, ascending."""
+    return np.sort(np.concatenate([np.empty(0, np.int64), *held.values()]))
+
+
+def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
+    """Bytes of all clients' rows in stored form (x, y, weights), a message each, as the codec would write them."""
+    rows = dataset.train
+    parts = {"x": rows.x, "y": rows.y, "weight": rows.weight}
+
+    def message(n: int) -> dict[str, Any]:
+        shaped = {name: (n, *x.shape[1:]) for name, x in parts.items() if x is not None}
+        return {name: torch.empty(s, dtype=parts[name].dtype, device="meta") for name, s in shaped.items()}  # type: ignore[union-attr]
+
+    return sum(codec.size(message(n)) for n in sizes)
+
+
+class Holdings(NamedTuple):
+    """Who holds which rows, before there is a model."""
+
+    config: ExperimentConfig
+    algorithm: Algorithm
+    transform: Transform | None
+    raw: Dataset  # as it was loaded
+    dataset: Dataset  # as models read it
+    preprocess: Preprocess
+    partition: Partition
+    algorithm_facts: Mapping[str, Any]
+    notices: tuple[str, ...]
+
+
+def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Holdings:
+    """The first half of `set_up`: all but the model, which need not suit the data yet."""
+    config, algorithm, transform, notices = resolve(config, module)
+    check(config, algorithm, module)
+    part = config.partition
+    facts = described(algorithm, part.clients, seed) if part.clients else {}
+    dataset = load(config, algorithm, seed)
+    partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
+    if len(partition.clients) != part.clients:
+        facts = described(algorithm, len(partition.clients), seed)
+    validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
+    partition = split_clients(partition, seed, validation, config.evaluation.clients)
+    prepared, how = prepare(config, dataset, partition)
+    return Holdings(
+        config=config,
+        algorithm=algorithm,
+        transform=transform,
+        raw=dataset,
+        dataset=prepared,
+        preprocess=how,
+        partition=partition,
+        algorithm_facts=facts,
+        notices=notices,
+    )
+
+
+def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any]:
+    """What the algorithm says of itself among so many clients; ConfigError where it cannot be among them."""
+    describe = algorithm.card.describe
+    return describe(clients, seed) if describe else {}
+
+
+def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
+    """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
+    shared = share_out(config, seed, module)
+    config, algorithm, partition = shared.config, shared.algorithm, shared.partition
+    notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
+    check_asked(config, algorithm, dataset, partition)
+    networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
+    chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
+    if chain:  # its tensors are others now
+        networks = {name: Built.of(one.network, one.masks, one.flops) for name, one in networks.items()}
+    for each in networks.values():
+        notices += network_notices(config, algorithm, each.network)
+        check_batch_norm(each.network.module, partition, config.local.batch_size)
+    algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
+    notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
+    rows = PartyRows(dataset, partition, seed, dtype)
+    sent = raw_bytes(shared.raw, partition.sizes) if algorithm.card.sends == "rows" else 0
+    bench = Bench(algorithm, networks, rows, local_options(config), dataset.classes, dataset.shift)
+    bench = bench._replace(raw_bytes=sent, transform=shared.transform, owners=owners)
+    bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
+    return Setup(
+        config=config,
+        seed=seed,
+        dataset=dataset,
+        partition=partition,
+        preprocess=shared.preprocess,
+        algorithm=algorithm,
+        loss=checked_loss(config, dataset),
+        bench=bench,
+        notices=tuple(dict.fromkeys(notices)),
+        own_module="" if module is None else type(networks[""].network.module).__name__,
+        algorithm_facts=shared.algorithm_facts,
+    )
+
+
+def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> Dataset:
+    """The data set, with the public rows that the experiment asks for."""
+    dataset = load_dataset(config.data, seed)
+    if config.public is not None:
+        dataset = take_public(dataset, config.public, seed)
+        check_public(algorithm, config.public, dataset)
+    check_classes(algorithm, dataset)
+    return dataset
+
+
+def prepare(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> tuple[Dataset, Preprocess]:
+    """The data set as models read it, and what was done to it."""
+    scale, missing = config.data.scale, config.data.missing
+    return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset))
+
+
+def chain_of(algorithm: Algorithm, networks: Mapping[str, Built], sample: Tensor) -> tuple[Layer, ...]:
+    """The network's layers of units where the algorithm works on them; its module then follows whatever widths it is given."""
+    if not algorithm.demands.layered:
+        return ()
+    network = next(iter(networks.values())).network
+    network.module = elastic(network.module)
+    return find_chain(network.module, sample)
+
+
+def local_options(config: ExperimentConfig) -> LocalOptions:
+    """The ``[local]`` table as the engine needs it."""
+    local = config.local
+    optimizer = Optimizer(local.optimizer, local.momentum, local.nesterov, local.betas, local.eps)
+    budget = local_budget(config)
+    return LocalOptions(optimizer, local.batch_size, budget, local.weight_decay, local.clip, config.data.augment)
+
+
+def judged_rows(setup: Setup) -> Rows:
+    """The rows that the curves are drawn on, as the model sees them: the test set, or the clients' pooled validation rows."""
+    source = setup.bench.rows
+    assert isinstance(source, PartyRows)
+    if setup.config.evaluation.on == "test":
+        return test_rows(setup)
+    if setup.partition.feature_skew:  # each client sees its rows through its own instrument
+        return join(source.kept(k, VALIDATION) for k in setup.validation)
+    return source.rows(pooled(setup.validation))
+
+
+def test_rows(setup: Setup) -> Rows:
+    """The test set, as the model sees it."""
+    source = setup.bench.rows
+    assert isinstance(source, PartyRows)
+    return source.common("test")
+
+
+def own_rows(setup: Setup, client: int) -> Rows:
+    """A client's held-out rows."""
+    source = setup.bench.rows
+    assert isinstance(source, PartyRows)
+    return source.kept(client, HELD_OUT)
+
+
+def first_server(setup: Setup) -> dict[str, Any]:
+    """The server's state before round 1, with the model's buffers where it has any."""
+    facts = {**server_facts(setup.bench, setup.sizes), "rounds": setup.config.rounds}
+    if setup.mixed:
+        models = {name: one.params for name, one in setup.networks.items()}
+        return dict(setup.algorithm.server_init(models, facts))
+    first = setup.first
+    models = {
+        "global": first.params,
+        **{str(i): another_model(setup, i) for i in range(1, setup.algorithm.demands.inits)},
+    }
+    server = dict(setup.algorithm.server_init(models, facts))
+    return {**server, "buffers": first.buffers} if first.buffers else server
+
+
+def another_model(setup: Setup, number: int) -> Tree:
+    """A further initial model, drawn from the stream (seed, ``init``, number)."""
+    return build(setup.config, setup.dataset, derive(setup.seed, "init", number), None).params
+
+
+def all_clients(setup: Setup) -> Round:
+    """The round before the first: every client that holds rows takes part, none fails."""
+    sizes = {k: n for k, n in setup.sizes.items() if n}
+    return Round(0, tuple(sizes), len(setup.sizes), sum(setup.sizes.values()), sizes, seed=setup.seed)

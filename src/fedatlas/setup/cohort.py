@@ -1,0 +1,83 @@
+"""Who takes part in a round, who fails, who works less, and at which learning rate: functions of (seed, round) alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fedatlas.algorithm import Budget, Groups, Round, Unit
+from fedatlas.config import CohortConfig, ExperimentConfig, ScheduleConfig
+from fedatlas.data.batches import examples_of
+from fedatlas.rng import numpy_stream
+
+
+class Drawn(NamedTuple):
+    """A round as drawn: who was selected, and the round of those who will return."""
+
+    selected: tuple[int, ...]  # clients, ascending
+    round: Round
+
+
+def select(config: CohortConfig, clients: list[int], seed: int, number: int) -> tuple[int, ...]:
+    """The ids selected for a round, in the order drawn: uniform without replacement, m = max(1, floor(C K)) (ALGORITHMS.md C2)."""
+    stream = numpy_stream(seed, "sampling", number)
+    if config.sampling == "poisson":
+        return tuple(k for k, u in zip(clients, stream.random(len(clients)), strict=True) if u < config.fraction)
+    m = config.size or max(1, math.floor(config.fraction * len(clients) + 1e-9))
+    return tuple(int(k) for k in stream.choice(clients, size=min(m, len(clients)), replace=False))
+
+
+def local_budget(config: ExperimentConfig) -> Budget:
+    """The ``[local]`` table's amount of work."""
+    return Budget(steps=config.local.steps) if config.local.steps is not None else Budget(epochs=config.local.epochs)
+
+
+def draw_round(
+    config: ExperimentConfig, sizes: Mapping[int, int], seed: int, number: int, groups: Groups | None = None
+) -> Drawn:
+    """Selection, then drop-outs, then stragglers (C11). A straggler runs a random number of epochs in 1..E, E included (H9).
+
+    With ``groups`` whole groups are drawn; `[cohort]` counts them, failures still strike single clients.
+    """
+    clients = [k for k in sorted(sizes) if sizes[k] > 0]
+    units = [Unit(i, members) for i, members in enumerate(groups or ())]
+    if groups is None:
+        selected = tuple(sorted(select(config.cohort, clients, seed, number)))
+    else:
+        units = [units[i] for i in select(config.cohort, list(range(len(units))), seed, number)]
+        selected = tuple(sorted(k for unit in units for k in unit.members))
+    stream = numpy_stream(seed, "failures", number)
+    failures = config.failures
+    back = [k for k, u in zip(selected, stream.random(len(selected)), strict=True) if u >= failures.dropout]
+    budgets: dict[int, Budget] = {}
+    slow = stream.permutation(len(back))[: math.floor(failures.stragglers * len(back) + 1e-9)]
+    epochs = config.local.epochs or 0
+    if len(slow) and epochs:
+        shorter = stream.integers(1, epochs + 1, size=len(slow))
+        budgets = {back[i]: Budget(epochs=int(e)) for i, e in zip(slow, shorter, strict=True)}
+        if failures.straggler_policy == "drop":
+            back, budgets = [k for k in back if k not in budgets or budgets[k].epochs == epochs], {}
+    usual = local_budget(config)
+    examples = sum(examples_of(budgets.get(k, usual), sizes[k], config.local.batch_size) for k in back)
+    held = {k: sizes[k] for k in back}
+    there = [Unit(unit.number, tuple(k for k in unit.members if k in held)) for unit in units]
+    total = sum(sizes.values())
+    drawn = Round(number, tuple(back), len(sizes), total, held, examples, budgets, seed=seed)
+    return Drawn(selected, drawn._replace(units=tuple(there), groups=len(groups or ())))
+
+
+def learning_rate(schedule: ScheduleConfig, lr: float, number: int, rounds: int) -> float:
+    """The local learning rate of round ``number`` (from 1), a function of the global round alone (C6).
+
+    exponential: lr gamma^t; step: lr gamma^floor(t / every); cosine: lr (1 + cos(pi t / R)) / 2, with t = number - 1 and R the
+    schedule's ``rounds``, the experiment's where it has none; 0 from there on.
+    """
+    t = number - 1
+    if schedule.name == "exponential":
+        return lr * (schedule.gamma or 1.0) ** t
+    if schedule.name == "step":
+        return lr * (schedule.gamma or 1.0) ** (t // (schedule.every or 1))
+    if schedule.name == "cosine":
+        return lr * (1 + math.cos(math.pi * min(t / (schedule.rounds or rounds), 1.0))) / 2
+    return lr

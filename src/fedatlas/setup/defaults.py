@@ -1,0 +1,37 @@
+"""What an experiment leaves to defaults, written out: the record says how to repeat a run, whatever becomes of them later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.config import ExperimentConfig
+from fedatlas.data.partition import PARTITIONS
+from fedatlas.data.partition.flower import FLOWER
+from fedatlas.models.registry import find_model
+from fedatlas.registry import defaults, find
+from fedatlas.transforms import TRANSFORMS
+
+
+def completed(config: ExperimentConfig, own_module: bool) -> ExperimentConfig:
+    """The configuration with every key of its components' builders; a network of one's own has none."""
+    tables: dict[str, Any] = {
+        "algorithm": full(config.algorithm, find("algorithms", ALGORITHMS, config.algorithm.name))
+    }
+    if not config.partition.name.startswith(FLOWER):
+        tables["partition"] = full(config.partition, find("partitions", PARTITIONS, config.partition.name))
+    if config.compression is not None:
+        tables["compression"] = full(config.compression, find("transforms", TRANSFORMS, config.compression.name))
+    if config.models:
+        tables["models"] = tuple(full(one, find_model(one.name)) for one in config.models)
+    elif not own_module:
+        tables["model"] = full(config.model, find_model(config.model.name))
+    return config.model_copy(update=tables)
+
+
+def full(component: Any, builder: Callable[..., Any]) -> Any:
+    """A component's table with the keys that it leaves to their defaults, but for those that stand for nothing."""
+    known = {*type(component).model_fields, *(component.model_extra or {})}
+    left = {key: value for key, value in defaults(builder).items() if value is not None and key not in known}
+    return component.model_copy(update=left)

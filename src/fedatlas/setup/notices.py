@@ -1,0 +1,138 @@
+"""What is worth a notice, once the algorithm, the data and the network are known; what is refused stands in `refusals.py`."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.batch_norm import has_own_norms
+from fedatlas.config import ExperimentConfig, Table
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.loaded import strange_classes
+from fedatlas.data.reading import listed
+from fedatlas.engine.model import NO_FEATURES, Network
+from fedatlas.errors import ConfigError
+from fedatlas.models import has_batch_norm
+from fedatlas.models.registry import OWN
+from fedatlas.registry import defaults, find, shown
+
+OWNERS = "Owners", "have no training row and are no clients"
+BY_CLIENT = (
+    "The test rows, which no client owns, are scaled by the mean of the clients' constants (data.scale = 'client'): "
+    "evaluation.clients judges each client on rows scaled by its own."
+)
+GIVEN = "The network is {}, given in Python: whatever the seed, it begins with the weights it was given with."
+
+
+def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
+    """What the profile warns of; it never changes a value."""
+    out = []
+    if config.profile == "device" and (algorithm.client_init is not None or algorithm.serverless):
+        out.append(
+            f"profile 'device': '{algorithm.name}' keeps state on its clients, but devices rarely come back; take a stateless method."
+        )
+    if config.profile == "device" and config.cohort.size is None and config.cohort.fraction > 0.1:
+        out.append(
+            f"profile 'device': cohort.fraction = {config.cohort.fraction} is above 0.1, the usual limit for devices."
+        )
+    if config.profile == "silo" and config.partition.clients > 100:
+        out.append(f"profile 'silo': {config.partition.clients} clients are more than the usual 2 to 100.")
+    return out
+
+
+def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
+    """What is written in the file and does nothing, or leaves nothing to do."""
+    out = []
+    if config.public is not None and algorithm.demands.public is None:
+        out.append(f"[public]: '{algorithm.name}' uses no public rows; they are only taken out of the others.")
+    if (config.data.model_extra or {}).get("client") and config.partition.name != "natural":
+        out.append(
+            f"data.client is not used: partition.name = '{config.partition.name}' says who holds what; 'natural' takes the column's owners."
+        )
+    if config.local.optimizer == "sgd":
+        out += [f"local.{key} is not used: it is Adam's." for key in ("betas", "eps") if altered(config.local, key)]
+    if config.evaluation.on == "test" and altered(config.evaluation, "validation"):
+        out.append("evaluation.validation is not used: evaluation.on = 'test' sets no training rows aside.")
+    if config.failures.stragglers and config.local.epochs == 1 and config.failures.straggler_policy == "keep":
+        out.append("failures.stragglers is not used: a straggler runs 1 to local.epochs epochs, and that is 1 here.")
+    if not config.failures.stragglers and altered(config.failures, "straggler_policy"):
+        out.append("failures.straggler_policy is not used: failures.stragglers = 0.")
+    if config.cohort.fraction == 0 and config.cohort.size is None:
+        out.append("cohort.fraction = 0 is one client a round (McMahan's C = 0).")
+    if config.failures.dropout == 1:
+        out.append("failures.dropout = 1: nobody ever returns, and the model stays as it is.")
+    usual = defaults(find("algorithms", ALGORITHMS, config.algorithm.name))
+    for key, why in algorithm.card.unused.items():
+        table, _, field = key.partition(".")
+        given = config.algorithm.parameters() if table == "algorithm" else dict(getattr(config, table))
+        default = usual[field] if table == "algorithm" else type(getattr(config, table)).model_fields[field].default
+        if given.get(field, default) not in (default, None):
+            out.append(f"{key} = {shown(given[field])} is not used: {why}.")
+    return out
+
+
+def altered(table: Table, key: str) -> bool:
+    """Whether a key has another value than its default; config.toml names all keys, so that naming one says nothing."""
+    return bool(getattr(table, key) != type(table).model_fields[key].default)
+
+
+def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Network) -> list[str]:
+    """What is to be said of this network; ConfigError where the algorithm cannot work with it."""
+    if algorithm.demands.features and not network.has_features:
+        raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
+    given = [GIVEN.format(config.model.name)] if config.model.name.startswith(OWN) else []
+    return [*given, *norm_notices(config, algorithm, network.module), *precision_notices(config, network.module)]
+
+
+def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module) -> list[str]:
+    """A policy for batch norm without any."""
+    policy = f"'{algorithm.name}'" if has_own_norms(algorithm) else f"model.bn = '{config.model.bn}'"
+    if has_batch_norm(module) or policy == "model.bn = 'average'":
+        return []
+    return [f"{policy} changes nothing: the model has no batch norm (model.norm = 'batch' gives it some)."]
+
+
+def data_notices(config: ExperimentConfig, dataset: Dataset) -> list[str]:
+    """On which rows figures are taken, and classes that only the test rows have."""
+    judged = "evaluation.on = 'validation': figures are those of clients' validation rows; the test rows are used once, at the end."
+    said = [judged] if config.evaluation.on == "validation" else []
+    said += [*left_out(dataset), *dataset.facts.get("doubts", ())]
+    if config.data.scale == "client":
+        said.append(BY_CLIENT)
+    if config.partition.name == "natural" and (absent := dataset.facts.get("owners_absent")):
+        who, what = ("Owner", "has no training row and is no client") if len(absent) == 1 else OWNERS
+        said.append(f"{who} {listed(absent)} {what}: all rows there are test rows, or left out.")
+    if dataset.task != "classes":
+        return said
+    strange, n = strange_classes(dataset.class_names, dataset.train.y, dataset.test.y)
+    rows = f"{n} test rows have" if n > 1 else "One test row has"
+    return [*said, f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else said
+
+
+def left_out(dataset: Dataset) -> list[str]:
+    """Rows that could not be used: figures hold for the others only."""
+    facts = dataset.facts
+    lost = facts.get("rows_dropped", {})
+    sides = " and ".join(
+        f"{lost[side]:,} {word}" for side, word in (("train", "training"), ("test", "test")) if lost.get(side)
+    )
+    said = []
+    if n := facts.get("rows_unusable"):
+        said.append(f"{n:,} rows without a target, an owner or a weight were left out.")
+    if sides:
+        said.append(
+            f"{sides} rows with missing values were left out (data.missing = 'drop'): figures hold for complete rows only."
+        )
+    return said
+
+
+def precision_notices(config: ExperimentConfig, module: nn.Module) -> list[str]:
+    """What bfloat16 means for this model."""
+    if config.engine.precision != "bfloat16":
+        return []
+    if any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in module.modules()):
+        return [
+            "engine.precision = 'bfloat16': only the convolutions are computed in it; weights and all else are float32."
+        ]
+    return ["engine.precision = 'bfloat16' acts on convolutions only, and this model has none: all is float32."]

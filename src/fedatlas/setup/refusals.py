@@ -1,0 +1,183 @@
+"""What cannot be run, said before anything is trained: a ConfigError with one sentence for each.
+
+`check` holds all that the configuration alone decides, and comes before any data are read; the others need the data, the clients
+or the network. What no algorithm is needed for is refused when the file is read (`config/experiment.py`), unknown names and keys and
+what the algorithm dictates when the configuration is resolved (`resolution.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.config import ExperimentConfig
+from fedatlas.data.config import PublicConfig
+from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.data.partition.build import check_split
+from fedatlas.engine.compiler import find_compiler
+from fedatlas.engine.device import find_device
+from fedatlas.errors import ConfigError
+from fedatlas.models import has_batch_norm
+from fedatlas.models.config import dealt
+from fedatlas.models.losses import check_form
+from fedatlas.models.make import read_initial
+from fedatlas.setup.resolution import with_batch_norm
+
+
+def check(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None = None) -> None:
+    """Every refusal of a resolved configuration that needs no data: ConfigError for the first one found.
+
+    ``module``: the network of one's own in place of ``[model]``.
+    """
+    check_engine(config)
+    check_model(config, algorithm, module)
+    check_keys(config, algorithm)
+    check_form(config.model.loss)
+    check_builder(config, module)
+    with_batch_norm(algorithm, config.model.bn, bool(config.models))
+    check_augment(config)
+    check_split(config.partition.name, config.partition.parameters(), config.partition.clients)
+    check_cohort(config)
+    if config.models and config.partition.clients:
+        dealt([each.share for each in config.models], config.partition.clients, config.seed)
+
+
+def check_builder(config: ExperimentConfig, module: nn.Module | None) -> None:
+    """ConfigError for a key that the model's builder does not take, or an initial model that is not there."""
+    if module is not None or config.models:
+        return
+    config.model.builder_arguments()
+    if config.model.init:
+        read_initial(config.model.init)
+
+
+def check_cohort(config: ExperimentConfig) -> None:
+    """ConfigError where more clients are asked for than there are; some of them may turn out to have no rows."""
+    size, clients = config.cohort.size, config.partition.clients
+    if size is not None and 0 < clients < size:
+        raise ConfigError(f"cohort.size = {size}: there are {clients} clients; ask for {clients} at most.")
+
+
+def check_engine(config: ExperimentConfig) -> None:
+    """ConfigError where this machine, or this version, cannot do what ``[engine]`` asks for."""
+    find_device("cpu" if config.engine.device == "auto" else config.engine.device)
+    if config.engine.plan == "native" and find_compiler() is None:
+        raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
+
+
+def check_augment(config: ExperimentConfig) -> None:
+    """ConfigError where cropped pictures would be padded with another colour by each client."""
+    if config.data.augment == "crop_flip" and config.data.scale == "client":
+        raise ConfigError(
+            "data.augment = 'crop_flip' pads with black, which data.scale = 'client' turns into another number for each client: "
+            "use data.scale = 'federated' or 'auto'."
+        )
+
+
+def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
+    """ConfigError where an algorithm works on class labels and there are none."""
+    if algorithm.demands.classes and dataset.task != "classes":
+        raise ConfigError(f"algorithm '{algorithm.name}' works with classes, '{dataset.name}' has none.")
+
+
+def check_public(algorithm: Algorithm, public: PublicConfig, dataset: Dataset) -> None:
+    """ConfigError where an algorithm asks for public rows and a class has none among them, or a label is no class."""
+    if algorithm.demands.public is None or not algorithm.demands.public_labels or dataset.task != "classes":
+        return
+    y = dataset.splits["public"].y
+    if int(y.max()) >= dataset.classes:
+        raise ConfigError(
+            f"public.from = '{public.source}' has classes that '{dataset.name}' has not: take other rows."
+        )
+    missing = sorted(set(range(dataset.classes)) - set(y.tolist()))
+    if missing and not public.fewer:
+        name = dataset.class_names[missing[0]]
+        raise ConfigError(
+            f"[public]: no row of class '{name}', but '{algorithm.name}' asks about every class: use per_class."
+        )
+
+
+def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None) -> None:
+    """ConfigError where the algorithm cannot work with the experiment's models: several of them, or one."""
+    if config.models and not algorithm.demands.mixed:
+        able = ", ".join(f"'{name}'" for name, each in ALGORITHMS.items() if each().demands.mixed)
+        raise ConfigError(
+            f"[[models]]: '{algorithm.name}' works with one architecture for all clients; take one of {able}, or [model]."
+        )
+    if config.models and module is not None:
+        raise ConfigError("[[models]] names the networks: leave module out.")
+    if algorithm.demands.inits > 1 and (config.model.init or module is not None):
+        raise ConfigError(
+            f"algorithm '{algorithm.name}' begins with {algorithm.demands.inits} different models: it cannot take one initial model "
+            "from model.init or a network of your own; name a model in [model]."
+        )
+
+
+def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -> None:
+    """ConfigError where a client's last batch has a single row: batch norm has no variance of one.
+
+    Where such a batch comes of rows that are chosen later (a cohort's budget, balanced rows) `batches` leaves it out.
+    """
+    if not has_batch_norm(module):
+        return
+    if batch_size == 1:
+        raise ConfigError(
+            "local.batch_size = 1: batch norm has no variance of one row; take batches of two rows or more."
+        )
+    for k, n in enumerate(partition.sizes):
+        if n and (n % batch_size if batch_size else n) == 1:
+            raise ConfigError(
+                f"client {k}'s last batch has one row, which batch norm cannot use: change local.batch_size."
+            )
+
+
+def check_keys(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int] | None = None) -> None:
+    """ConfigError for what the algorithm itself finds wrong with the experiment's keys, or with who holds how many rows."""
+    if algorithm.check is not None and (said := algorithm.check(flat(config), sizes)):
+        raise ConfigError(said)
+
+
+def flat(config: ExperimentConfig) -> dict[str, Any]:
+    """The experiment's keys with their tables before them, as ``local.lr``, and their values."""
+    tables = config.model_dump().items()
+    return {
+        name: value
+        for table, given in tables
+        for name, value in (
+            ((f"{table}.{key}", x) for key, x in given.items()) if isinstance(given, dict) else ((table, given),)
+        )
+    }
+
+
+def check_nodes(algorithm: Algorithm, partition: Partition) -> None:
+    """ConfigError where a node of a graph has no rows: it never takes part, and would cut the graph while it counts as connected."""
+    empty = [k for k, n in enumerate(partition.sizes) if not n]
+    if algorithm.serverless and empty:
+        who = f"client {empty[0]} has" if len(empty) == 1 else f"{len(empty)} clients have"
+        raise ConfigError(
+            f"{who} no rows, but every node of '{algorithm.name}' works and hands on: take fewer clients or a milder split."
+        )
+
+
+def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, partition: Partition) -> None:
+    """ConfigError for what these data and these clients cannot give."""
+    check_nodes(algorithm, partition)
+    check_keys(config, algorithm, partition.sizes)
+    have = sum(n > 0 for n in partition.sizes)
+    if config.cohort.size is not None and config.cohort.size > have:
+        raise ConfigError(
+            f"cohort.size = {config.cohort.size}: there are {have} clients with rows; ask for {have} at most."
+        )
+    if config.stop is not None and config.stop.accuracy is not None and dataset.task == "numbers":
+        raise ConfigError(
+            f"stop.accuracy = {config.stop.accuracy:g}: the target of '{dataset.name}' is a number, which has no accuracy; "
+            "use stop.patience."
+        )
+    if config.evaluation.drift and dataset.task != "classes":
+        raise ConfigError(
+            f"evaluation.drift = true compares mixes of classes, and '{dataset.name}' has none: leave it out."
+        )

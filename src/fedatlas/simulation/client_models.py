@@ -1,0 +1,38 @@
+"""Which model a client would use, during a run and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedatlas.algorithm import Algorithm, Message, State
+from fedatlas.engine.job import parted
+from fedatlas.model import Model
+from fedatlas.setup.torch_model import Networks
+from fedatlas.tree import Tree
+
+
+def models_of(algorithm: Algorithm, server: State, networks: Networks) -> dict[str, Model]:
+    """name -> what is evaluated and saved, each with the server's buffers where it brings none of its own."""
+    found = algorithm.models(server)
+    if "" not in networks.built:  # each model is that of an architecture
+        return {name: networks(*parted(tree, networks.built[name].buffers), name) for name, tree in found.items()}
+    return {name: networks(*parted(tree, server.get("buffers", Tree()))) for name, tree in found.items()}
+
+
+def used_by(
+    client: int,
+    algorithm: Algorithm,
+    server: State,
+    state_of: Callable[[Message], State],
+    networks: Networks,
+    architecture: str,
+) -> Model:
+    """Its personal model where the algorithm has such, else the global one or that of its ``architecture``."""
+    if algorithm.personal is None:
+        return models_of(algorithm, server, networks)[architecture or "global"]
+    shared = {"buffers": server["buffers"]} if server.get("buffers") else {}
+    message = {**shared, **algorithm.broadcast(server, client)}
+    state = state_of(message)
+    kept = networks.built[architecture].buffers if architecture else Tree(state.get("buffers", {}))
+    buffers: Tree = message.get("buffers", kept)
+    return networks(*parted(algorithm.personal(message, state), buffers), architecture)

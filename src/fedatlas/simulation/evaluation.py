@@ -1,0 +1,303 @@
+"""What a model is worth: the figures of a round, on the rows that the curves are drawn on and on each client's own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.data.batches import Rows
+from fedatlas.metrics import intervals, quality, resampling
+from fedatlas.metrics.fairness import client_summary
+from fedatlas.metrics.resampling import Weighted
+from fedatlas.model import Model, Scores
+from fedatlas.setup.assembly import Setup, judged_rows, own_rows
+
+KEPT = 20_000_000  # scores of rows that are kept with a run at most
+HELD = 8  # models whose figures are kept
+TOGETHER = 10_000_000  # scores of clients whose intervals are made at once
+ENDS = ("value", "low", "high")
+QUALITY = {
+    "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
+    "numbers": ("rmse", "mae", "r2", "loss"),
+}
+ClientModel = Callable[[int], Model]
+
+
+class Evaluator:
+    """Holds the evaluation rows of a run; every call is pure in the model."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.rows = judged_rows(setup)
+        # From `per_client`: ``score-K`` and ``weight-K`` of the rows, without K where common.
+        self.judged: dict[str, np.ndarray] = {}
+        self._last: tuple[Model, Rows, Scores] | None = None
+        self._ends: tuple[Model, Rows, dict[str, intervals.Interval]] | None = None
+        self._seen: OrderedDict[Model, dict[str, Any]] = OrderedDict()
+        self.numbers = setup.dataset.task == "numbers"
+        self.keys = QUALITY["numbers" if self.numbers else "classes"]
+        self.headline = "rmse" if self.numbers else "accuracy"
+
+    def scores(self, model: Model, rows: Rows) -> Scores:
+        """Predictions and losses (C10); those of the last call are kept."""
+        if self._last is None or self._last[0] != model or self._last[1] is not rows:
+            self._last = (model, rows, model.scores(rows.x, rows.y))
+        return self._last[2]
+
+    def forget(self) -> None:
+        """Before a new row: models that were seen need not be held any longer."""
+        self._last = self._ends = None
+        self._seen.clear()
+
+    def figures(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:
+        """Every quality field of a row of metrics.jsonl, plus per-class accuracy."""
+        rows = self.rows if rows is None else rows
+        found, d = self.scores(model, rows), self.setup.dataset
+        if not self.numbers:
+            return quality.class_figures(self._sums(found, rows), d.uncounted)
+        predicted, y = d.predictions(found.predicted), d.predictions(rows.y.double())  # errors in the target's own unit
+        return dict(quality.number_figures(quality.number_sums(predicted, y, found.losses, rows.weight)))
+
+    def _sums(self, found: Scores, rows: Rows) -> quality.ClassSums:
+        d = self.setup.dataset
+        skip = d.ignore if d.task == "tokens" else None
+        return quality.class_sums(found.predicted, rows.y, found.losses, d.classes, rows.weight, skip)
+
+    def row(self, model: Model) -> dict[str, Any]:
+        """The quality fields of a row, for one global model."""
+        self.forget()
+        return {**self.plain_row(model), **self._of_clients(self._own_summary(lambda k: model))}
+
+    def plain_row(self, model: Model) -> dict[str, Any]:
+        """The quality fields of one more model that the algorithm names."""
+        found = self.shared(model)
+        return {key: found[key] for key in self.keys}
+
+    def shared(self, model: Model) -> dict[str, Any]:
+        """The figures on the common rows; in a row, a model that several clients use is evaluated once."""
+        if model not in self._seen:
+            self._seen[model] = self.figures(model)
+            while len(self._seen) > HELD:
+                self._seen.popitem(last=False)
+        return self._seen[model]
+
+    def tested(self, model: Model | None, model_of: ClientModel, rows: Rows) -> dict[str, Any]:
+        """The figures of the final model on rows that no choice was made by, with intervals; without one, means over clients."""
+        if model is not None:
+            return self.figures(model, rows) | self.detail(model, rows)
+        return self._mean_figures([self.figures(model_of(k), rows) for k, n in self.setup.sizes.items() if n])
+
+    def _mean_figures(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
+
+    def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
+        """The quality fields where every client uses its own model: plain means over the clients that hold rows (C14)."""
+        self.forget()
+        trained = [k for k, n in self.setup.sizes.items() if n]  # who holds nothing has learnt nothing
+        each = [self.shared(model_of(k)) for k in trained]
+        mean = self._mean_figures(each)
+        own = self._own_summary(model_of)
+        if own is None:
+            own = self._spread([f[self.headline] for f in each], [1.0] * len(each))
+        return {**mean, **self._of_clients(own)}
+
+    def blank(self) -> dict[str, Any]:
+        """The quality fields of a round that was not evaluated."""
+        return {**dict.fromkeys(self.keys), **self._of_clients(None)}
+
+    def per_client(self, model_of: ClientModel) -> list[dict[str, Any]]:
+        """For each client the headline figure of the model it would use, with a bootstrap interval.
+
+        Judged on its own held-out rows where ``evaluation.clients`` keeps some, else on the common evaluation rows.
+        """
+        out: list[dict[str, Any]] = []
+        self.judged.clear()
+        kept, sizes, personal = 0, self.setup.sizes, self.setup.personal
+        names = self.setup.partition.info.get("names", ())
+        found: dict[int, intervals.Interval] = {}
+        alike: dict[int, np.ndarray] = {}  # scores of clients' own models on the common rows, not yet looked at
+        common = None  # one model on the same rows for everybody: one figure
+        for k in sorted(sizes):
+            held = len(self.setup.held_out.get(k, ())) > 0
+            rows = own_rows(self.setup, k) if held else self.rows
+            if common is not None and not held:
+                found[k] = common
+            else:
+                model, which = model_of(k), f"-{k}" if held or personal else ""
+                score, own = self._scored(model, rows)
+                kept += len(score)
+                if kept <= KEPT:
+                    self.judged[f"score{which}"] = score.astype(np.float32)
+                    self.judged[f"weight{which if held else ''}"] = own.astype(np.float32)
+                if held:
+                    found[k] = self.interval(model, rows, "client", k)
+                elif personal:
+                    alike[k], weight = score, own
+                    if len(alike) * rows.n > TOGETHER:
+                        found |= self._of_common(alike, weight)
+                        alike.clear()
+                else:
+                    found[k] = common = self.ends(model)[self.headline]
+            named = {"name": names[k]} if names else {}
+            out.append({"client": k, **named, "train_rows": sizes[k], "test_rows": rows.n, "own_rows": held})
+        if alike:
+            found |= self._of_common(alike, weight)
+        if kept > KEPT:
+            self.judged.clear()
+        for entry in out:
+            k = entry["client"]
+            # a client's own model without rows of its own is the initial one: no figure of the method
+            entry |= dict.fromkeys(ENDS) if personal and not sizes[k] else dict(zip(ENDS, found[k][:3], strict=True))
+        return out
+
+    def _of_common(self, scores: Mapping[int, np.ndarray], weight: np.ndarray) -> dict[int, intervals.Interval]:
+        """client -> the headline figure of its model with its interval, the common rows drawn alike for all."""
+        table, draws = np.stack(list(scores.values())), self._draws(self.rows)
+        made = intervals.of_means(table, weight, self.setup.seed, "clients", root=self.numbers, draws=draws)
+        return dict(zip(scores, made, strict=True))
+
+    def interval(self, model: Model, rows: Rows, *key: int | str) -> intervals.Interval:
+        """The headline figure with its bootstrap interval over rows."""
+        return self._bootstrap(self._headline(model, rows), rows, *key)[self.headline]
+
+    def ends(self, model: Model, rows: Rows | None = None) -> dict[str, intervals.Interval]:
+        """Every figure of the common rows, or of others, with its interval; those of the last call are kept."""
+        rows = self.rows if rows is None else rows
+        if self._ends is None or self._ends[0] != model or self._ends[1] is not rows:
+            self._ends = (model, rows, self._bootstrap(self.resampled(model, rows), rows, "test"))
+        return self._ends[2]
+
+    def _bootstrap(self, figures: Weighted, rows: Rows, *key: int | str) -> dict[str, intervals.Interval]:
+        return intervals.bootstrap(figures, rows.n, self.setup.seed, *key, draws=self._draws(rows))
+
+    def _draws(self, rows: Rows) -> int:
+        """How often rows are drawn: not at all where fewer than two count, which say nothing of others."""
+        counting = rows.n if rows.weight is None else int(rows.weight.count_nonzero())
+        return intervals.usual_draws(rows.y.numel()) if counting > 1 else 0
+
+    def _headline(self, model: Model, rows: Rows) -> Weighted:
+        score, own = self._scored(model, rows)
+        return resampling.of_mean(self.headline, score, own, root=self.numbers)
+
+    def resampled(self, model: Model, rows: Rows) -> Weighted:
+        """The figures of a model on rows that are drawn again and again."""
+        scores, d = self.scores(model, rows), self.setup.dataset
+        loss = self._mean_loss(scores, rows)
+        if self.numbers:
+            predicted, y = d.predictions(scores.predicted), d.predictions(rows.y.double())
+            return resampling.together(
+                self._headline(model, rows), resampling.of_numbers(predicted, y, rows.weight), loss
+            )
+        skip = d.ignore if d.task == "tokens" else None
+        f1 = resampling.of_classes(scores.predicted, rows.y, d.classes, rows.weight, skip)
+        parts = [self._headline(model, rows), f1, loss]
+        if scores.margin is not None:
+            p = torch.sigmoid(scores.margin)
+            parts.append(resampling.of_two_classes(scores.margin, p, rows.y, rows.weight))
+        return resampling.together(*parts)
+
+    def _mean_loss(self, scores: Scores, rows: Rows) -> Weighted:
+        """The mean loss: of texts over the labels that count."""
+        d, losses = self.setup.dataset, scores.losses.double()
+        own = torch.ones(rows.n, dtype=torch.float64) if rows.weight is None else rows.weight.double()
+        if d.task == "tokens":
+            counted = (rows.y != d.ignore).double()
+            total = counted.sum(1)
+            return resampling.of_mean(
+                "loss", ((losses * counted).sum(1) / total.clamp(min=1)).numpy(), (own * total).numpy()
+            )
+        return resampling.of_mean("loss", losses.reshape(-1).numpy(), own.numpy())
+
+    def _scored(self, model: Model, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Per row: what the headline figure is a weighted mean of (rightness, or squared error), and its weight."""
+        predicted = self.scores(model, rows).predicted
+        own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
+        if self.numbers:
+            sd = self.setup.dataset.target_sd
+            return (sd * (predicted - rows.y.double())).square().numpy(), own
+        right, counted = self._right(predicted, rows.y)
+        return right, own * counted
+
+    def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:
+        """What the report shows of the final model: intervals, and the confusion matrix, or predictions by the size of the target.
+
+        For two classes AUC, log-loss and calibration, too.
+        """
+        rows = self.rows if rows is None else rows
+        found = self.ends(model, rows)
+        ends: dict[str, Any] = {name: [one.low, one.high] for name, one in found.items()}
+        out: dict[str, Any] = {"interval": {**ends, "level": found[self.headline].level}}
+        scores, d = self.scores(model, rows), self.setup.dataset
+        if self.numbers:
+            predicted, y = d.predictions(scores.predicted), d.predictions(rows.y.double())
+            return {**out, "by_target": [dict(span._asdict()) for span in quality.by_target(predicted, y, rows.weight)]}
+        out["per_class_accuracy"] = self.figures(model, rows)["per_class_accuracy"]
+        if d.classes <= 100:
+            matrix = quality.confusion_matrix(scores.predicted, rows.y, d.classes, rows.weight, d.ignore)
+            out["confusion"] = matrix.tolist()
+        if scores.margin is not None:
+            out["two_class"] = two_class(scores.margin, rows)
+        if d.uncounted:
+            out["word_accuracy"] = word_accuracy(self._sums(scores, rows), d.facts["special"])
+        return out
+
+    def _right(self, predicted: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Per row: share predicted rightly, and how many labels count (tokens: those not ignored)."""
+        hit, d = (predicted == y).double(), self.setup.dataset
+        if d.task != "tokens" and not d.uncounted:
+            return hit.numpy(), np.ones(len(y))
+        counted = (~torch.isin(y, torch.tensor((d.ignore, *d.uncounted)))).double()
+        if d.task != "tokens":
+            return hit.numpy(), counted.numpy()
+        total = counted.sum(1)
+        return ((hit * counted).sum(1) / total.clamp(min=1)).numpy(), total.numpy()
+
+    def _own_summary(self, model_of: ClientModel) -> dict[str, float | None] | None:
+        if not self.setup.held_out:
+            return None
+        held = {k: rows for k, rows in self.setup.held_out.items() if len(rows)}
+        scores = [self.figures(model_of(k), own_rows(self.setup, k))[self.headline] for k in held]
+        return self._spread(scores, [len(rows) for rows in held.values()])
+
+    def _spread(self, values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:
+        """The headline figure over clients (C14); of an error, whose bad end is the large one, under the same keys."""
+        sign = -1.0 if self.numbers else 1.0
+        found = client_summary([None if v is None else sign * v for v in values], sizes)
+        return {key: None if v is None else sign * v for key, v in found.items()}
+
+    def _of_clients(self, found: dict[str, float | None] | None) -> dict[str, Any]:
+        """The fields of a row for it: that of accuracy is always there."""
+        return {"client_accuracy": None, f"client_{self.headline}": found}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [x for x in values if x is not None]
+    return float(np.mean(known)) if known else None
+
+
+def word_accuracy(sums: quality.ClassSums, special: Mapping[str, int]) -> dict[str, float | None]:
+    """Accuracy with and without the ends of sentences and the words outside the vocabulary (ALGORITHMS.md M10)."""
+    never = special["pad"], special["bos"]
+    return {
+        "words": quality.accuracy(sums, (*never, special["eos"])),
+        "words_and_ends": quality.accuracy(sums, never),
+        "known_words": quality.accuracy(sums, (*never, special["eos"], special["oov"])),
+        "known_words_and_ends": quality.accuracy(sums, (*never, special["oov"])),
+    }
+
+
+def two_class(margin: Tensor, rows: Rows) -> dict[str, Any]:
+    """AUC, log-loss and calibration of a two-class model, from its log-odds."""
+    p = torch.sigmoid(margin)
+    found = quality.calibration(p, rows.y, weights=rows.weight)
+    return {
+        "auc": quality.auc(margin, rows.y, rows.weight),
+        "log_loss": quality.log_loss(p, rows.y, rows.weight),
+        "calibration_error": found.error,
+        "reliability": [dict(b._asdict()) for b in found.bins],
+    }

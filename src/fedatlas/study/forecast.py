@@ -1,0 +1,188 @@
+"""Looking before running: ``--dry-run`` and ``fedatlas partition``. Nothing is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from torch import nn
+
+from fedatlas.algorithm import Round
+from fedatlas.config import ExperimentConfig
+from fedatlas.deploy import codec
+from fedatlas.engine.executors import Plan
+from fedatlas.errors import ConfigError
+from fedatlas.federation.server import Cost
+from fedatlas.files import write_text
+from fedatlas.machine import one_thread_an_operator
+from fedatlas.record.summary import partition_facts
+from fedatlas.reporting.drawing.partition import draw, draw_text
+from fedatlas.setup.assembly import Setup, judged_rows, set_up, share_out
+from fedatlas.setup.cohort import draw_round
+from fedatlas.simulation.plan import resolve_plan
+from fedatlas.simulation.timing import Judging, trial, trial_of_evaluation, trial_of_setup
+from fedatlas.study.baselines import examples_alone, wants_baselines
+from fedatlas.wording import bytes_text, count, facts_text, held_text, seconds_text
+
+SHOWN = 40  # clients whose holdings fit on a screen
+DRAWN = 20  # rounds that are drawn to see how many return
+
+
+class Shown(NamedTuple):
+    """A partition in figures and as text."""
+
+    facts: dict[str, Any]
+    text: str
+    clients: tuple[np.ndarray, ...]  # training rows of each client
+
+
+def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.Module | None = None) -> Shown:
+    """Who would hold what; ``out``: also draw it as SVG."""
+    if out is not None and out.suffix != ".svg":
+        raise ConfigError(f"--out {out}: the picture is an SVG; name a file that ends with .svg.")
+    held = share_out(config, (config.seeds or (config.seed,))[0], module)
+    labels, names = held.dataset.train.y.numpy(), held.dataset.class_names
+    if out is not None:
+        write_text(out, draw(held.partition, labels, names))
+    return Shown(partition_facts(held), draw_text(held.partition, labels, names), held.partition.clients)
+
+
+@one_thread_an_operator()
+def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines: bool | None = None) -> dict[str, Any]:
+    """Who holds what, how many bytes, about how long. One party's work is timed, from a model that is thrown away.
+
+    Of several seeds all are set up, for what they refuse; the first is looked at and stands for each.
+    """
+    first, *others = config.seeds or (config.seed,)
+    for seed in others:
+        set_up(config, seed, module)
+    setup, seeds = set_up(config, first, module), 1 + len(others)
+    plan, rounds, algorithm = resolve_plan(setup), setup.config.rounds, setup.algorithm
+    before, server = trial_of_setup(setup, plan) if algorithm.prepare is not None else (Cost(), {})
+    groups = algorithm.groups(server) if algorithm.groups is not None else None
+    drawn = [
+        draw_round(setup.config, setup.sizes, setup.seed, t, groups) for t in range(1, min(max(rounds, 1), DRAWN) + 1)
+    ]
+    returning = sum(d.round.m for d in drawn) / len(drawn)
+    parties = [party for d in drawn for party in parties_of(d.round)]
+    spent = spent_by(setup, plan, parties or [tuple(k for k, n in setup.sizes.items() if n)[:1]])
+    share = 1 / len(drawn) if parties else 0.0
+    known = returning / len(setup.sizes)  # of them were there in the round before, too
+    sent = {
+        key: share
+        * sum(((1 - known) * getattr(first, key) + known * getattr(second, key)) * n for (first, second), _, n in spent)
+        for key in ("bytes_up", "bytes_down", "bytes_peer")
+    }
+    messages = algorithm.card.sends == "messages"
+    up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
+    workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)
+    judged = judging.rounds + (judging.one * len(setup.sizes) if setup.personal else judging.ends)
+    seconds = spent[0][1] if algorithm.card.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
+    peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
+    begun = sum(cost.bytes_up + cost.bytes_down + cost.bytes_peer for cost in (setup.before, before))
+    notices = list(setup.notices)
+    if not returning and setup.config.failures.dropout < 1:  # which is said already
+        notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
+    alone = beside(setup, baselines, drawn[0].round.examples, seconds, workers, judging)
+    return {
+        "seeds": seeds,
+        "partition": partition_facts(setup),
+        "held": draw_text(setup.partition, setup.dataset.train.y.numpy(), setup.dataset.class_names),
+        "cohort": len(drawn[0].selected),
+        "returning": returning,
+        "sends": algorithm.card.sends,
+        "examples_per_round": drawn[0].round.examples,
+        "bytes_setup": begun,
+        "bytes_up_per_round": up,
+        "bytes_down_per_round": down,
+        "bytes_peer_per_round": peer,
+        "bytes_total": seeds * (begun + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0)),
+        "seconds_setup": sum(before.seconds.values()) / workers,
+        "seconds_evaluation": judged,
+        "seconds_baselines": alone,
+        "seconds_about": seeds * (sum(before.seconds.values()) / workers + seconds * rounds + judged + alone),
+        "plan": plan.plain(),
+        "algorithm_facts": dict(setup.algorithm_facts),
+        "models": setup.owned(),
+        "read": setup.dataset.facts.get("read", ""),
+        "notices": notices,
+    }
+
+
+def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, workers: int, judging: Judging) -> float:
+    """About how long the baselines take that are made after the run, trained at the pace of its rounds; 0 where none are."""
+    config, rows = setup.config, list(setup.sizes.values())
+    common = judged_rows(setup).n
+    tested = [len(setup.held_out.get(k, ())) or common for k in setup.sizes]
+    if not examples or not wants_baselines(config, rows, sum(tested), setup.first.flops, asked):
+        return 0.0
+    trained = config.rounds * seconds * (workers + examples_alone(config, rows) / examples)
+    each = judging.one / max(common, 1)  # a row; every client's model is judged twice, after its rounds and at the end
+    return trained + 2 * sum(tested) * each + 3 * judging.one + 3 * judging.ends
+
+
+def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[tuple[list[Cost], float, int]]:
+    """(costs of a first and a second round, seconds, how many parties) of one party of each architecture, worked through alone."""
+    alike: dict[str, list[tuple[int, ...]]] = {}
+    for party in parties:
+        alike.setdefault(setup.bench.architecture(party[0]), []).append(party)
+    return [(*trial(setup, plan._replace(workers=1), some[0]), len(some)) for some in alike.values()]
+
+
+def parties_of(round: Round) -> list[tuple[int, ...]]:
+    """Those who work apart from each other in a round: its clients, or its groups where these are drawn as one."""
+    if round.units:
+        return [unit.members for unit in round.units if unit.members]
+    return [(k,) for k in round.cohort]
+
+
+def between_clients(setup: Setup, m: int) -> int:
+    """About how many bytes m of the clients send each other in a round: the models of the messages whose ends both take part."""
+    K = len(setup.sizes)
+    share = m * (m - 1) / max(K * (K - 1), 1)
+    first = setup.first
+    parts = {"model": first.params, **({"buffers": first.buffers} if first.buffers else {})}
+    messages = float(setup.algorithm_facts.get("messages", 0))
+    return round(messages * share * codec.size(parts))
+
+
+def show(found: dict[str, Any]) -> None:
+    """`dry_run` for people."""
+    console = Console(highlight=False, soft_wrap=True)
+    sizes = found["partition"]["sizes"]
+    if len(sizes) <= SHOWN:
+        console.print(found["held"], markup=False)
+    else:
+        console.print(f"{count(len(sizes), 'client')} hold {held_text(sizes)}.")
+    console.print(f"{count(found['cohort'], 'client')} a round.")
+    if found["read"]:
+        console.print(f"Read: {found['read']}.", markup=False)
+    for name, clients in found["models"].items():
+        console.print(f"Model {name}: clients {', '.join(map(str, clients))}.", markup=False)
+    up, down, total = (bytes_text(found[k]) for k in ("bytes_up_per_round", "bytes_down_per_round", "bytes_total"))
+    if found["returning"] < found["cohort"]:
+        console.print(f"Of these, {found['returning']:.3g} return on average.")
+    between = found["bytes_peer_per_round"]
+    peer = f", about {bytes_text(between)} between clients" if between else ""
+    of_seeds = f" of {found['seeds']} seeds" if found["seeds"] > 1 else ""
+    said = {
+        "messages": f"A round sends {up} up and {down} down{peer}, all rounds{of_seeds} {total}.",
+        "rows": f"All rows go up once: {total}.",
+        "nothing": "Nothing is sent.",
+    }
+    if found["bytes_setup"] or found["seconds_setup"]:
+        spent = f" and takes about {seconds_text(found['seconds_setup'])}" if found["seconds_setup"] else ""
+        console.print(f"What comes before round 1 sends {bytes_text(found['bytes_setup'])}{spent}.")
+    console.print(said[found["sends"]])
+    if found["algorithm_facts"]:
+        console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
+    about, judging = (seconds_text(found[k]) for k in ("seconds_about", "seconds_evaluation"))
+    alone = f" and {seconds_text(found['seconds_baselines'])} for the baselines" if found["seconds_baselines"] else ""
+    seeds = found["seeds"]
+    each = f"for all {seeds} seeds; of each seed's time" if seeds > 1 else "in all, of which"
+    console.print(f"About {about} {each} {judging} go to evaluation{alone} ({found['plan']['reason']}).")
+    for notice in found["notices"]:
+        console.print(f"Notice: {notice}", markup=False)
+    console.print("Nothing was trained.")

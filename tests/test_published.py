@@ -1,0 +1,239 @@
+"""Published experiments: what is finished is not run again, in the run folder or in the committed record; gates are judged as stated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedatlas import terminal
+from fedatlas.config import ExperimentConfig, parse
+from fedatlas.errors import ConfigError, DivergedError
+from fedatlas.published import reproduction as room
+from fedatlas.published.drawing import draw, plain
+from fedatlas.published.gates import Gate, Outcome, Outcomes, Part, Picture, Study, Verdict
+from fedatlas.published.reproduction import DRAWN, EXPERIMENTS, KEPT, of_common_seeds, verdict_on
+from fedatlas.rng import numpy_stream
+
+
+def small(rounds: int, floor: float) -> Study:
+    def check(parts: Outcomes) -> Verdict:
+        best = parts["one"].mean(lambda seed: parts["one"].at(seed, "accuracy", -1))
+        return Verdict(f"{best:.2f}", best >= floor)
+
+    tables = {"rounds": rounds, "partition": {"clients": 12}}
+    gate = Gate("floor", "some", f"at least {floor}", ("one",), check)
+    return Study("small", "A small study", "nobody", (Part("one", tables, (1, 2)),), (gate,))
+
+
+@pytest.fixture
+def studies(monkeypatch: pytest.MonkeyPatch) -> dict[str, Study]:
+    made = {"small": small(1, 0.05)}
+    monkeypatch.setattr(room, "EXPERIMENTS", {"small": lambda quick, rounds: made["small"]})
+    return made
+
+
+def seconds(folder: Path) -> list[float]:
+    return [run["seconds"] for run in json.loads((folder / "small.json").read_text())["runs"]]
+
+
+def test_what_is_published_is_not_run_again(
+    studies: dict[str, Study], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second machine, with other run folders, takes the finished seeds from the committed record."""
+    docs = tmp_path / "docs"
+    assert room.reproduce("small", out=tmp_path / "a", publish=docs)
+    first = seconds(docs / "results")
+    (docs / "results" / "small.txt").write_text("It learns.\n")
+    assert room.reproduce("small", out=tmp_path / "b", publish=docs)
+    assert "**What was found.** It learns." in (docs / "results.md").read_text()
+    assert seconds(docs / "results") == first
+    assert len(first) == 2
+    assert not (tmp_path / "b" / "small" / "one").exists()
+    assert "seed 1" not in capsys.readouterr().err.split("seed 2")[-1]
+
+
+def test_another_configuration_is_run_anew(studies: dict[str, Study], tmp_path: Path) -> None:
+    """A record of other settings counts for nothing, and a gate that is missed is said to be."""
+    docs = tmp_path / "docs"
+    assert room.reproduce("small", out=tmp_path / "a", publish=docs)
+    studies["small"] = small(2, 0.999)
+    assert not room.reproduce("small", out=tmp_path / "b", publish=docs)
+    record = json.loads((docs / "results" / "small.json").read_text())
+    assert [len(run["rows"]) for run in record["runs"]] == [3, 3]
+    assert [gate["passed"] for gate in record["gates"]] == [False]
+    assert "| FAIL |" in (docs / "results.md").read_text()
+
+
+def test_a_folder_of_another_configuration_is_not_taken_for_a_parts(studies: dict[str, Study], tmp_path: Path) -> None:
+    assert room.reproduce("small", only=["one"], out=tmp_path)
+    (part,) = studies["small"].parts
+    other = part._replace(tables={**part.tables, "local": {"lr": 0.01}})
+    studies["small"] = studies["small"]._replace(parts=(other,))
+    with pytest.raises(ConfigError, match="seed-1' holds a run of another configuration: remove it"):
+        room.reproduce("small", out=tmp_path)
+
+
+def test_a_gate_is_open_until_all_seeds_are_in(
+    studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A seed that diverges is said and keeps no other from being run; the gate passes when it is there."""
+    ensure = room.ensure
+
+    def diverging(config: ExperimentConfig, folder: Path, **how: Any) -> Any:
+        if config.seed == 1:
+            raise DivergedError("the run diverged in round 1")
+        return ensure(config, folder, **how)
+
+    monkeypatch.setattr(room, "ensure", diverging)
+    assert room.reproduce("small", out=tmp_path)
+    assert "one, seed 1 (run 1 of 2): the run diverged in round 1" in capsys.readouterr().err
+    (gate,) = json.loads((tmp_path / "small.json").read_text())["gates"]
+    assert (gate["seeds"], gate["passed"]) == (1, None)
+    assert "| 1 | open |" in (tmp_path / "small.md").read_text()
+    monkeypatch.setattr(room, "ensure", ensure)
+    assert room.reproduce("small", out=tmp_path)
+    assert "| 2 | pass |" in (tmp_path / "small.md").read_text()
+
+
+def test_a_long_run_says_how_far_it_is(
+    studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal one line a minute; then what came of it."""
+    studies["small"] = small(2, 0.05)
+    monkeypatch.setattr(terminal, "MINUTE", 0.0)
+    assert room.reproduce("small", out=tmp_path, watch=terminal.standing)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[1] for line in lines[:4]] == [
+        " seed 1 (run 1 of 2) ...",
+        " seed 1 (run 1 of 2): round 0 of 2",
+        " seed 1 (run 1 of 2): round 1 of 2",
+        " seed 1 (run 1 of 2): round 2 of 2",
+    ]
+    assert lines[4].startswith("one, seed 1 (run 1 of 2): accuracy ")
+
+
+def test_unknown_names_are_refused(studies: dict[str, Study], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="small"):
+        room.reproduce("smal", out=tmp_path)
+    with pytest.raises(ConfigError, match="one"):
+        room.reproduce("small", only=["on"], out=tmp_path)
+
+
+def test_every_study_is_made_of_experiments_that_parse() -> None:
+    """Configurations as published, quick, and shortened; every gate asks for parts that exist."""
+    for make in room.EXPERIMENTS.values():
+        for study in (make(False, None), make(True, None), make(False, 7)):
+            names = {part.name for part in study.parts}
+            assert all(set(gate.parts) <= names for gate in study.gates)
+            assert all(parse({**part.tables, "seed": 1}).rounds == part.tables["rounds"] for part in study.parts)
+        assert {part.tables["rounds"] for part in study.parts} == {7}
+
+
+def test_a_shortened_study_passes_no_gate(
+    studies: dict[str, Study], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert room.reproduce("small", rounds=1, out=tmp_path)
+    assert "smaller version" in capsys.readouterr().out
+    record = json.loads((tmp_path / "small-1-rounds.json").read_text())
+    assert [gate["passed"] for gate in record["gates"]] == [None]
+    assert "`fedatlas reproduce small --rounds 1`" in (tmp_path / "small-1-rounds.md").read_text()
+    assert room.reproduce("small", quick=True, rounds=1, out=tmp_path)
+    assert "`fedatlas reproduce small --quick --rounds 1`" in (tmp_path / "small-quick-1-rounds.md").read_text()
+
+
+def test_curves_are_drawn_from_the_record_and_beside_what_was_published(
+    studies: dict[str, Study], tmp_path: Path
+) -> None:
+    """The record keeps the evaluated rounds alone; the picture lies beside it and is linked."""
+    picture = Picture("", "A curve", {"one": "first", "two": "never run"}, {"one": [(4, 0.5), (999, 0.9)]})
+    study = small(4, 0.05)
+    (part,) = study.parts
+    part = part._replace(tables={**part.tables, "evaluation": {"every": 2}})
+    studies["small"] = study._replace(curves=(picture,), parts=(part,))
+    docs = tmp_path / "docs"
+    assert room.reproduce("small", out=tmp_path / "a", publish=docs)
+    record = json.loads((docs / "results" / "small.json").read_text())
+    assert [[row["round"] for row in run["rows"]] for run in record["runs"]] == [[0, 2, 4], [0, 2, 4]]
+    assert {key for run in record["runs"] for row in run["rows"] for key in row} == {"round", "accuracy", "loss"}
+    drawn = (docs / "results" / "small.svg").read_text()
+    assert drawn == draw(plain(picture, "small"), record["runs"])
+    assert drawn.count('class="line') == 1  # the mean over both seeds
+    assert drawn.count("scale(1.8)") == 1  # what was published behind the last round is not shown
+    assert "![A curve](results/small.svg)" in (docs / "results.md").read_text()
+    assert "![A curve](small.svg)" in (tmp_path / "a" / "small.md").read_text()
+    before = (docs / "results" / "small.json").read_text()
+    assert room.reproduce("small", out=tmp_path / "b", publish=docs)
+    assert (docs / "results" / "small.json").read_text() == before
+
+
+def test_a_stand_in_passes_nothing_and_says_whether_the_rule_holds() -> None:
+    outcomes: Outcomes = {}
+    for passed, word in ((True, "holds"), (False, "does not hold")):
+        gate = Gate("g", "p", "r", (), lambda parts, passed=passed: Verdict("x", passed), stand_in=True)  # type: ignore[misc]
+        assert gate.judged(outcomes) == Verdict(f"x; the rule {word}", None)
+    assert Gate("g", "p", "r", (), lambda parts: Verdict("x", True)).judged(outcomes) == Verdict("x", True)
+
+
+def curve(*values: float) -> Outcome:
+    """Evaluated every fifth round."""
+    return Outcome({1: [{"round": 5 * i, "accuracy": value} for i, value in enumerate(values)]})
+
+
+def shakespeare(**curves: Outcome) -> dict[str, Verdict]:
+    """The verdicts on one setting, and on all of them being alike."""
+    study = room.EXPERIMENTS["fedseq-shakespeare"](False, None)
+    parts = {part.name: curves[part.name.split("-", 2)[2].replace("-", "_")] for part in study.parts}
+    return {gate.name.removeprefix("niid-0.2, "): gate.check(parts) for gate in study.gates}
+
+
+def test_the_gates_of_the_shakespeare_study() -> None:
+    slow, fast = curve(0.02, 0.2, 0.3, 0.4, 0.46), curve(0.02, 0.47, 0.48, 0.49, 0.495)
+    dyn, paper = curve(0.02, 0.2, 0.3, 0.47, 0.49), curve(0.02, 0.1, 0.1, 0.1, 0.3)
+    methods = {"fedavg": slow, "scaffold": slow, "fedprox": slow, "feddyn": dyn, "fedseq": fast}
+    found = shakespeare(**methods, scaffold_paper=paper, feddyn_paper=paper)
+    assert [found[key].passed for key in ("fastest", "order", "lead", "correct forms")] == [True, True, True, None]
+    assert "fedseq 5" in found["fastest"].obtained
+    assert found["rounds, FedAvg / FedSeq"] == Verdict("iid-0.1 4.0, niid-0.1 4.0, iid-0.2 4.0, niid-0.2 4.0", False)
+    assert found["correct forms"].obtained == "scaffold-paper 30.0%, feddyn-paper 30.0%"
+    level = {**methods, "fedprox": dyn, "fedavg": fast}
+    found = shakespeare(**level, scaffold_paper=paper, feddyn_paper=paper)
+    assert [found[key].passed for key in ("fastest", "order", "lead")] == [False, False, False]
+
+
+def test_the_gates_of_the_grouping_study() -> None:
+    study = room.EXPERIMENTS["fedseq-grouping"](False, None)
+    alike = {part.name: curve(0.8, 0.82 if part.name.startswith("cifar10-") else 0.47) for part in study.parts}
+    found = {gate.name: gate.judged(alike) for gate in study.gates}
+    assert len(found) == 36 + 6 + 1 + 2
+    assert found["cifar10-0-conf-kl"].passed
+    assert found["cifar10-0-clf-cosine"].passed is False  # 79.95%
+    assert found["cifar10, alpha 0.2, spread"].passed
+    assert found["cifar10, alpha 0.5, informed rules"].passed
+    assert found["cifar100, alpha 0, random"].passed is None
+    worse = {**alike, "cifar10-0.5-conf-kl": curve(0.8, 0.78)}
+    found = {gate.name: gate.judged(worse) for gate in study.gates}
+    assert found["cifar10, alpha 0.5, informed rules"] == Verdict("below random: conf-kl", False)
+    assert found["cifar10, alpha 0.5, spread"].passed is False
+
+
+@pytest.mark.parametrize("rounds", [None, 1, 3])
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_a_study_is_judged_as_its_runs_come_in(name: str, rounds: int | None) -> None:
+    """After every run of a study all its gates are asked, whichever parts and seeds are there by then."""
+    study = EXPERIMENTS[name](False, rounds)
+    stream, outcomes, asked = numpy_stream(1, "test"), dict[str, Outcome](), 0
+    for part in study.parts:
+        for seed in part.seeds:
+            values = 0.5 + 0.1 * stream.random(int(part.tables["rounds"]) + 1)
+            figures = [dict.fromkeys({*KEPT, *DRAWN}, float(v)) for v in values]
+            lists = [{"per_class_f1": [float(v)] * 6, "weights": [float(v)] * 8} for v in values]
+            rows = [{**a, **b, "round": r} for r, (a, b) in enumerate(zip(figures, lists, strict=True))]
+            outcomes[part.name] = Outcome({**outcomes.get(part.name, Outcome({})).rows, seed: rows})
+            for gate in study.gates:
+                alike = of_common_seeds(outcomes, gate.parts)
+                asked += bool(alike)
+                assert not alike or verdict_on(gate, alike, "" if rounds is None else f"{rounds}-rounds").obtained
+    assert asked
