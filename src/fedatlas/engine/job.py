@@ -68,7 +68,8 @@ class Job(NamedTuple):
     @property
     def kind(self) -> str:
         """Jobs of one kind share their step programs."""
-        return " ".join(name for name in (self.what, self.architecture, self.role) if name)
+        role = f"as {self.role}" if self.role else ""  # an architecture may have the same name
+        return " ".join(name for name in (self.what, self.architecture, role) if name)
 
 
 class Result(NamedTuple):
