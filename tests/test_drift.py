@@ -1,4 +1,4 @@
-"""`evaluation.drift`: do local models drift apart as their labels do (ALGORITHMS.md C12)?"""
+"""`evaluation.drift`: do local models drift apart as their labels do (C12)?"""
 
 from __future__ import annotations
 

@@ -304,8 +304,8 @@ def relay(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
 
 def test_in_a_chain_the_last_hop_is_compressed() -> None:
     """As a change of the model that the server knows, which is told to the last client and counted."""
-    handing = Algorithm("relay", tasks={"train": Task(shows=("model",))}, rounds=relay)
-    fed = using(handing, made("topk", share=0.1))
+    relaying = Algorithm("relay", tasks={"train": Task(shows=("model",))}, rounds=relay)
+    fed = using(relaying, made("topk", share=0.1))
     server, host = play(fed, [(0, 1)])
     _, plain = play(fed._replace(bench=fed.bench._replace(transform=None)), [(0, 1)])
     assert host.cost.bytes_peer == plain.cost.bytes_peer

@@ -41,6 +41,7 @@ EXTRAS = {
     "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
     "tables": ("pyarrow", ".parquet files"),
     "images": ("PIL", "folders of pictures"),
+    "dp": ("dp_accounting", "differential privacy"),
     "he": ("tenseal", "homomorphic encryption"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),
@@ -57,7 +58,7 @@ def algorithms() -> Rows:
 
 
 def place(builder: Callable[..., Any]) -> dict[str, str]:
-    """Where an algorithm stands in the taxonomy (ALGORITHMS.md section 8); nothing where it cannot be built from its defaults."""
+    """Where an algorithm stands in the taxonomy; nothing where it cannot be built from its defaults."""
     if any(p.default is p.empty for p in keywords(builder).values()):
         return {}
     made = builder()

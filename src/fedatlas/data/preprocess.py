@@ -1,4 +1,4 @@
-"""Scaling, categories and missing values, settled between clients without pooling rows (EXPERIMENT.md, data.scale)."""
+"""Scaling, categories and missing values, settled between clients without pooling rows (`data.scale` in docs/experiment.md)."""
 
 from __future__ import annotations
 

@@ -112,7 +112,10 @@ class PartyState:
         return self.after.get(client)
 
     def begin(self, round: int, attempt: int = 0) -> bool:
-        """A request of this round has come; what an earlier one left without a commit did not count. Whether it is the first."""
+        """A request of this round has come; what an earlier one, or an earlier attempt, left without a commit did not count.
+
+        Whether it is the first.
+        """
         first = (round, attempt) != self.place
         if first:
             self.commit(self.place[0], ())

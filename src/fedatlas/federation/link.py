@@ -36,6 +36,7 @@ class Request(NamedTuple):
     budget: Budget | None = None  # how much work, where that is not the experiment's
     visits: int = 0  # how often this party has done this already in this round
     anchor: Tree | None = None  # the model that the server knows, where the message holds another
+    word: Mapping[str, Any] | None = None  # what the update is sealed by, where it is protected
     architecture: str = ""  # of the network to work with, where that is not the party's own
     sender: int | None = None  # the client that hands the message over; None: the server
     peer: bool = False  # the update goes on to another party, not to the server
@@ -47,7 +48,13 @@ class Request(NamedTuple):
 
     def plain(self) -> dict[str, Any]:
         """As the codec carries it."""
-        return {**self._asdict(), "message": dict(self.message), "budget": None if not self.budget else [*self.budget]}
+        word = None if self.word is None else dict(self.word)
+        return {
+            **self._asdict(),
+            "message": dict(self.message),
+            "word": word,
+            "budget": None if not self.budget else [*self.budget],
+        }
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Request:

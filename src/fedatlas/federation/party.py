@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fedatlas.algorithm import SERVER, Budget, Facts, State, Task, Work
 from fedatlas.data.batches import examples_of
@@ -26,14 +26,28 @@ class Answer(NamedTuple):
     work: Work
 
 
+class Secrets(Protocol):
+    """What parties are given when they are built, and never over the link: identities, keys, the record of sums they opened."""
+
+    def session(self, client: int) -> Any: ...
+    def keep(self, client: int, session: Any) -> None: ...
+
+
 class PartyHalf:
     """Answers requests. ``sizes`` are the training rows of the parties that it plays."""
 
     def __init__(
-        self, bench: Bench, executor: Executor, state: PartyState, sizes: Mapping[int, int], seed: int
+        self,
+        bench: Bench,
+        executor: Executor,
+        state: PartyState,
+        sizes: Mapping[int, int],
+        seed: int,
+        secrets: Secrets | None = None,
     ) -> None:
         self.bench, self.executor, self.state, self.sizes, self.seed = bench, executor, state, sizes, seed
         self.sessions: dict[int, Any] = {}  # of questions that go on within a round; in memory alone
+        self.secrets = secrets
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
         """Answers in the order of the requests. Their tensors hold until the next one is asked for."""
@@ -52,6 +66,12 @@ class PartyHalf:
         self.state.commit(round, counted)
         self.sessions.clear()
 
+    def _session(self, client: int) -> Any:
+        """What a party's questions of this round have left, before the first its secrets."""
+        if client not in self.sessions and self.secrets is not None and client >= 0:
+            self.sessions[client] = self.secrets.session(client)
+        return self.sessions.get(client)
+
     def job(self, request: Request) -> Job:
         """A request as a piece of work."""
         bench, k = self.bench, request.client
@@ -61,7 +81,7 @@ class PartyHalf:
         facts = self.facts(k, request.round, request.lr, request.K, request.n)
         state = self.state_of(k, message, facts) if task.stateful else {}
         where = request.architecture or bench.architecture(k)
-        session = self.sessions.get(k)
+        session = self._session(k)
         return Job(
             k,
             request.what,
@@ -74,6 +94,7 @@ class PartyHalf:
             where,
             bench.cast.get(k, ""),
             session,
+            request.word,
         )
 
     def facts(self, client: int, number: int, lr: float, K: int, n: int) -> Facts:
@@ -112,6 +133,8 @@ class PartyHalf:
 
     def _memory(self, request: Request) -> State | None:
         """The transform's memory for this task, {} before its first use; None where the update is not sealed."""
+        if request.word is not None and self.bench.transform is None:
+            return None
         if not sealed(self.bench.transform, self.bench.tasks(request.client)[request.what], request):
             return None
         memory: State = (self.state.get(request.client) or {}).get(MEMORY, {}).get(request.what, {})
@@ -121,6 +144,8 @@ class PartyHalf:
         """Puts away the client's state, and beside it the memory of the transform that sealed its update."""
         task = self.bench.tasks(result.client)[request.what]
         if result.session is not None:
+            if self.secrets is not None and result.client >= 0:
+                self.secrets.keep(result.client, result.session)  # before the reply leaves
             self.sessions[result.client] = result.session
         stateful = self._init(result.client) is not None and task.stateful
         kept = result.memory if isinstance(task, Task) and task.sealing.remembered else None

@@ -20,7 +20,7 @@ class Drawn(NamedTuple):
 
 
 def select(config: CohortConfig, clients: list[int], seed: int, number: int) -> tuple[int, ...]:
-    """The ids selected for a round, in the order drawn: uniform without replacement, m = max(1, floor(C K)) (ALGORITHMS.md C2)."""
+    """The ids selected for a round, in the order drawn: uniform without replacement, m = max(1, floor(C K)) (C2)."""
     stream = numpy_stream(seed, "sampling", number)
     if config.sampling == "poisson":
         return tuple(k for k, u in zip(clients, stream.random(len(clients)), strict=True) if u < config.fraction)

@@ -119,7 +119,7 @@ class Simulation:
         return self.state.server
 
     def begin(self) -> Row:
-        """Round 0: the initial model, evaluated (ALGORITHMS.md C4)."""
+        """Round 0: the initial model, evaluated (C4)."""
         started = time.perf_counter()
         self.state = self.state._replace(server=first_server(self.setup))
         algorithm, cost = self.setup.algorithm, self.setup.before
