@@ -248,17 +248,18 @@ class ServerHalf:
         )
 
     def _replies(self, requests: Mapping[int, Request]) -> Iterator[Reply]:
-        """The first reply of each party that was asked, as they come."""
+        """The first reply of each party that was asked, as they come; what answers an earlier ask is passed over."""
         for observer in self.observers:
             for request in requests.values():
                 observer.asked(request)
         heard: set[int] = set()
         for reply in self.link(list(requests.values()), self.deadline) if requests else ():
-            if reply.client not in requests or reply.client in heard:
+            known = requests.get(reply.client)
+            if known is None or reply.ask != known.ask or reply.client in heard:
                 continue
             heard.add(reply.client)
             for observer in self.observers:
-                observer.replied(requests[reply.client], reply.update)
+                observer.replied(known, reply.update)
             yield reply
 
     def _opened(self, request: Request, update: Update) -> Update:
