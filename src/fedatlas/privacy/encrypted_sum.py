@@ -147,7 +147,7 @@ def whole_weights(how: Paillier, given: Mapping[int, float]) -> dict[int, int]:
 
 def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, workers: int = 1) -> Asking:
     """The replies to an ask whose sum alone is ever decrypted."""
-    asked, mean = ask.to, ask.reduce == "mean"
+    asked, mean = tuple(sorted(ask.to)), ask.reduce == "mean"  # equal remainders go by the number of the client
     names = [""]
     if mean and isinstance(place.coefficients[asked[0]], Mapping):
         names = [*place.coefficients[asked[0]]]
