@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -282,7 +282,7 @@ def own_rows(setup: Setup, client: int) -> Rows:
 
 def first_server(setup: Setup) -> dict[str, Any]:
     """The server's state before round 1, with the model's buffers where it has any."""
-    facts = {**server_facts(setup.bench, setup.sizes), "rounds": setup.config.rounds}
+    facts = told_to_server(setup)
     if setup.mixed:
         models = {name: one.params for name, one in setup.networks.items()}
         return dict(setup.algorithm.server_init(models, facts))
@@ -293,6 +293,17 @@ def first_server(setup: Setup) -> dict[str, Any]:
     }
     server = dict(setup.algorithm.server_init(models, facts))
     return {**server, "buffers": first.buffers} if first.buffers else server
+
+
+def told_to_server(setup: Setup) -> dict[str, Any]:
+    """What `Algorithm.server_init` knows of the federation beside the initial models."""
+    return {**server_facts(setup.bench, setup.sizes), "rounds": setup.config.rounds}
+
+
+def state_notices(setup: Setup, server: Mapping[str, Any]) -> Sequence[str]:
+    """What the algorithm has to say to the user of the server's state before round 1 (`Card.notices`)."""
+    notices = setup.algorithm.card.notices
+    return notices(server, {**told_to_server(setup), "sizes": setup.sizes}) if notices else ()
 
 
 def another_model(setup: Setup, number: int) -> Tree:

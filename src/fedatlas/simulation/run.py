@@ -31,7 +31,7 @@ from fedatlas.record.initial_files import own_module, restore_derived, same_plug
 from fedatlas.record.run_folder import JUDGED, SUMMARY, RunFolder, Start, file_of
 from fedatlas.record.summary import planted_groups, summarise
 from fedatlas.rounds import federated
-from fedatlas.setup.assembly import Setup, all_clients, first_server, set_up, test_rows
+from fedatlas.setup.assembly import Setup, all_clients, first_server, set_up, state_notices, test_rows
 from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
 from fedatlas.simulation.client_models import models_of, used_by
 from fedatlas.simulation.drift import Drift
@@ -331,7 +331,7 @@ def run_rounds(
             if setup.algorithm.prepare is not None:
                 progress.said(f"Set-up of '{setup.algorithm.name}' with all clients, before round 1 ...")
             first = simulation.begin()
-            for notice in simulation.server.get("notices", ()):
+            for notice in state_notices(setup, simulation.server):
                 progress.said(notice)
             progress.row(first)
         rows = folder.rows()
