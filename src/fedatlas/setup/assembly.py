@@ -33,6 +33,7 @@ from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, spl
 from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.torch_model import Networks
+from fedatlas.summaries import Learn, Learner, class_counts, in_process
 from fedatlas.tree import Tree
 
 
@@ -153,10 +154,16 @@ class Holdings(NamedTuple):
     partition: Partition
     algorithm_facts: Mapping[str, Any]
     notices: tuple[str, ...]
+    class_counts: Tensor | None  # training rows of each class; None where the target is none
 
 
-def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Holdings:
-    """The first half of `set_up`: all but the model, which need not suit the data yet."""
+def share_out(
+    config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner = in_process
+) -> Holdings:
+    """The first half of `set_up`: all but the model, which need not suit the data yet.
+
+    All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`).
+    """
     config, algorithm, transform, notices = resolve(config, module)
     check(config, algorithm, module)
     part = config.partition
@@ -167,7 +174,8 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
         facts = described(algorithm, len(partition.clients), seed)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition = split_clients(partition, seed, validation, config.evaluation.clients)
-    prepared, how = prepare(config, dataset, partition)
+    learn = learner(partition.parties(dataset.train))
+    prepared, how = prepare(config, dataset, partition, learn)
     return Holdings(
         config=config,
         algorithm=algorithm,
@@ -178,6 +186,7 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
         partition=partition,
         algorithm_facts=facts,
         notices=notices,
+        class_counts=class_counts(learn, dataset.classes) if dataset.task == "classes" else None,
     )
 
 
@@ -187,9 +196,11 @@ def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any
     return describe(clients, seed) if describe else {}
 
 
-def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
+def set_up(
+    config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner = in_process
+) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    shared = share_out(config, seed, module)
+    shared = share_out(config, seed, module, learner)
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
     notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
     check_asked(config, algorithm, dataset, partition)
@@ -201,7 +212,8 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
-    notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
+    notices += data_notices(config, dataset, shared.class_counts)
+    notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     rows = PartyRows(dataset, partition, seed, dtype)
     sent = raw_bytes(shared.raw, partition.sizes) if algorithm.card.sends == "rows" else 0
     bench = Bench(algorithm, networks, rows, local_options(config), dataset.classes, dataset.shift)
@@ -232,10 +244,12 @@ def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> Dataset:
     return dataset
 
 
-def prepare(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> tuple[Dataset, Preprocess]:
+def prepare(
+    config: ExperimentConfig, dataset: Dataset, partition: Partition, learn: Learn
+) -> tuple[Dataset, Preprocess]:
     """The data set as models read it, and what was done to it."""
-    scale, missing = config.data.scale, config.data.missing
-    return preprocess(dataset, partition, scale, missing, scale_target=not reads_units(config, dataset))
+    scale, missing, in_units = config.data.scale, config.data.missing, reads_units(config, dataset)
+    return preprocess(dataset, partition, scale, missing, scale_target=not in_units, learn=learn)
 
 
 def chain_of(algorithm: Algorithm, networks: Mapping[str, Built], sample: Tensor) -> tuple[Layer, ...]:
