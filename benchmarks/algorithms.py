@@ -1,7 +1,7 @@
 """Every algorithm on the same work: ``python benchmarks/algorithms.py [NAME ...] [--json FILE]``.
 
 MLP1 on MNIST, ten clients with 600 rows each, all of them in every round, batches of 10; nothing is evaluated. For each
-algorithm the rate at which it does its own operations (ALGORITHMS.md C13) beside FedAvg's, and its time beside the same
+algorithm the rate at which it does its own operations (C13) beside FedAvg's, and its time beside the same
 algorithm's by ``plan = "tuned"`` in one process with two threads. Medians of rounds taken in turn; ratios within one run.
 """
 
@@ -102,7 +102,7 @@ def measure(names: list[str], rounds: int, epochs: int) -> dict[str, dict[str, A
         }
         for one in three:
             one.executor.close()
-            one.host.states.after.close()
+            one.host.states.close()
         print(f"{name} done", flush=True)
     return out
 

@@ -17,7 +17,7 @@ from fedatlas.algorithm import Budget, Round
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.engine.executors import make_executor
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.in_process import InProcess, server_facts
 from fedatlas.models import Dropout
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, set_up
@@ -61,7 +61,7 @@ class Ours:
         self.setup, self.plan, self.lr, self.number = setup, plan, workload.lr, 0
         self.executor = make_executor(plan, setup.bench, setup.sizes.values())
         self.host = InProcess(setup.bench, self.executor, PartyState(), setup.sizes, workload.seed)
-        facts = {"K": float(self.host.K), "n": float(self.host.n), "classes": float(setup.dataset.classes)}
+        facts = server_facts(setup.bench, setup.sizes)
         self.server = dict(setup.algorithm.server_init({"global": setup.first.params}, facts))
         if setup.first.buffers:
             self.server["buffers"] = setup.first.buffers
@@ -77,9 +77,8 @@ class Ours:
         setup, sizes = self.setup, {k: self.setup.sizes[k] for k in cohort}
         budgets = {k: Budget(epochs=epochs) for k in cohort}
         self.number += 1
-        given = Round(
-            self.number, tuple(cohort), self.host.K, self.host.n, sizes, epochs * sum(sizes.values()), budgets
-        )
+        K, n = self.host.server.K, self.host.server.n
+        given = Round(self.number, tuple(cohort), K, n, sizes, epochs * sum(sizes.values()), budgets)
         self.server = dict(self.host.drive(federated(setup.algorithm, self.server, given), self.number, self.lr))
 
     def parameters(self) -> list[Tensor]:

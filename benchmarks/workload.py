@@ -52,7 +52,7 @@ def scaled(x: Tensor) -> Tensor:
 
 
 def network(model: str, parameters: Sequence[Tensor] = ()) -> nn.Sequential:
-    """MLP1 or CNN2 (ALGORITHMS.md M1, M4) as everyone writes them, with these parameters in their order."""
+    """MLP1 or CNN2 (M1, M4) as everyone writes them, with these parameters in their order."""
     if model == "mlp1":
         net = nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
     else:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fedatlas.published.reproduction import linked
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "conformance.md"
 FILES = ("test_conformance.py", "test_oracles.py", "test_mutations.py")
@@ -56,7 +58,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def written(page: Page) -> str:
     """The page as Markdown."""
-    laws = [[law, says] for law, says in page.laws.items()]
+    laws = [[law, linked(says)] for law, says in page.laws.items()]
     cells = [[name, *(row[law] for law in page.laws)] for name, row in sorted(page.cells.items())]
     reasons = [f"- {name}, {law}: {why}" for (name, law), why in sorted(page.excluded.items())]
     return "\n".join(
@@ -89,7 +91,7 @@ def read(text: str) -> Page:
     laws, cells, oracles, faults = ([t[0], *t[2:]] for t in tables)
     reasons = re.findall(r"^- (\w+), (\w+): (.*)$", text, re.MULTILINE)
     return Page(
-        {row[0]: row[1] for row in laws[1:]},
+        {row[0]: re.sub(r"\[(\w+)\]\(labels[^)]*\)", r"\1", row[1]) for row in laws[1:]},
         {row[0]: dict(zip(cells[0][1:], row[1:], strict=True)) for row in cells[1:]},
         {row[0]: (row[1], row[2]) for row in oracles[1:]},
         {(row[0], row[1]): row[2] for row in faults[1:]},

@@ -226,7 +226,9 @@ def with_dropout(fed: Federation) -> Federation:
     """The federation with masks for its network's dropout layers."""
     network = fed.bench.network.module
     shapes = dropout_shapes(network, fed.held[0].x)
-    return fed._replace(bench=fed.bench._replace(masks=partial(draw_masks, network, shapes, dtype=torch.float64)))
+    masks = partial(draw_masks, network, shapes, dtype=torch.float64)
+    networks = {name: built._replace(masks=masks) for name, built in fed.bench.networks.items()}
+    return fed._replace(bench=fed.bench._replace(networks=networks))
 
 
 def every_epoch_has_an_order_of_its_own(build: Build) -> None:

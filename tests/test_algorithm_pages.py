@@ -157,7 +157,7 @@ def test_every_command_is_one_that_runs(line: str, shared_data: Callable[[str], 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_declares_its_place(name: str) -> None:
-    """The taxonomy of the specification's section 8: family, communication, what stays and what leaves; `show` prints it."""
+    """The taxonomy: family, communication, what stays and what leaves; `show` prints it."""
     made = ALGORITHMS[name]()
     assert made.card.family
     assert (made.card.keeps == "nothing") == (made.client_init is None and not made.serverless)

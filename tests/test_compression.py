@@ -13,7 +13,7 @@ from fedatlas import config
 from fedatlas.api import resume, run
 from fedatlas.cli import app
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.setup.assembly import set_up
@@ -54,7 +54,7 @@ def test_a_resumed_run_keeps_what_was_not_sent(tmp_path: Path) -> None:
     for path in (whole.path, part.path):
         states = PartyState()
         Checkpoints(path / "checkpoint", config.read(path / "config.toml").hash()).load(states)
-        kept[path] = {k: (states.get(k) or {})[MEMORY]["train"]["model"].tolist() for k in states.clients()}
+        kept[path] = {k: (states.get(k) or {})[MEMORY]["train"]["model"].tolist() for k in states.after.clients()}
     assert kept[whole.path]
     assert kept[whole.path] == kept[part.path]
 
@@ -70,9 +70,7 @@ def test_error_feedback_is_worth_its_memory(tmp_path: Path, monkeypatch: pytest.
     """One coordinate in a hundred a round: with what was left out sent later the default experiment learns, else much less."""
     table = {"rounds": 20, "compression": {"name": "topk"}}
     kept = run(small(**table), out=tmp_path / "kept", baselines=False).summary["final"]["accuracy"]
-    monkeypatch.setattr(
-        InProcess, "_memory", lambda self, ask, client, number: {"off": True}
-    )  # a memory without the model
+    monkeypatch.setattr(PartyHalf, "_memory", lambda self, request: {"off": True})  # a memory without the model
     lost = run(small(**table), out=tmp_path / "lost", baselines=False).summary["final"]["accuracy"]
     assert kept > lost + 0.05
 

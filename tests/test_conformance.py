@@ -348,4 +348,4 @@ def test_states_survive_a_small_memory() -> None:
     spilled, _ = play(fed, 4, host=tight)
     assert same(plain, spilled)
     assert same(states(host), states(tight))
-    tight.states.after.close()
+    tight.states.close()

@@ -36,7 +36,7 @@ def test_shares_are_within_one_of_proportional(counts, data):
 
 
 def test_the_shares_of_hars_classes():
-    # ALGORITHMS.md section 9: the floors sum to 7,722, the two missing go to the largest fractional parts.
+    # HAR's halves (D3): the floors sum to 7,722, the two missing go to the largest fractional parts.
     counts = np.array([1722, 1544, 1406, 1777, 1906, 1944])
     assert largest_remainder(counts * 0.75, 7724).tolist() == [1292, 1158, 1054, 1333, 1429, 1458]
 
@@ -279,7 +279,7 @@ def test_a_roles_text_is_cut_without_overlap():
     assert shakespeare._cut(2559, 1, 2000, 400) is None
 
 
-# From here on: facts of the real data (shared data's README, ALGORITHMS.md section 11).
+# From here on: facts of the real data (shared data's README).
 
 
 def test_mnist_facts(shared_data):

@@ -1,4 +1,4 @@
-"""`evaluation.drift`: do local models drift apart as their labels do (ALGORITHMS.md C12)?"""
+"""`evaluation.drift`: do local models drift apart as their labels do (C12)?"""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from fedatlas.algorithm import Update
 from fedatlas.api import Experiment, run
 from fedatlas.errors import ConfigError
+from fedatlas.federation.link import Request
 from fedatlas.setup.assembly import set_up
-from fedatlas.simulation import run as room
+from fedatlas.simulation.drift import Drift
 from reports import Page, npz, rows, write_report
 
 SHARDS = {"partition": {"name": "shards", "clients": 6}, "engine": {"workers": 1}}
@@ -27,13 +29,13 @@ def correlations(folder: Path) -> list[float | None]:
 def test_it_is_spearmans_over_the_pairs_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worked out again from what the clients sent and from partition.json; two of three rounds are evaluated."""
     sent: list[tuple[int, np.ndarray]] = []
-    kept = room.Drift.see
+    kept = Drift.opened
 
-    def see(self: Any, ask: Any, client: int, update: Any) -> None:
-        sent.append((client, np.concatenate([x.numpy().ravel() for x in update["model"].values()])))
-        kept(self, ask, client, update)
+    def opened(self: Drift, request: Request, update: Update) -> None:
+        sent.append((request.client, np.concatenate([x.numpy().ravel() for x in update["model"].values()])))
+        kept(self, request, update)
 
-    monkeypatch.setattr(room.Drift, "see", see)
+    monkeypatch.setattr(Drift, "opened", opened)
     wanted = Experiment.of(rounds=3, evaluation={"drift": True, "every": 2}, **SHARDS)
     run(wanted, out=tmp_path / "run", baselines=False)
     labels = set_up(wanted.config, 1).dataset.train.y.numpy()

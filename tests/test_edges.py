@@ -86,7 +86,7 @@ def test_a_batch_that_batch_norm_cannot_use_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_loss_with_a_domain_reads_the_target_in_its_own_unit(tmp_path: Path) -> None:
-    """msle: standardised targets would leave its domain, or be squeezed by it (ALGORITHMS.md L2)."""
+    """msle: standardised targets would leave its domain, or be squeezed by it (L2)."""
     rows = "\n".join(f"{i % 7},{1 + (i % 7) ** 2}.5" for i in range(60))
     (tmp_path / "t.csv").write_text(f"x,y\n{rows}\n")
     data = {"name": "file", "path": str(tmp_path / "t.csv"), "label": "y", "test": 0.2}

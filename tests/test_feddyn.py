@@ -1,4 +1,4 @@
-"""FedDyn where its mathematics says what must hold (ALGORITHMS.md H10)."""
+"""FedDyn where its mathematics says what must hold (H10)."""
 
 from __future__ import annotations
 

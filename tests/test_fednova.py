@@ -1,4 +1,4 @@
-"""FedNova where its mathematics says what must hold (ALGORITHMS.md B13)."""
+"""FedNova where its mathematics says what must hold (B13)."""
 
 from __future__ import annotations
 

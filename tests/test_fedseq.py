@@ -1,4 +1,4 @@
-"""FedSeq: chains, what they become in the limit, the set-up, FedSeqInter (ALGORITHMS.md G1, G2, G8, G9)."""
+"""FedSeq: chains, what they become in the limit, the set-up, FedSeqInter (G1, G2, G8, G9)."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_confidences_sum_to_one_in_any_order_of_the_exemplars() -> None:
 
     def found(order: np.ndarray) -> np.ndarray:
         data = ClientData(public.take(torch.tensor(order)), 3, Tree(), tuple, contiguous)
-        p = confidences(fed.bench.network, data, {"model": fed.params}, {})["p"].numpy()
+        p = confidences(fed.bench.network, data, {"model": fed.params}, {}, None)[0]["p"].numpy()
         assert abs(p.sum() - 1) > 0.01, "before it is divided"
         return normalised(p, "sum")
 
@@ -401,7 +401,7 @@ def test_a_class_without_exemplars_counts_nothing(tmp_path: Path) -> None:
     assert np.bincount(public.y.numpy()).tolist() == [5, 5, 2]
     there = public.take(torch.nonzero(public.y != 2).flatten())
     data_of = ClientData(there, 3, Tree(), tuple, contiguous)
-    p = confidences(setup.first.network, data_of, {"model": setup.first.params}, {})["p"]
+    p = confidences(setup.first.network, data_of, {"model": setup.first.params}, {}, None)[0]["p"]
     assert p[2] == 0 < p[:2].min()
     with pytest.raises(ConfigError, match="remove it beside rows"):
         parse({"public": {"from": "test", "rows": 5, "fewer": True}})

@@ -1,4 +1,4 @@
-"""Rounds without a server: graphs, mixing, gossip (D-PSGD) and push-sum (ALGORITHMS.md B19, B20)."""
+"""Rounds without a server: graphs, mixing, gossip (D-PSGD) and push-sum (B19, B20)."""
 
 from __future__ import annotations
 

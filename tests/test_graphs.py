@@ -1,4 +1,4 @@
-"""Graphs of federations without a server and the matrices they mix by (ALGORITHMS.md B19, B20)."""
+"""Graphs of federations without a server and the matrices they mix by (B19, B20)."""
 
 from __future__ import annotations
 

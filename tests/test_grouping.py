@@ -1,4 +1,4 @@
-"""FedSeq's superclients: clients as vectors, how these complement each other, how groups form (ALGORITHMS.md G1 to G7)."""
+"""FedSeq's superclients: clients as vectors, how these complement each other, how groups form (G1 to G7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients whose models differ in architecture, and what FedMD and FedDF do with them (ALGORITHMS.md B8, B9)."""
+"""Clients whose models differ in architecture, and what FedMD and FedDF do with them (B8, B9)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def masks_for(model, x):
 
 @pytest.mark.parametrize(
     ("name", "shape", "outputs", "keys", "count"),
-    [  # ALGORITHMS.md section 10, "parameters"
+    [  # the papers' numbers of parameters (M1 to M12)
         ("mlp1", DIGIT, 10, {}, 159_010),
         ("mlp2", DIGIT, 10, {}, 199_210),
         ("cnn1", DIGIT, 10, {}, 26_450),

@@ -1,4 +1,4 @@
-"""MOON where its mathematics says what must hold (ALGORITHMS.md H12), and the frozen networks it compares with."""
+"""MOON where its mathematics says what must hold (H12), and the frozen networks it compares with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitioners: every statement of ALGORITHMS.md section 9 that numbers can hold."""
+"""Partitioners: every statement of D1 to D12 that numbers can hold."""
 
 import hashlib
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedatlas.algorithm import Algorithm, Budget, Facts
+from fedatlas.algorithm import Algorithm, Budget, Facts, Task
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
 from fedatlas.engine.fast import FastRunner
@@ -81,7 +81,7 @@ def step_of(model: str, algorithm: Algorithm) -> str:
     runner = FastRunner(bench, [ROWS], "program", "float32")
     runner.warm(bench, job(algorithm, chain, *network.initial()))
     step = "program" if isinstance(runner.steps["train", ROWS], StepProgram) else "tuned"
-    reshaping = [what for what, task in algorithm.tasks.items() if task.reshapes]
+    reshaping = [what for what, task in algorithm.tasks.items() if isinstance(task, Task) and task.reshapes]
     return f"{step}; tuned: {', '.join(reshaping)}" if reshaping else step
 
 

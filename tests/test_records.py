@@ -144,7 +144,7 @@ def test_a_model_that_began_from_a_file_is_used_without_it(tmp_path: Path) -> No
 
 
 def test_pooling_costs_the_rows_once_and_staying_alone_nothing(tmp_path: Path) -> None:
-    """ALGORITHMS.md section 2: centralised sends the raw data up, once; who trains alone sends nothing."""
+    """H0: centralised sends the raw data up, once; who trains alone sends nothing."""
     path = run(Experiment.of(rounds=2), out=tmp_path / "run", baselines=True).path
     lines = {
         name: [json.loads(text) for text in (path / "baselines" / name / "metrics.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""One algorithm in the place where its mathematics says it is another (ALGORITHMS.md, the "Tests" lines)."""
+"""One algorithm in the place where its mathematics says it is another."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ EARLY = [
     ("algorithm={name='fedavg', mu=1.0}", "those that have: .*fedprox", "resolution.make_algorithm"),
     ("algorithm={name='hwfedavg', weights='equal'}", "sets its own weights", "resolution.make_algorithm"),
     ("algorithm.name=scaffold local.momentum=0.5", "with 0.0 only; remove the key", "resolution.apply_fixes"),
-    ("algorithm.name=gossip compression.name=topk", "send to each other", "compression.make_transform"),
+    ("algorithm.name=gossip compression.name=topk", "send to each other", "transform.make_transform"),
     ("compression.name=topkk", "did you mean 'topk'", "registry.find"),
     ("compression={name='topk', share=2.0}", "compression.share", "registry.arguments"),
     ("model.name=mlpp", "did you mean 'mlp'", "registry.find"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import pickle
@@ -16,6 +17,7 @@ from scipy import stats
 from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
 from fedatlas.privacy.secagg import client, keys, masks, messages, server, session, shamir
+from fedatlas.secret import random_bytes
 from secagg_sessions import RUN, crossed, drawn, hold, parties, plain
 
 # Shamir
@@ -253,10 +255,8 @@ def test_every_draw_comes_from_the_source_and_no_secret_crosses() -> None:
 
 
 def test_the_default_source_is_the_operating_systems() -> None:
-    import inspect
-
     drawing = [client.advertise, client.share, keys.drawn, keys.identity]
-    assert all(inspect.signature(function).parameters["source"].default is os.urandom for function in drawing)
+    assert all(inspect.signature(function).parameters["source"].default is random_bytes for function in drawing)
 
 
 def test_a_session_crosses_to_another_process_of_its_party() -> None:

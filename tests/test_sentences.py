@@ -20,9 +20,10 @@ from torch import nn
 import fedatlas
 from fedatlas import Experiment, catalogue, cli, config, plugins
 from fedatlas.api import run
-from fedatlas.errors import ConfigError, DataError, FedatlasError
+from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
 from fedatlas.registry import PLUGINS
 from fedatlas.setup.assembly import set_up
+from fedatlas.study import baselines
 from tables import table
 
 PYDANTIC = ("Input", "should be", "valid dictionary", "instance of", "Field required", "validation error")
@@ -354,13 +355,11 @@ def test_a_baseline_that_diverges_is_left_out(tmp_path: Path) -> None:
         def said(self, notice: str) -> None:
             said.append(notice)
 
-    from fedatlas import api
-
     def diverge(*given: object, **keys: object) -> None:
-        raise api.DivergedError("the run diverged in round 1: made to.")
+        raise DivergedError("the run diverged in round 1: made to.")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "_run_baseline", diverge)
+        patch.setattr(baselines, "ensure_baseline", diverge)
         done = run(Experiment.of(rounds=1), out=tmp_path / "run", baselines=True, progress=Listener())  # type: ignore[arg-type]
     assert done.summary["rounds"] == 1
     assert any("left out" in notice for notice in said)

@@ -164,7 +164,7 @@ def test_memories_survive_a_small_memory() -> None:
     spilled, _ = play(fed, 4, host=tight)
     assert same(plain, spilled)
     assert same(states(host), states(tight))
-    tight.states.after.close()
+    tight.states.close()
 
 
 # ------------------------------------------------------------------------------------------------ invariants of stateful methods
@@ -304,7 +304,8 @@ def relay(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
 
 def test_in_a_chain_the_last_hop_is_compressed() -> None:
     """As a change of the model that the server knows, which is told to the last client and counted."""
-    fed = using(Algorithm("relay", rounds=relay), made("topk", share=0.1))
+    relaying = Algorithm("relay", tasks={"train": Task(shows=("model",))}, rounds=relay)
+    fed = using(relaying, made("topk", share=0.1))
     server, host = play(fed, [(0, 1)])
     _, plain = play(fed._replace(bench=fed.bench._replace(transform=None)), [(0, 1)])
     assert host.cost.bytes_peer == plain.cost.bytes_peer

@@ -1,4 +1,4 @@
-"""Hand-worked numbers (ALGORITHMS.md section 15), in float64; tolerance half a unit of the last printed digit."""
+"""Hand-worked numbers, in float64; tolerance half a unit of the last printed digit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The records a federated algorithm is made of. An algorithm states what differs from FedAvg, and nothing else.
 
 Every function here is pure: state goes in and comes out. They are written for ONE client and see trees of
-*trainable* tensors; buffers (batch-norm statistics) travel beside them and are handled by the round (ALGORITHMS.md C9).
+*trainable* tensors; buffers (batch-norm statistics) travel beside them and are handled by the round (C9).
 
 ============  ===================================================================================================
 message       what a party is told: a dict of trees, tensors and plain values; ``message["model"]`` is the model
@@ -92,7 +92,7 @@ class Budget(NamedTuple):
     epochs: int | None = None
     steps: int | None = None
     examples: int | None = None
-    first_epoch: int = 0  # whose shuffle comes first: work in pieces continues one stream (ALGORITHMS.md C7)
+    first_epoch: int = 0  # whose shuffle comes first: work in pieces continues one stream (C7)
 
 
 class Patience(NamedTuple):
@@ -171,6 +171,7 @@ class Sealing(NamedTuple):
     # Parts that are changes of a state which `Task.settle` moves by what the server sees: what a transform leaves out of one
     # is part of the next, so that no error memory is kept for them.
     tracked: tuple[str, ...] = ()
+    silent: bool = False  # nothing is sent: the work is for the client's own state
     remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
 
 
@@ -288,6 +289,7 @@ class Ask(NamedTuple):
     mixing: Callable[[tuple[int, ...]], Mixing] | None = None  # with "neighbours"
     architectures: Mapping[int, str] = {}  # party -> the network it works with, where that is not its own: the server's
     route: Route = Route()
+    words: Mapping[int, Mapping[str, Any]] = {}  # party -> what a protected update is sealed by: a protocol's business
 
 
 class Replies(NamedTuple):
@@ -332,7 +334,7 @@ def global_model(server: State) -> Mapping[str, Tree]:
 
 
 def by_samples(round: Round) -> Coefficients:
-    """p_k = n_k / sum of n_j over those who returned (ALGORITHMS.md C3)."""
+    """p_k = n_k / sum of n_j over those who returned (C3)."""
     total = sum(round.sizes[k] for k in round.cohort)
     return {k: round.sizes[k] / total for k in round.cohort}
 
@@ -351,7 +353,7 @@ Family = Literal[
     "distillation",
     "decentralised",
 ]
-"""What a method changes (ALGORITHMS.md section 8); "" is not declared, which the registry does not allow."""
+"""What a method changes (its place in the taxonomy); "" is not declared, which the registry does not allow."""
 
 Communication = Literal["centralised", "decentralised, mutual trust", "decentralised, single-sided trust"]
 
@@ -405,7 +407,8 @@ class Algorithm(NamedTuple):
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     check: Check | None = None  # asked before data are read, and again when it is known who holds how many rows
     # Why it does not go with a table or with a value of a key, {"compression": "..."}, {"model.bn.local": "..."}, or
-    # inside the chains of FedSeq: {"chain": "..."}.
+    # inside the chains of FedSeq: {"chain": "..."}; "masks" and "dp" are what hides updates from the server and noise on the
+    # level of clients (`fedatlas.setup.protection`), as far as the record does not show it by itself.
     refuses: Mapping[str, str] = {}
     card: Card = Card()
     # What follows serves rounds that are not "send the model, train, average".

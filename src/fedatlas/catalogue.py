@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedatlas import machine
+from fedatlas.aggregation import REDUCERS
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
@@ -40,6 +41,7 @@ EXTRAS = {
     "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
     "tables": ("pyarrow", ".parquet files"),
     "images": ("PIL", "folders of pictures"),
+    "dp": ("dp_accounting", "differential privacy"),
     "he": ("tenseal", "homomorphic encryption"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),
@@ -56,7 +58,7 @@ def algorithms() -> Rows:
 
 
 def place(builder: Callable[..., Any]) -> dict[str, str]:
-    """Where an algorithm stands in the taxonomy (ALGORITHMS.md section 8); nothing where it cannot be built from its defaults."""
+    """Where an algorithm stands in the taxonomy; nothing where it cannot be built from its defaults."""
     if any(p.default is p.empty for p in keywords(builder).values()):
         return {}
     made = builder()
@@ -84,6 +86,12 @@ def transforms() -> Rows:
     """What ``[compression]`` can name, with parameters."""
     table = builders_of("transforms", TRANSFORMS)
     return [{**row, "source": prose_of_file(table[row["name"]])} for row in describe("transforms", TRANSFORMS)]
+
+
+def reducers() -> Rows:
+    """What an algorithm's ask can name: how the updates become one value, and whether the server looks at single ones for it."""
+    table = builders_of("reducers", REDUCERS)
+    return [{**row, "single_updates": table[row["name"]]().single} for row in describe("reducers", REDUCERS)]
 
 
 def losses() -> Rows:
@@ -117,6 +125,7 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
     "models": describe_models,
     "algorithms": algorithms,
     "transforms": transforms,
+    "reducers": reducers,
     "losses": losses,
     "experiments": experiments,
 }

@@ -2,7 +2,7 @@
 
 No library code leaves a global generator touched (the initial weights of a network are drawn by torch's own, seeded from a
 stream and put back afterwards), so the order in which clients, chunks or workers happen to
-run changes nothing (ALGORITHMS.md C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
+run changes nothing (C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
 ``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``, ``grouping``, ``graph``,
 ``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``, ``check``, ``noise``.
 The union of all rows and the server, which are no clients, shuffle with the streams of client 0.

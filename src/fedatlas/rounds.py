@@ -29,7 +29,7 @@ from fedatlas.tree import Tree
 def federated(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
     """One round of the FedAvg family: broadcast, local work, weighted mean over those who returned, server step.
 
-    If nobody returns, the round changes nothing (ALGORITHMS.md C11). Buffers go down with the message, come back averaged
+    If nobody returns, the round changes nothing (C11). Buffers go down with the message, come back averaged
     by the weights of the models (integers: the maximum) and skip the server step (C9).
     """
     replies = yield Ask(
@@ -66,7 +66,7 @@ Relay = Generator[Ask, Replies, tuple[list[Chain], dict[str, Any]]]
 
 
 def chained(passes: int = 1, *, anchored: bool = False) -> Callable[[Algorithm, State, Round], RoundGenerator]:
-    """Rounds in which the model travels along each superclient and the superclients' models are averaged (ALGORITHMS.md G8).
+    """Rounds in which the model travels along each superclient and the superclients' models are averaged (G8).
 
     To the algorithm's ``weigh`` and ``server_update`` a superclient is a client: the cohort, the sizes and K count
     superclients. ``anchored``: the message's model stays the server's, the one handed on stands in ``message["start"]``.
@@ -172,7 +172,7 @@ def gossip(
         node_i <- sum_j W_ij update_j,      W = ``mixing(server, round)`` among the round's cohort
 
     ``server["nodes"]`` holds what every node holds, by its number: a simulation sees all of them, no party does.
-    ``server["model"]`` is the uniform mean of the models that the nodes would use (ALGORITHMS.md C1), for evaluation alone.
+    ``server["model"]`` is the uniform mean of the models that the nodes would use (C1), for evaluation alone.
     ``broadcast`` tells a node what it holds itself. Absent nodes keep what they have. With ``share`` the nodes exchange
     before they work (task "share"): what they heard is told to "train", and what comes of that stays with its node.
     Buffers are mixed as the models are (C9); with ``share``, before the work.
@@ -228,7 +228,7 @@ def with_means(algorithm: Algorithm, server: State) -> State:
 
 
 def mean_of(trees: Iterable[Mapping[str, Tensor]], like: Tree) -> Tree:
-    """Uniform mean in float64, in the precision of ``like``; integers: the maximum (ALGORITHMS.md C8, C9)."""
+    """Uniform mean in float64, in the precision of ``like``; integers: the maximum (C8, C9)."""
     trees = list(trees)
     total = {name: x.double() if x.is_floating_point() else x for name, x in trees[0].items()}
     for tree in trees[1:]:

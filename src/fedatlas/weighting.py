@@ -1,4 +1,4 @@
-"""Client weights p_k of the server's mean, as functions of what the server knows of a round (ALGORITHMS.md C3)."""
+"""Client weights p_k of the server's mean, as functions of what the server knows of a round (C3)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from fedatlas.algorithm import Algorithm, Ask, Coefficients, Round, RoundGenerat
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.rounds import messages
 from invariants import buffers_are_the_mean_of_the_clients, one_seed_one_run, weights_are_shares_of_the_examples
-from mutations import Mutation, oracle, with_fields
+from mutations import Mutation, oracle, with_fields, with_task
 
 RIGHT = ALGORITHMS["fedavg"]
 BATCH = 4  # the batch size of the test federation
@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation(
         "fedavg",
         "buffers of one client taken for all",
-        with_fields(RIGHT, rounds=buffers_of_the_first),
+        with_fields(with_task(RIGHT, shows=("model",)), rounds=buffers_of_the_first),
         (buffers_are_the_mean_of_the_clients,),
     ),
     Mutation("fedavg", "only torch seeded", RIGHT, (one_seed_one_run,), only_torch_is_seeded),

@@ -13,6 +13,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data import batches
 from fedatlas.data.dataset import Partition
 from fedatlas.setup import assembly
+from fedatlas.setup.party_rows import HELD_OUT, VALIDATION
 from invariants import (
     every_batch_has_a_mask_of_its_own,
     every_epoch_has_an_order_of_its_own,
@@ -37,12 +38,12 @@ def held_out(key: str) -> Check:
     return check
 
 
-def trained_on(which: int, *given: Any) -> Any:
-    """The split whose part ``which`` stays among the rows that train."""
-    found = SPLIT(*given)
-    partition: Partition = found[0]
-    clients = (np.sort(np.append(rows, found[which].get(k, []))) for k, rows in enumerate(partition.clients))
-    return partition._replace(clients=tuple(rows.astype(np.int64) for rows in clients)), *found[1:]
+def trained_on(split: str, *given: Any) -> Partition:
+    """The partition whose rows of ``split`` stay among those that train."""
+    found: Partition = SPLIT(*given)
+    kept = found.kept.get(split, {})
+    clients = (np.sort(np.append(rows, kept.get(k, []))) for k, rows in enumerate(found.clients))
+    return found._replace(clients=tuple(rows.astype(np.int64) for rows in clients))
 
 
 def rate_of(later: int, schedule: Any, lr: float, number: int, total: int) -> float:
@@ -62,14 +63,14 @@ MUTATIONS = [
         "validation rows trained on",
         RIGHT,
         (held_out("validation"),),
-        patched(assembly, "split_clients", partial(trained_on, 1)),
+        patched(assembly, "split_clients", partial(trained_on, VALIDATION)),
     ),
     Mutation(
         "fedavg",
         "clients' held-out rows trained on",
         RIGHT,
         (held_out("held_out"),),
-        patched(assembly, "split_clients", partial(trained_on, 2)),
+        patched(assembly, "split_clients", partial(trained_on, HELD_OUT)),
     ),
     *(
         Mutation(

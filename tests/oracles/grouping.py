@@ -1,4 +1,4 @@
-"""FedSeq's superclients, from the first model to the groups: ICPR 2022, and Rizzardi's thesis with the errata of ALGORITHMS.md G1 to G7.
+"""FedSeq's superclients, from the first model to the groups: ICPR 2022, and Rizzardi's thesis with the errata to G1 to G7.
 
 Everybody trains w_0 for some epochs; a trained model becomes a vector (its confidences in the exemplars of each class, or the principal
 components of its linear weights); groups grow by the client that complements them best. Distances are written out entry by entry.

@@ -3,7 +3,7 @@
 p_j^k: share of class j at client k; P_j: its share in the cohort; Ptilde_k = sum_j P_j (p_j^k)^2, normalised over the cohort;
 w_k = 1 / Ptilde_k, normalised; alpha_k = N_k / N; the weight of client k is alpha_k w_k, normalised.
 
-Other scores, this project's own (ALGORITHMS.md H3): w_k is the entropy of p^k over that of even labels, the Gini index likewise,
+Other scores, this project's own (H3): w_k is the entropy of p^k over that of even labels, the Gini index likewise,
 or 1 / (1 + chi-square distance of p^k from P).
 """
 

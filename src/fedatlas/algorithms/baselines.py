@@ -1,9 +1,9 @@
 """The two ends every federation lies between: all rows in one place, and everybody alone.
 
 ``centralised`` trains on the union of the clients' rows with the batches of client 0, one model of each architecture.
-Source: ALGORITHMS.md H0 (the thesis' theta_C). ``local_only`` never averages: each client keeps its own model; the
+Source: H0 (the thesis' theta_C). ``local_only`` never averages: each client keeps its own model; the
 server's stays the initial one.
-Neither sends messages: the rows go up once (ALGORITHMS.md section 2), or nothing does (docs/decisions.md).
+Neither sends messages: the rows go up once (H0), or nothing does (docs/decisions.md).
 """
 
 from __future__ import annotations

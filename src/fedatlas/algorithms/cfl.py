@@ -11,7 +11,7 @@ gamma    ``gamma``: least separation of a split         ``linkage``  how the two
     split first if |sum (n_k / n_c) Delta_k| < eps1 and max |Delta_k| > eps2, round > ``after_round`` and |c| > 2: into the two halves
     with the smallest largest alpha_ij across; with ``gamma`` only if sqrt((1 - that alpha) / 2) > gamma
 
-Source: Sattler, Mueller, Samek, IEEE TNNLS 2021. ALGORITHMS.md G10. Two halves with the smallest largest similarity across are what single
+Source: Sattler, Mueller, Samek, IEEE TNNLS 2021. G10. Two halves with the smallest largest similarity across are what single
 linkage ends with (the weakest edge of the maximum spanning tree is dropped); the authors' code takes ``complete`` linkage and plain means.
 A cluster is tested in rounds that all of its clients return from. A client that is new after a split goes down the tree: at each split it
 trains the model that was split, and takes the side whose updates are more like its own.

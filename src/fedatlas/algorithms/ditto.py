@@ -8,7 +8,7 @@ lam    ``lam``: pull of v_k towards w_t            eta       ``local.lr``; eta l
     v_k <- v_k - eta (grad F_k(v_k) + lam (v_k - w_t))     ``personal_epochs`` epochs (0: as many as the others)
     w   <- FedAvg's round, bit for bit
 
-Source: Li, Hu, Beirami, Smith, ICML 2021, Algorithm 2. ALGORITHMS.md B12. lam = 0 is local training, lam -> infinity gives w_t. v_k begins
+Source: Li, Hu, Beirami, Smith, ICML 2021, Algorithm 2. B12. lam = 0 is local training, lam -> infinity gives w_t. v_k begins
 at the first model that the client receives. Both kinds of work of a round shuffle alike. Nothing of v_k leaves the client.
 """
 
@@ -24,6 +24,7 @@ from fedatlas.algorithm import (
     Round,
     RoundGenerator,
     Route,
+    Sealing,
     State,
     Task,
     Update,
@@ -53,6 +54,7 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
         start=own_model,
         direction=direction if lam else None,  # left out, so that the work equals local training's bit for bit
         finish=keep_model,
+        sealing=Sealing(silent=True),
         options=Local(epochs=personal_epochs or None),
     )
     return Algorithm(

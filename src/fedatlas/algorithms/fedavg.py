@@ -6,7 +6,7 @@ p_k   weight of client k, sum 1           v     server momentum ``server["v"]``
 eta   ``local.lr``                        eta_g ``server_lr``;  beta ``beta``
 ====  ==================================  ====  ==============================
 
-Sources: McMahan et al., AISTATS 2017 (FedSGD, FedAvg); Hsu, Qi, Brown 2019 (FedAvgM). ALGORITHMS.md H1, H2, H5.
+Sources: McMahan et al., AISTATS 2017 (FedSGD, FedAvg); Hsu, Qi, Brown 2019 (FedAvgM). H1, H2, H5.
 Weights are normalised over the clients that returned, where both seeds divide by all clients (C3).
 """
 

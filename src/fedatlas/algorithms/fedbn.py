@@ -7,7 +7,7 @@ norms    the names of these layers' trainable tensors, sent with the model
 
     client: model received, with ``own`` in place of its batch-norm layers -> local training -> ``own`` anew
 
-Source: Li, Jiang, Zhang, Kamp, Dou, ICLR 2021. ALGORITHMS.md B10, C9. A client that is new has no ``own`` and begins with the
+Source: Li, Jiang, Zhang, Kamp, Dou, ICLR 2021. B10, C9. A client that is new has no ``own`` and begins with the
 mean of the last cohort's, by rows: for its sake the layers count in the server's mean (never one by one), which nobody else uses. Without
 batch norm this is FedAvg, bit for bit; group and layer norm keep no statistics and are averaged. The same for any other
 algorithm is ``model.bn = "local"`` (`batch_norm.py`).

@@ -12,7 +12,7 @@ T      ``temperature``, 1 in the paper                   N        ``steps``: 10^
     x_g <- Adam on mean KL(softmax(teacher / T) || softmax(f_g / T)) over d,  N steps at most, until ``patience`` steps bring no
            lower loss on a held-out tenth of d; the best is kept, and x_g as it was where nothing is better
 
-Source: Lin, Kong, Stich, Jaggi, NeurIPS 2020, Algorithms 1 and 3. ALGORITHMS.md B9. Adam, rate 1e-3 (constant; the paper's is
+Source: Lin, Kong, Stich, Jaggi, NeurIPS 2020, Algorithms 1 and 3. B9. Adam, rate 1e-3 (constant; the paper's is
 annealed), batches of 128, no weight decay. The loss is judged after every pass over d; ``passes`` bounds the work where d is small (100
 passes, a tenth of them without gain), which from 12,800 rows on says no more than ``steps``. With 0 steps this is FedAvg, bit for bit.
 

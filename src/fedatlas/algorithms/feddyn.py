@@ -9,7 +9,7 @@ w_k  local model after its work      g_k   client dual, 0 at first, kept        
     g_k <- g_k - alpha (w_k - w_t)               once, behind the last step
     h <- h - (alpha/K) sum over the cohort of (w_k - w_t);   w <- mean(w_k) - h/alpha
 
-Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, ICLR 2021. ALGORITHMS.md H10 (errata of the thesis: K,
+Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, ICLR 2021. H10 (errata of the thesis: K,
 not the cohort's size, in h; parentheses in its sum). The mean is uniform: the method minimises (1/K) sum F_k.
 ``alpha_by_size``: alpha_k = alpha (n/K) / n_k in a client's steps and in its dual, as in the authors' code, the scalar at
 the server; it then minimises sum (n_k/n) F_k. ``variant="fedseq_code"`` is what the thesis ran: no linear term, no dual.
@@ -73,5 +73,6 @@ def feddyn(
         server_update=server_update,
         models=lambda server: {"global": server["model"], "mean": server["model"] + server["h"] / alpha},
         check=penalty_check(alpha, by_size=alpha_by_size),
+        refuses={"dp": "its step counts who came"},
         card=Card("regularisation", keeps="its dual" if paper else "nothing"),
     )

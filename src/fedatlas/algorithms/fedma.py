@@ -16,7 +16,7 @@ A unit's vector is its incoming weights and biases (convolution: its filter; LST
 renamed on both sides and averaged after matching. In the next round a client takes its own units of the new model, so that local work
 keeps its size.
 
-Source: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, with communication. ALGORITHMS.md H13. Deviations: all clients begin at
+Source: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, with communication. H13. Deviations: all clients begin at
 one initial model; a client that was not there in the round before takes the units with most members; a row of hidden-to-hidden weights is
 averaged over its unit's members, as its other weights are; gamma = 1, with which identical units always become one (the authors: 7);
 counts and growth are not capped.
@@ -113,7 +113,7 @@ def fedma(
             "train": Task(start=own_units, survey=count_rows, finish=send_first, shows=("model",)),
             "retrain": retrain._replace(options=Local(epochs=epochs, lr_scale=retrain_lr)),
             "last": retrain._replace(
-                options=Local(epochs=last_epochs or epochs, lr_scale=last_lr, weight_decay=last_weight_decay)
+                options=Local(epochs=last_epochs or epochs, lr_scale=last_lr, weight_decay=last_weight_decay), shows=()
             ),
             "counts": Question(send_counts),
         },
@@ -198,7 +198,7 @@ def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGen
 
 
 def broken_off(server: State, begun: tuple[int, ...]) -> State:
-    """The model stays (ALGORITHMS.md C11); clients that may have begun hold half of another one, and are sent all of it next time."""
+    """The model stays (C11); clients that may have begun hold half of another one, and are sent all of it next time."""
     return {**server, "there": [k for k in server["there"] if k not in begun]}
 
 

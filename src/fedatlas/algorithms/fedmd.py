@@ -13,7 +13,7 @@ m     clients of this round                                  T        ``temperat
                                                         kl: mean over rows of KL(softmax(f~ / T) || softmax(f_k / T))
            revisit  f_k <- ``revisit_epochs`` epochs on D_k, as ``[local]`` says
 
-Source: Li, Wang, NeurIPS 2019 workshop on federated learning, Algorithm 1. ALGORITHMS.md B8. Start and digest: Adam, rate 1e-3, batches of
+Source: Li, Wang, NeurIPS 2019 workshop on federated learning, Algorithm 1. B8. Start and digest: Adam, rate 1e-3, batches of
 256, fewer where a pass would not make 19 steps (as 5,000 rows do), without weight decay. Rows in batches are shuffled alike in digest and
 revisit. The consensus is uniform and the server sees a mean only; the paper's c_k = 1/m. A straggler revisits with its own epochs.
 
@@ -51,6 +51,7 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
+    Sealing,
     Solver,
     State,
     Task,
@@ -148,7 +149,7 @@ def scores(model: Network, data: Data, message: Message, client: State, session:
     return {"scores": torch.cat(found)}, client, session
 
 
-OWN = Task(start=lambda message, client, facts: own_model(message, client), finish=keep)
+OWN = Task(start=lambda message, client, facts: own_model(message, client), finish=keep, sealing=Sealing(silent=True))
 LEARN = Local(weight_decay=0.0, solver=Solver("adam", RATE, BATCH, STEPS))
 
 

@@ -9,7 +9,7 @@ rho  ``local.momentum``                 mu       ``mu``, weight of (mu/2) ||w - 
 
     d_k = (w_t - w_k) / |a_k|;   w <- w - tau_eff sum p_k d_k
 
-Source: Wang, Liu, Liang, Joshi, Poor, NeurIPS 2020. ALGORITHMS.md B13, whose sum of the a_k is the paper's |a_k| up to
+Source: Wang, Liu, Liang, Joshi, Poor, NeurIPS 2020. B13, whose sum of the a_k is the paper's |a_k| up to
 eta mu = 1; above it their signs alternate, and their absolute values are added up here, as in the paper. tau_eff is the
 paper's also with ``mu``, where the authors' code takes the plain number of steps. Momentum or clipping together with mu,
 Nesterov's momentum and Adam are refused: their |a_k| is not given. Weight decay is part of the gradient and leaves |a_k|
@@ -65,6 +65,7 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
             "compression.clip": "a change divided by its steps would be clipped, which the server multiplies by them again",
             "model.bn.local": "it adds up what clients have moved, and of layers that stay with them nobody holds the sum",
             "chain": "its clients send a change and its divisor, and a chain hands on a model",
+            "dp": "its clients' divisors, which count their steps, are no part of a model and would leave without noise",
         },
         card=Card("averaging", leaves="the normalised change of the model and its divisor"),
     )

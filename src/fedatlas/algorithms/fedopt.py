@@ -8,7 +8,7 @@ eta_g  ``server_lr``                          beta1, beta2  decay of m, of v
 
     m <- beta1 m + (1 - beta1) Delta;   v by the method;   w <- w + eta_g m / (sqrt v + tau)
 
-Source: Reddi et al., ICLR 2021, Algorithm 2. ALGORITHMS.md H5-H8. The squared quantity is Delta, not m (the authors'
+Source: Reddi et al., ICLR 2021, Algorithm 2. H5-H8. The squared quantity is Delta, not m (the authors'
 answer to google-research/federated issue 41). v starts at tau^2; ``v_init="zero"`` as in the authors' runs. The paper
 has no bias correction: it is off by default, and with ``bias_correction`` uses exponent t+1 with t from 0. Buffers
 never pass through here (C9).

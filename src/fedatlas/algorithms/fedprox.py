@@ -5,7 +5,7 @@ w    local model                            w_t   model received this round (the
 mu   weight of (mu/2) ||w - w_t||^2         eta   ``local.lr``; eta mu >= 2 is refused (plain SGD): it diverges
 ===  =====================================  ====  ===========================================================
 
-Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020. ALGORITHMS.md H9. Clients are drawn uniformly and
+Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020. H9. Clients are drawn uniformly and
 averaged by samples, as in the authors' code (the paper draws by n_k/n and takes the plain mean). Stragglers' partial
 work counts (``failures.straggler_policy``). Adaptive mu: raised by 0.1 when the cohort's training loss rises, lowered
 by 0.1 after five falls in a row; the first round has nothing to be compared with. A mu that has risen to 2 / eta ends the run.

@@ -13,7 +13,7 @@ Theta  FedSeqInter's bank of models, one a slot    omega    examples that each s
     Inter: the i-th superclient drawn trains Theta_i and hands it back, omega_i += D_S; every ``period`` rounds, before
            training, all slots <- sum of omega_i / sum(omega) Theta_i and omega <- 0
 
-Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022, and Rizzardi's thesis; ALGORITHMS.md G1 to G9. What goes on inside a
+Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022, and Rizzardi's thesis; G1 to G9. What goes on inside a
 chain is a rule of its own: local training as FedAvg, FedProx, FedDyn, MOON or a plug-in has it (their anchor is the model received from
 the predecessor; with ``anchor = "server"`` it is w_t; FedDyn's duals do not add up then, and it is refused). N_S takes K's place in
 every formula of the rule's server. Confidences are divided by their sum, not sent through a second softmax, and the client that
@@ -50,6 +50,7 @@ from fedatlas.algorithm import (
     Card,
     Facts,
     Message,
+    Question,
     Round,
     RoundGenerator,
     State,
@@ -214,8 +215,9 @@ def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked
     demands = local.demands
     if confidences:
         demands = demands._replace(classes=True, public={"from": "test", "per_class": 10}, public_labels=True)
+    looks: dict[str, Task | Question] = {"pretrain": pretrain(how), "confidence": CONFIDENCE}
     return local._replace(
-        tasks={"train": train, "pretrain": pretrain(how), "confidence": CONFIDENCE},
+        tasks={"train": train, **(looks if how.phi != "random" else {})},
         prepare=partial(set_up, how),
         groups=groups,
         server_init=server_init,

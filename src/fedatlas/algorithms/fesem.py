@@ -11,7 +11,7 @@ C_i   centre i, the model of cluster i         K        clients that returned
 
 Once, before round 1 (not with one cluster): every client trains w_0 for ``pretrain_epochs``; among what comes back k-means++ draws first
 centres, and E and M are repeated to the end; the best of five such draws is kept.
-Source: Long, Xie, Shen, Zhou, Wang, Jiang, WWW Journal 2023 (Xie et al. 2020). ALGORITHMS.md G11. Distances are over all trainable tensors;
+Source: Long, Xie, Shen, Zhou, Wang, Jiang, WWW Journal 2023 (Xie et al. 2020). G11. Distances are over all trainable tensors;
 the authors cluster on one chosen tensor. A centre without members among those who returned keeps its value; one without any member at all
 takes the model of the returned client that is farthest from its own centre. ``weights = "samples"`` counts clients by their examples.
 """

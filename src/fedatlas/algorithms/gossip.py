@@ -11,7 +11,7 @@ g_i  mean gradient of a batch of node i     eta   ``local.lr``
     pairwise:       random disjoint pairs of neighbours a round, W = 1/2 within a pair, 1 for who has no partner
 
 Source: Lian, Zhang, Zhang, Hsieh, Zhang, Liu, NeurIPS 2017 (its listing is ``combine_first``); pairs: Boyd, Ghosh,
-Prabhakar, Shah, IEEE Transactions on Information Theory 2006. ALGORITHMS.md B19. The objective is (1/K) sum F_k.
+Prabhakar, Shah, IEEE Transactions on Information Theory 2006. B19. The objective is (1/K) sum F_k.
 Deviations: local work may be longer than the paper's one step (its move takes the place of -eta g); the weight that would
 go to an absent node stays with its sender, so that W stays doubly stochastic; where Boyd et al. wake one pair at a
 time, a round wakes as many disjoint pairs as a random order of the edges allows.

@@ -1,4 +1,4 @@
-"""Who hears whom: graphs of nodes, the mixing matrices built on them, and how fast they mix (ALGORITHMS.md B19, B20).
+"""Who hears whom: graphs of nodes, the mixing matrices built on them, and how fast they mix (B19, B20).
 
 A graph of K nodes is a matrix of booleans, ``hears[i, j]``: node i hears node j. Its diagonal is empty: that a node hears
 itself goes without saying. A mixing matrix has the same orientation, W[i, j] being what i makes of what j sends.

@@ -1,10 +1,10 @@
-"""Groups of clients that complement each other: the rule G = {psi, phi, tau} (ALGORITHMS.md G1 to G7).
+"""Groups of clients that complement each other: the rule G = {psi, phi, tau} (G1 to G7).
 
 psi turns a client into a vector without seeing its data, tau says how well two vectors complement each other (the larger the
 better), phi forms the groups. Everything here is a pure function of arrays; who trains and who scores is in `superclients.py`.
 
 Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022; the thesis' algorithms 7 to 9 are not followed where
-they go wrong (errata of ALGORITHMS.md: argmin for argmax, groups that never close, a lost last group).
+they go wrong (errata of the thesis: argmin for argmax, groups that never close, a lost last group).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ alpha_k  N_k / N                                     W_k     alpha_k omega_k / s
 A round asks three times: the class counts, as a SUM (not yet masked); the score s_k and N_k of each client, from the
 broadcast P; then training. The two numbers narrow a client's histogram; with two classes they mostly determine it.
 Source: Santos, Templeton, Chemli, Cerasti, Pugliese, Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023.
-ALGORITHMS.md H3, H4. The paper's normalisations of s_k and omega_k cancel in W_k. Scores ``entropy``, ``gini`` and ``chi2``,
+H3, H4. The paper's normalisations of s_k and omega_k cancel in W_k. Scores ``entropy``, ``gini`` and ``chi2``,
 exclusion and local balancing are this project's options (H3), not the paper's.
 
 score: the raw weight omega_k, which NWFedAvg inverts: 1 / s_k ("homogeneity"), the entropy or the Gini index of p_k, both 1

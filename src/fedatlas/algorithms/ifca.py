@@ -9,7 +9,7 @@ j_k      cluster that client k picked                S_j      those of the cohor
     model:     theta_j <- sum over S_j of n_k w_k / sum over S_j of n_k
     gradient:  theta_j <- theta_j + sum over S_j of n_k (w_k - theta_j) / sum over the cohort of n_k, with one exact gradient a client
 
-Source: Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020. ALGORITHMS.md B11. A cluster that nobody picked keeps its model. The N models begin
+Source: Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020. B11. A cluster that nobody picked keeps its model. The N models begin
 apart, each drawn from the run's ``init`` stream; ``starts`` sets of them are tried for ``start_rounds`` rounds before round 1 and the run
 goes on with the set of lowest training loss. The paper's means are uniform (``weights``).
 

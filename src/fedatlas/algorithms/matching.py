@@ -13,7 +13,7 @@ gamma    mass of the process: how freely atoms are made  J         clients
 The assignment of a client's units to different atoms with the largest total gain is found by the Hungarian method, one client at a
 time, the widest first; then in sweeps, in random order, each client is taken out and matched anew.
 
-Source: Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, Khazaeni, ICML 2019. ALGORITHMS.md H13. NumPy, float64.
+Source: Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, Khazaeni, ICML 2019. H13. NumPy, float64.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ u_i   sum of the shares of weight, 1 at first  g_i   mean gradient of a batch of
 
 Every node pushes equal shares to itself and to all that hear it: it need not know who hears the others, nor answer those it
 hears. Source: Kempe, Dobra, Gehrke, FOCS 2003 (the sums); He, Tan, Tang, Qiu, Liu 2019 (with gradient steps).
-ALGORITHMS.md B20. The objective is (1/K) sum F_k. Deviations: local work may be longer than one step, its move takes
+B20. The objective is (1/K) sum F_k. Deviations: local work may be longer than one step, its move takes
 the place of -eta g; the share that would go to an absent node stays with its sender, so that the sums of z and u are kept.
 Buffers are averaged as the models x are, with A_ij u_j / u_i.
 """

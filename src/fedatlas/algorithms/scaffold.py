@@ -9,7 +9,7 @@ w_t  model received this round       c_k   client control variate, 0 at first, k
     I:  c_k+ = grad F_k(w_t)        II: c_k+ = c_k - c + (w_t - y) / (sum of eta over the steps taken)
     w <- w + eta_g mean(y - w_t);   c <- c + (1/K) sum over the cohort of (c_k+ - c_k)
 
-Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020. ALGORITHMS.md H11 (the thesis' signs are wrong,
+Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020. H11 (the thesis' signs are wrong,
 errata 10-13). The paper's mean is uniform. ``weights="samples"`` weighs the models by n_k over the cohort and c by
 n_k/n, which solves the sample-weighted objective. Weight decay is part of F_k: of its steps and of both options'
 controls. Momentum and adaptive local optimisers are refused with option II: (w_t - y) / (tau eta) would not be a

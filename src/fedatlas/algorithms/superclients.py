@@ -1,4 +1,4 @@
-"""The set-up of FedSeq: which clients form a superclient is settled before round 1 (ALGORITHMS.md G1 to G7).
+"""The set-up of FedSeq: which clients form a superclient is settled before round 1 (G1 to G7).
 
 Every client trains w_0 once; its confidences or its weights become a vector (psi), and `grouping.py` makes groups of vectors.
 
@@ -55,7 +55,7 @@ AT_ONCE = 32  # clients whose pre-trained models are there at the same time
 
 
 class Grouping(NamedTuple):
-    """How superclients are formed: the parameters of ALGORITHMS.md G1 to G7."""
+    """How superclients are formed: the parameters of G1 to G7."""
 
     psi: str
     phi: str

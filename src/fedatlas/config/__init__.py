@@ -11,10 +11,11 @@ from fedatlas.config.experiment import (
     ScheduleConfig,
     Table,
     bytes_of,
-    override,
     parse,
     read,
 )
+from fedatlas.config.overrides import override
+from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 
 __all__ = [
     "AlgorithmConfig",
@@ -24,8 +25,10 @@ __all__ = [
     "ExperimentConfig",
     "LocalConfig",
     "PartitionConfig",
+    "PrivacyConfig",
     "ScheduleConfig",
     "Table",
+    "bound_to_rounds",
     "bytes_of",
     "override",
     "parse",

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedatlas.config.overrides import override
+from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
@@ -256,10 +258,19 @@ class ExperimentConfig(Table):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     local: LocalConfig = LocalConfig()
     compression: CompressionConfig | None = None
+    privacy: tuple[PrivacyConfig, ...] = ()
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
+
+    @field_validator("privacy", mode="before")
+    @classmethod
+    def _a_table_a_mechanism(cls, value: Any) -> Any:
+        one = isinstance(value, Mapping)
+        if one:
+            raise ValueError("write [[privacy]], one table a mechanism")
+        return value
 
     @model_validator(mode="after")
     def _stragglers_run_fewer_epochs(self) -> ExperimentConfig:
@@ -302,6 +313,8 @@ class ExperimentConfig(Table):
         out: dict[str, Any] = _drop_none(json.loads(self.model_dump_json()))
         if "seeds" in out:
             out.pop("seed", None)
+        if not self.privacy:
+            out.pop("privacy")
         if not self.models:
             out.pop("models")
         else:
@@ -309,12 +322,15 @@ class ExperimentConfig(Table):
         return out
 
     def hash(self) -> str:
-        """SHA-256 of what decides the result: everything but how often it is saved and how long it runs."""
+        """SHA-256 of what decides the result: everything but how often it is saved and how long it runs.
+
+        How long it runs counts where it decides the noise of every round (`bound_to_rounds`).
+        """
         plain = self._values()
         schedule = plain["local"]["schedule"]
         if schedule["name"] == "cosine":
             schedule.setdefault("rounds", self.rounds)
-        for key in ("rounds", "checkpoint"):
+        for key in ("checkpoint",) if bound_to_rounds(self.privacy) else ("rounds", "checkpoint"):
             plain.pop(key)
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -323,6 +339,8 @@ class ExperimentConfig(Table):
 def _drop_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _drop_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_drop_none(v) for v in value]
     return value
 
 
@@ -393,25 +411,3 @@ def renamed(values: dict[str, Any], text: str) -> None:
             override(asked, text)
             if asked[table]["name"] != held.get("name", kind.model_fields["name"].default):
                 values[table] = {key: value for key, value in held.items() if key in kind.model_fields}
-
-
-BY_NAME = ("data", "partition", "model", "algorithm", "compression")  # tables that name one
-
-
-def override(values: dict[str, Any], text: str) -> None:
-    """Applies ``table.key=value``; a value that parses as TOML is taken as such, else as text."""
-    key, equals, raw = text.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts):
-        raise ConfigError(f"'{text}' is not an override: write table.key=value, such as local.lr=0.01.")
-    if equals and parts[0] in BY_NAME and len(parts) == 1 and not raw.strip().startswith("{"):
-        raise ConfigError(f"'{text}': write {parts[0]}.name={raw.strip()}.")
-    at = values
-    for part in parts[:-1]:
-        at = at.setdefault(part, {})
-        if not isinstance(at, dict):
-            raise ConfigError(f"'{key}': '{part}' is a value, not a table.")
-    try:
-        at[parts[-1]] = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        at[parts[-1]] = raw

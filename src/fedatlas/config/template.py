@@ -59,6 +59,10 @@ lr = 0.05
 # name = "topk"          # "qsgd", "float16", "clip"
 # share = 0.01
 
+# [[privacy]]            # one table a mechanism; 'fedatlas list privacy', 'fedatlas show secagg'
+# name = "secagg"        # "paillier"; "central_dp", "local_dp", "nbafl" with clip = 1.0
+# threshold = 0.7        # share of the clients that have to stay in a round
+
 # [failures]
 # dropout = 0.1          # chance that a selected client does not return
 # stragglers = 0.5       # share of the cohort that runs fewer epochs

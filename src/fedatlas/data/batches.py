@@ -1,7 +1,7 @@
 """The one place that decides which rows a client sees in which order.
 
 Every draw depends on (seed, purpose, round, client, epoch) alone and is made on the processor, so that engines, chunk sizes,
-worker counts and devices give the same run (ALGORITHMS.md C7).
+worker counts and devices give the same run (C7).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def row_values(
 
 
 def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), pad: int = 4) -> Tensor:
-    """Random crop after padding by ``pad`` and random horizontal flip of images (n, c, h, w), as for CIFAR (ALGORITHMS.md M7)."""
+    """Random crop after padding by ``pad`` and random horizontal flip of images (n, c, h, w), as for CIFAR (M7)."""
     n, _, h, w = x.shape
     top, left = torch.randint(0, 2 * pad + 1, (2, n), device="cpu", generator=stream)
     flip = torch.rand(n, device="cpu", generator=stream) < 0.5
@@ -159,7 +159,7 @@ def parted_rows(rows: Rows, share: float, seed: int, round: int, client: int) ->
 
 
 def balanced_rows(y: Tensor, seed: int, round: int, client: int) -> Tensor:
-    """Indices of a class-balanced subset: as many rows of each class present as of the rarest, ascending (ALGORITHMS.md H3)."""
+    """Indices of a class-balanced subset: as many rows of each class present as of the rarest, ascending (H3)."""
     order = torch.randperm(len(y), device="cpu", generator=torch_stream(seed, "balance", round, client))
     classes, counts = torch.unique(y, return_counts=True)
     quota = int(counts.min())

@@ -25,6 +25,9 @@ class DataConfig(BaseModel):
     scale: Literal["auto", "none", "federated", "client"] = "auto"
     missing: Literal["error", "drop", "median"] = "error"
     augment: Literal["none", "crop_flip"] = "none"
+    constants: str | None = (
+        None  # a file of the form of preprocess.json: nothing is settled from rows; None, so that hashes stay
+    )
 
     @field_validator("test")
     @classmethod
@@ -32,6 +35,14 @@ class DataConfig(BaseModel):
         if value == "" or (not isinstance(value, str) and not 0 < value < 1):
             raise ValueError(f"{value!r} is none of 'own', a share between 0 and 1, or the name of a file")
         return value
+
+    @model_validator(mode="after")
+    def _settled_once(self) -> DataConfig:
+        if self.constants is not None and self.scale != "auto":
+            raise ConfigError(
+                f"data.scale = '{self.scale}': data.constants says how inputs are scaled; remove one of the keys."
+            )
+        return self
 
     @model_validator(mode="after")
     def _known_keys(self) -> DataConfig:

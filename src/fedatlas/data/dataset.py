@@ -109,7 +109,7 @@ class Dataset:
 
     @property
     def uncounted(self) -> tuple[int, ...]:
-        """Classes whose rows accuracy passes over: padding and the ends of sentences (ALGORITHMS.md M10)."""
+        """Classes whose rows accuracy passes over: padding and the ends of sentences (M10)."""
         special = self.facts.get("special", {})
         return tuple(special[name] for name in ("pad", "bos", "eos") if name in special)
 

@@ -1,4 +1,4 @@
-"""Missing cells: refused, or their rows left out before anybody is dealt a row (EXPERIMENT.md, data.missing)."""
+"""Missing cells: refused, or their rows left out before anybody is dealt a row (`data.missing` in docs/experiment.md)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ CIFAR100_COARSE = (
     "small mammals", "trees", "vehicles 1", "vehicles 2",
 )  # fmt: skip
 
-# ALGORITHMS.md M7: (p / 255 - mean) / sd for CIFAR; MNIST and its kin are p / 255 only.
+# M7: (p / 255 - mean) / sd for CIFAR; MNIST and its kin are p / 255 only.
 CIFAR_MEAN, CIFAR_SD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 CIFAR_SCALE = tuple(1 / (255 * sd) for sd in CIFAR_SD)
 CIFAR_SHIFT = tuple(-mean / sd for mean, sd in zip(CIFAR_MEAN, CIFAR_SD, strict=True))

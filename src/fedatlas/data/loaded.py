@@ -18,7 +18,7 @@ from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
 
 OWNERS_LOST = "the test rows name none, which data.test as a share puts among the training rows: keep data.test = 'own'"
-OWN_FRACTION = 0.25  # test share of a source that has no test set of its own (EXPERIMENT.md, data.test)
+OWN_FRACTION = 0.25  # test share of a source that has no test set of its own (`data.test` in docs/experiment.md)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def draw(
 ) -> np.ndarray:
     """Indices of ``total`` rows, ascending: in proportion to the classes, or any rows where the target is a number.
 
-    ``share``: quotas are the classes' counts times it, and ``total`` their sum rounded down (ALGORITHMS.md section 9, HAR).
+    ``share``: quotas are the classes' counts times it, and ``total`` their sum rounded down (HAR's, D3).
     """
     n = len(part.y)
     if task != "classes" or part.y.dim() != 1:
@@ -84,7 +84,7 @@ def draw(
 def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
     """Train and test by ``data.test``: the source's own test set, or a share of all its rows (ceil of the share).
 
-    Training keeps floor((1 - share) n) rows: 7,724 of HAR's 10,299 at 0.25 (ALGORITHMS.md section 11).
+    Training keeps floor((1 - share) n) rows: 7,724 of HAR's 10,299 at 0.25.
     """
     if isinstance(test, str) and loaded.test is not None:
         return loaded

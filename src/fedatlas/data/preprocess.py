@@ -1,4 +1,4 @@
-"""Scaling, categories and missing values, settled between clients without pooling rows (EXPERIMENT.md, data.scale)."""
+"""Scaling, categories and missing values, settled between clients without pooling rows (`data.scale` in docs/experiment.md)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Preprocess:
 
     kind: Literal["table", "pictures", "tokens"]
     rules: tuple[Rule, ...]
-    scale: str  # as resolved: "federated" | "client" | "constants" (the source's) | "none"
+    scale: str  # as resolved: "federated" | "client" | "constants" (the source's, or given) | "none"
     missing: str
     input_scale: tuple[float, ...]  # pictures: x * scale + shift per channel
     input_shift: tuple[float, ...]
@@ -147,7 +147,7 @@ class Preprocess:
     def from_json(cls, values: Mapping[str, Any]) -> Preprocess:
         """The inverse of `to_json`, also after a round trip through JSON (lists for tuples)."""
         rules = tuple(Rule(**{**rule, "categories": tuple(rule["categories"])}) for rule in values["rules"])
-        constants = tuple(tuple((mean, sd) for mean, sd in client) for client in values["client_constants"])
+        constants = tuple(tuple((mean, sd) for mean, sd in client) for client in values.get("client_constants", ()))
         tuples = {key: tuple(values[key]) for key in ("input_scale", "input_shift", "shape", "class_names")}
         return cls(**{**values, **tuples, "rules": rules, "client_constants": constants})
 

@@ -1,4 +1,4 @@
-"""Shakespeare by speaking role: 80 characters in, the next one out (LEAF, Caldas et al. 2018; ALGORITHMS.md section 11)."""
+"""Shakespeare by speaking role: 80 characters in, the next one out (LEAF, Caldas et al. 2018)."""
 
 from __future__ import annotations
 

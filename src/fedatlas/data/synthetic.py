@@ -21,7 +21,7 @@ def load_synthetic(
 
     x ~ N(v_k, diag(j^-1.2)), j = 1..60; y = argmax(W_k x + b_k), 10 classes; n_k = floor(lognormal(4, 2)) + 50. The second
     argument of N is the standard deviation, as in the reference code; diag() holds variances. A user's last tenth of rows is
-    test (rounded down); natural client = user. ALGORITHMS.md section 11.
+    test (rounded down); natural client = user.
 
     alpha: standard deviation of u_k, around which a user's model is drawn: how much users' models differ.
     beta: standard deviation of B_k, around which a user's inputs lie: how much users' inputs differ.

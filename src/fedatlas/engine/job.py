@@ -33,6 +33,7 @@ from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.step import moved
 from fedatlas.federation.sealing import seal, unseal
 from fedatlas.layers import Layer
+from fedatlas.privacy.protection import Doing, Protected, Protection, protect
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -64,11 +65,13 @@ class Job(NamedTuple):
     architecture: str = ""  # of the network it works with, where there are several
     role: str = ""  # of the party, where it is not like the others
     session: Any = None  # what earlier questions of this round left in the party's memory
+    word: Mapping[str, Any] | None = None  # what the update is sealed by, where it is protected
 
     @property
     def kind(self) -> str:
         """Jobs of one kind share their step programs."""
-        return " ".join(name for name in (self.what, self.architecture, self.role) if name)
+        role = f"as {self.role}" if self.role else ""  # an architecture may have the same name
+        return " ".join(name for name in (self.what, self.architecture, role) if name)
 
 
 class Result(NamedTuple):
@@ -129,6 +132,7 @@ class Bench(NamedTuple):
     fill: tuple[float, ...] = ()
     raw_bytes: int = 0  # of all rows, where the algorithm sends them
     transform: Transform | None = None  # between a client's update and the server
+    protection: Protection | None = None  # of what leaves a client
     chain: tuple[Layer, ...] = ()  # the network's layers of units, where the algorithm needs them
     owners: tuple[str, ...] = ()  # by client: whose model has which architecture; () = all have the one
     public: int = 0  # public rows
@@ -160,6 +164,15 @@ class Bench(NamedTuple):
     def network_of(self, party: int) -> Network:
         """The network of a party."""
         return self.built(self.architecture(party)).network
+
+    def role_of(self, party: int) -> Role | None:
+        """What a party is, where it is not like the others."""
+        return self.roles[self.cast[party]] if party in self.cast else None
+
+    def tasks(self, party: int) -> Tasks:
+        """What a party can be asked to do."""
+        role = self.role_of(party)
+        return self.algorithm.tasks if role is None else role.tasks(self.algorithm.tasks)
 
     def of(self, job: Job) -> Bench:
         """The bench as a job finds it: the network of its architecture, the optimiser of its task."""
@@ -249,6 +262,9 @@ def answered(bench: Bench, job: Job) -> Result:
     if buffers and "model" in reply:
         reply = {**reply, "buffers": buffers}
     n = data.n if data is not None else 0
+    if job.word is not None:
+        done = protected(bench, job._replace(session=session), question, reply, n)
+        reply, session = done.sent, done.session
     return Result(job.client, reply, state, Work(n, 0, 0, 0.0, math.nan), session=session)
 
 
@@ -350,14 +366,30 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         buffers and update and (work.steps or "model" in update)
     ):  # a model goes with its statistics, also one that made no step
         update = {**update, "buffers": buffers}
-    sent, memory = update, job.memory
-    if bench.transform is not None and memory is not None:
-        stream = torch_stream(job.seed, "compression", int(job.facts.round), job.client, job.what)
-        sent, memory = seal(bench.transform, task, job.message, update, memory, stream)
+    sent, memory, session, seen = update, job.memory, None, update
+    if job.word is not None:
+        done = protected(bench, job, task, update, prepared.rows.n)
+        sent, memory, session, seen = done.sent, done.memory, done.session, done.seen
+    elif bench.transform is not None and memory is not None:
+        sent, memory = seal(bench.transform, task, job.message, update, memory, compression_stream(job))
+        seen = unseal(bench.transform, task, job.message, sent) if task.settle is not None else update
     if task.settle is not None:
-        seen = update if memory is None else unseal(bench.transform, task, job.message, sent)
         state = task.settle(seen, work, job.message, state, known)
-    return Result(job.client, sent, state, work, memory=memory)
+    return Result(job.client, sent, state, work, memory=memory, session=session)
+
+
+def compression_stream(job: Job) -> torch.Generator:
+    """What a transform draws from."""
+    return torch_stream(job.seed, "compression", int(job.facts.round), job.client, job.what)
+
+
+def protected(bench: Bench, job: Job, task: Task | Question, update: Update, rows: int) -> Protected:
+    """A client's update as it leaves under ``[[privacy]]``."""
+    assert bench.protection is not None
+    assert job.word is not None
+    doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows)
+    given = (bench.protection, bench.transform, task, job.message, update, job.memory, compression_stream(job))
+    return protect(*given, job.word, job.session, doing)
 
 
 def job_batches(prepared: Prepared, values: Values | None = None) -> Any:

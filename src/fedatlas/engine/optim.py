@@ -1,4 +1,4 @@
-"""The local optimisers as pure functions, made afresh every round (ALGORITHMS.md C5).
+"""The local optimisers as pure functions, made afresh every round (C5).
 
 Order within a step (docs/experiment.md): gradient + decay * w -> direction -> clip -> optimiser.
 """

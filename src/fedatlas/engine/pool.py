@@ -120,7 +120,9 @@ class PoolExecutor:
     def _send(self, worker: Worker, job: Job, places: tuple[Any, ...]) -> None:
         try:
             sealed, who = job.memory is not None, (job.client, job.what, job.architecture)
-            worker.pipe.send((*places, *who, tuple(job.facts), tuple(job.budget), job.seed, sealed, job.role))
+            worker.pipe.send(
+                (*places, *who, tuple(job.facts), tuple(job.budget), job.seed, sealed, job.role, job.word is not None)
+            )
         except OSError:
             raise self._dead(worker, job) from None
 
@@ -221,7 +223,8 @@ class Layout(NamedTuple):
 def kept_by(job: Job) -> dict[str, Any]:
     """What the client kept: its state, the transform's memory where its update will be sealed, a protocol's session."""
     memory = {} if job.memory is None else {"memory": dict(job.memory)}
-    return {"state": dict(job.state), **memory, **({} if job.session is None else {"session": job.session})}
+    session = {} if job.session is None else {"session": job.session}
+    return {"state": dict(job.state), **memory, **session, **({} if job.word is None else {"word": dict(job.word)})}
 
 
 def lay_out(jobs: list[Job]) -> Layout:
@@ -255,13 +258,14 @@ def _work(
     told = memoryview(arena.told)
     while True:
         try:
-            slot, message, state, client, what, architecture, facts, budget, seed, sealed, role = pipe.recv()
+            slot, message, state, client, what, architecture, facts, budget, seed, sealed, role, worded = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         try:
             said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
             memory, session = had["memory"] if sealed else None, had.get("session")
-            rest = (Facts(*facts), Budget(*budget), seed, memory, architecture, role, session)
+            word = had["word"] if worded else None
+            rest = (Facts(*facts), Budget(*budget), seed, memory, architecture, role, session, word)
             result = timed(run_job, bench, Job(client, what, said, had["state"], *rest))
             answer: tuple[str, Any] = ("done", _answer(result, arena, slot))
         except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the client and raises it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedatlas.algorithm import Facts, Question, RoundGenerator, State, Work
@@ -10,7 +10,13 @@ from fedatlas.engine.job import Bench, Executor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Observer, Reply, Request
 from fedatlas.federation.party import PartyHalf
+from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.server import Cost, ServerHalf
+from fedatlas.privacy.asking import RoundClosed, SessionFailed
+from fedatlas.privacy.secure_sum import MASKED
+
+ATTEMPTS = 3  # at a round whose masked session fails before any share is given
+Rounds = RoundGenerator | Callable[[], RoundGenerator]
 
 
 class View:
@@ -52,9 +58,10 @@ class InProcess:
         *,
         run: str = "",
         observers: Iterable[Observer] = (),
+        keyring: Keyring | None = None,
     ) -> None:
         self.bench, self.executor, self.sizes = bench, executor, sizes
-        self.party = PartyHalf(bench, executor, state, sizes, seed)
+        self.party = PartyHalf(bench, executor, state, sizes, seed, keyring)
         self.server = ServerHalf(
             bench.algorithm,
             self,
@@ -64,12 +71,15 @@ class InProcess:
             transform=bench.transform,
             raw_bytes=bench.raw_bytes,
             observers=observers,
+            guard=None if keyring is None else keyring.guard(run, getattr(executor, "count", 1)),
         )
         self.view = View()
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
         """The link: replies in the order of the requests, none is ever late."""
-        for request, answer in zip(requests, self.party.answer(requests), strict=True):
+        staying = [r for r in requests if self.server.leaving.get(r.client) != r.what]
+        staying = [r for r in staying if r.word is None or self.server.leaving.get(r.client) != MASKED]
+        for request, answer in zip(staying, self.party.answer(staying), strict=True):
             self.view.add(request, answer.work, self.bench)
             yield answer.reply
 
@@ -77,13 +87,26 @@ class InProcess:
         """The link's commit."""
         self.party.commit(round, counted)
 
-    def drive(self, generator: RoundGenerator, number: int, lr: float, *, commit: bool = True) -> State:
-        """Runs one round to its end, and commits it unless the caller will."""
-        self.view = View()
-        state = self.server.drive(generator, number, lr)
-        if commit:
-            self.server.commit(number)
-        return state
+    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
+        """Runs one round to its end, and commits it unless the caller will. None: it was closed without a change.
+
+        ``generator``: the round's, or what makes it: a masked session that failed before any share was given begins the round anew.
+        """
+        make = generator if callable(generator) else lambda: generator
+        for attempt in range(ATTEMPTS):
+            self.view = View()
+            try:
+                state = self.server.drive(make(), number, lr, attempt)
+            except SessionFailed:
+                self.server.leaving = {}  # who left is gone
+                continue
+            except RoundClosed:
+                break
+            if commit:
+                self.server.commit(number)
+            return state
+        self.server.commit(number, ())
+        return None
 
     @property
     def cost(self) -> Cost:

@@ -7,7 +7,8 @@ coefficients of those asked; where some are lost one factor a part mends a mean 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from fedatlas.aggregation import REDUCERS
@@ -16,6 +17,8 @@ from fedatlas.algorithm import (
     SERVER,
     Algorithm,
     Ask,
+    Message,
+    Question,
     Replies,
     Round,
     RoundGenerator,
@@ -29,8 +32,13 @@ from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told, unseal
+from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
+from fedatlas.privacy.asking import Asking, Journal, Place, bases, journalled, restored
+from fedatlas.privacy.mechanisms import Paillier, SecAgg
+from fedatlas.privacy.protection import Protection
 from fedatlas.registry import find
 from fedatlas.rng import torch_stream
+from fedatlas.tree import Tree
 
 
 class Cost(NamedTuple):
@@ -41,6 +49,42 @@ class Cost(NamedTuple):
     bytes_peer: int = 0
     seconds: Mapping[str, float] = {}
     weights: Mapping[int, float] = {}  # coefficients of the last mean
+
+
+class Guard(NamedTuple):
+    """What the server half of a protected run holds: mechanisms, public keys, the journal of opened sums, the ledger."""
+
+    protection: Protection
+    federation: str = ""
+    identities: Mapping[int, bytes] = {}
+    public: paillier.PublicKey | None = None
+    journal: Journal | None = None
+    note: noised_sum.Note = lambda events: None
+    workers: int = 1
+
+    def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
+        """The protocol of an ask."""
+        how = self.protection
+        if (mask := how.of(SecAgg)) is not None:
+            made = secure_sum.around(mask, self.identities, self.federation, ask, place)
+            return journalled(ask, place, made, partial(self._released, place.round))
+        if (lock := how.of(Paillier)) is not None:
+            assert self.public is not None
+            made = encrypted_sum.around(lock, self.public, ask, place, self.workers)
+            return journalled(ask, place, made, partial(self._released, place.round))
+        zero = partial(zero_update, server, ask.what)
+        return noised_sum.around(how, server.transform, server.algorithm, zero, ask, place, self.note)
+
+    def _released(self, number: int, clients: tuple[int, ...]) -> None:
+        """Local noise inside a sum: its lines in the ledger before the sum is used."""
+        if self.protection.noises:
+            self.note(self.protection.released(number, clients))
+
+
+def zero_update(server: ServerHalf, what: str) -> Update:
+    """An update that changes nothing: of the model, and of the parts that follow it."""
+    task, model = server.algorithm.training(what), Tree(server.told()["model"])
+    return {part: model.zeros() for part in ("model", *task.sealing.tracked)}
 
 
 class ServerHalf:
@@ -58,10 +102,15 @@ class ServerHalf:
         raw_bytes: int = 0,  # of all rows, where the algorithm sends them
         observers: Iterable[Observer] = (),
         deadline: float | None = None,  # seconds an ask waits for its replies
+        guard: Guard | None = None,
     ) -> None:
         self.algorithm, self.link, self.sizes, self.seed, self.run = algorithm, link, sizes, seed, run
         self.transform, self.raw_bytes, self.deadline = transform, raw_bytes, deadline
-        self.observers = tuple(observers)
+        self.observers, self.guard = tuple(observers), guard
+        self.leaving: Mapping[int, str] = {}  # clients of this round that leave, and the phase in which
+        self.told: Callable[[], Message] = (
+            dict  # what a client of this round would be told, for a round that nobody came to
+        )
         self.n, self.K = sum(sizes.values()), len(sizes)
         self.cost = Cost()
         self.attempt = 0  # how often this round was begun anew
@@ -84,7 +133,63 @@ class ServerHalf:
             except StopIteration as end:
                 state: State = end.value
                 return state
+            replies = self.answer(ask, number, lr) if self.guard is None else self._guarded(ask, number, lr)
+
+    def _guarded(self, ask: Ask, number: int, lr: float) -> Replies:
+        """The replies to an ask of a protected run: by the protocol of its mechanisms, where the server would see something."""
+        guard, task = self.guard, self.algorithm.tasks.get(ask.what)
+        assert guard is not None
+        seen = ask.route.via == "server" and SERVER not in ask.to and ask.reduce in {"mean", "sum"}
+        if task is None or not seen or (isinstance(task, Task) and task.sealing.silent):
             replies = self.answer(ask, number, lr)
+            if seen and replies.value:
+                raise ProtocolError(f"'{self.algorithm.name}' says that '{ask.what}' sends nothing, but it does.")
+            return replies
+        if not ask.to and not guard.protection.secret_cohort:
+            return Replies((), None, {})
+        protocol = guard.around(self, ask, self._place(ask, number, task))
+        inner, base = next(protocol), None
+        while True:
+            replies = self.answer(inner, number, lr)
+            if inner.what == ask.what:
+                base = inner.messages
+            try:
+                inner = protocol.send(replies)
+            except StopIteration as end:
+                found: Replies = end.value
+                break
+        self.leaving = {}
+        if ask.reduce == "mean":
+            self._weigh(ask, found.clients)
+        if found.value is None or guard.protection.whole:
+            return found
+        k = next((k for k in found.clients if k in (base or {})), None)
+        told_ = self.told() if k is None else told(ask.messages[k], ask.route.anchors.get(k))
+        return found._replace(value=restored(found.value, bases(task, told_, found.value), exact=True))
+
+    def _place(self, ask: Ask, number: int, task: Task | Question) -> Place:
+        sums = task.sums if isinstance(task, Task) else ()
+        asked = tuple(sorted({*ask.to, *self.leaving}))
+        return Place(
+            run=self.run,
+            round=number,
+            attempt=self.attempt,
+            number=self.asks,
+            task=task,
+            sizes=self.sizes,
+            n=self.n,
+            K=self.K,
+            coefficients=coefficients_of(ask, asked, sums),
+            mend=lambda answered: Mend(ask, asked, answered, sums),
+            leaving=self.leaving,
+            journal=self.guard.journal if self.guard else None,
+        )
+
+    def _weigh(self, ask: Ask, answered: tuple[int, ...]) -> None:
+        """Notes the coefficients of a protected mean, where they are no secret."""
+        if answered and not (self.guard and self.guard.protection.secret_cohort):
+            found = coefficients_of(ask, answered, ())
+            self.cost = self.cost._replace(weights={k: part_of(c, "model") for k, c in found.items()})
 
     def commit(self, number: int, counted: Collection[int] | None = None) -> None:
         """Tells the parties that the round has landed and who counted; with nobody all go back to the state before it."""
@@ -136,28 +241,32 @@ class ServerHalf:
             budget=ask.budgets.get(k),
             visits=ask.route.visits.get(k, 0),
             anchor=ask.route.anchors.get(k),
+            word=ask.words.get(k),
             architecture=ask.architectures.get(k, ""),
             sender=ask.route.sender.get(k),
             peer=ask.route.via == "peer",
         )
 
     def _replies(self, requests: Mapping[int, Request]) -> Iterator[Reply]:
-        """The first reply of each party that was asked, as they come."""
+        """The first reply of each party that was asked, as they come; what answers an earlier ask is passed over."""
         for observer in self.observers:
             for request in requests.values():
                 observer.asked(request)
         heard: set[int] = set()
         for reply in self.link(list(requests.values()), self.deadline) if requests else ():
-            if reply.client not in requests or reply.client in heard:
+            known = requests.get(reply.client)
+            if known is None or reply.ask != known.ask or reply.client in heard:
                 continue
             heard.add(reply.client)
             for observer in self.observers:
-                observer.replied(requests[reply.client], reply.update)
+                observer.replied(known, reply.update)
             yield reply
 
     def _opened(self, request: Request, update: Update) -> Update:
         """A client's update, opened where it was sealed."""
         task = self.algorithm.tasks[request.what]
+        if request.word is not None:
+            return update  # its observers see what the protocol opens
         if isinstance(task, Task) and sealed(self.transform, task, request):
             update = unseal(self.transform, task, told(request.message, request.anchor), update)
         for observer in self.observers:

@@ -1,1 +1,1 @@
-"""Figures of quality, fairness and certainty: pure functions of arrays, summed in float64 (ALGORITHMS.md C12, C14)."""
+"""Figures of quality, fairness and certainty: pure functions of arrays, summed in float64 (C12, C14)."""

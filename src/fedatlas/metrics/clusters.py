@@ -1,4 +1,4 @@
-"""How well clusters of clients agree with the groups that were planted (ALGORITHMS.md C12, C14)."""
+"""How well clusters of clients agree with the groups that were planted (C12, C14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each party gets, and whether models drift apart as their labels do (ALGORITHMS.md C12, C14)."""
+"""What each party gets, and whether models drift apart as their labels do (C12, C14)."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def over_seeds(values: Sequence[float | None]) -> Spread:
 
 
 def mean_last(values: Sequence[float | None]) -> float | None:
-    """Mean over the last max(1, round(R / 100)) of R rounds (ALGORITHMS.md C12).
+    """Mean over the last max(1, round(R / 100)) of R rounds (C12).
 
     ``values`` are the rows 0 ... R of a run, row 0 the initial model, None where nothing was evaluated; a half is
     rounded to even, as Python does.

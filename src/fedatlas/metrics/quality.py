@@ -1,4 +1,4 @@
-"""How good predictions are (ALGORITHMS.md C12): figures of sums that add up over batches, clients and machines.
+"""How good predictions are (C12): figures of sums that add up over batches, clients and machines.
 
 `class_sums` and `number_sums` turn a batch into sums; ``+`` joins them in any order; `class_figures` and
 `number_figures` turn the sums into figures, None where a figure is not defined. Every row may carry a weight (survey
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
 
 BINS = 10  # of a reliability diagram
-_TINY = 1e-12  # ALGORITHMS.md C15; log-loss clips probabilities to [1e-12, 1 - 1e-12]
+_TINY = 1e-12  # C15; log-loss clips probabilities to [1e-12, 1 - 1e-12]
 
 
 def plain_array(x: Values) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Convolutional networks for pictures (channels, height, width) (ALGORITHMS.md 10: M3, M4, M7, M8).
+"""Convolutional networks for pictures (channels, height, width) (M3, M4, M7, M8).
 
 padding: of the 5x5 convolutions: "same" keeps height and width, "valid" takes 4 pixels off both.
 """

@@ -1,4 +1,4 @@
-"""Dense networks: the blog's MLPs, the HAR networks, and ``mlp`` and ``logistic`` for any table (ALGORITHMS.md 10)."""
+"""Dense networks: the blog's MLPs, the HAR networks, and ``mlp`` and ``logistic`` for any table (M1, M2, M11, M12)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from fedatlas.errors import ConfigError
 
-_TINY = 1e-12  # ALGORITHMS.md C15: at p = 1 every unit is dropped, and 0 / 0 must be 0
+_TINY = 1e-12  # C15: at p = 1 every unit is dropped, and 0 / 0 must be 0
 _CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
@@ -105,7 +105,7 @@ def draw_masks(
 def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
     """ConfigError where a training pass draws random numbers by itself (``F.dropout``, an LSTM's ``dropout=`` ...).
 
-    Such draws come from a global generator, torch's, NumPy's or Python's: the run would not depend on its seed alone (ALGORITHMS.md C7).
+    Such draws come from a global generator, torch's, NumPy's or Python's: the run would not depend on its seed alone (C7).
     """
     training = {name: m.training for name, m in module.named_modules()}
     state = {name: x.detach().clone() for name, x in module.named_buffers()}  # BatchNorm writes into its buffers

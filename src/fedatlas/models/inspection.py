@@ -34,7 +34,7 @@ def flops(module: nn.Module, x: Tensor, state: Mapping[str, Tensor] | None = Non
 
     ``state``: tensors in place of the module's own, whose shapes may differ. Matrix products and convolutions, two
     operations for a multiplication and an addition; biases, activations, pools and norms are not counted. A training
-    step is about three of these (ALGORITHMS.md C13).
+    step is about three of these (C13).
     """
     counter = _FlopCounter()
     with evaluating(module), torch.no_grad(), counter:

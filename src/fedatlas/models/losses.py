@@ -1,4 +1,4 @@
-"""Losses by name (ALGORITHMS.md 10, L1-L9), each computed from the model's raw outputs (logits, scores or numbers).
+"""Losses by name (L1 to L9), each computed from the model's raw outputs (logits, scores or numbers).
 
 The formulas branch on shapes and types only, never on values, so that they can be traced; what values labels may
 have is checked once, before training (`Loss.check`).
@@ -22,7 +22,7 @@ TaskKind = Literal["classes", "numbers", "tokens"]
 Form = Literal["crammer_singer", "ova"]
 Rows = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss for each row
 
-_TINY = 1e-12  # ALGORITHMS.md C15
+_TINY = 1e-12  # C15
 
 
 class LossConfig(BaseModel):

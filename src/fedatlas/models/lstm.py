@@ -1,4 +1,4 @@
-"""Recurrent networks over token ids (ALGORITHMS.md 10: M9, M10)."""
+"""Recurrent networks over token ids (M9, M10)."""
 
 from __future__ import annotations
 

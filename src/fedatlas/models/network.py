@@ -18,7 +18,7 @@ class HeadedModel(nn.Module):
     """``forward(x) = head(features(x))``; ``features`` is what enters the last linear layer.
 
     With ``projection = p`` a two-layer head h -> h -> p with one ReLU stands between body and last layer, and
-    stays there at inference (MOON: Li, He, Song, CVPR 2021; ALGORITHMS.md H12). The body is drawn before the
+    stays there at inference (MOON: Li, He, Song, CVPR 2021; H12). The body is drawn before the
     heads, so two models that differ in ``projection`` alone start from the same body.
     """
 
@@ -41,7 +41,7 @@ class HeadedModel(nn.Module):
 
 
 def projection_head(width: int, out: int) -> nn.Sequential:
-    """h -> h -> out with one ReLU between (ALGORITHMS.md H12)."""
+    """h -> h -> out with one ReLU between (H12)."""
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out))
 
 

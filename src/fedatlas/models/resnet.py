@@ -1,4 +1,4 @@
-"""The blog's two small residual networks (ALGORITHMS.md 10: M5, M6)."""
+"""The blog's two small residual networks (M5, M6)."""
 
 from __future__ import annotations
 

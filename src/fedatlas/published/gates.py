@@ -1,4 +1,4 @@
-"""A published statement as a rule that an outcome meets or misses (the kinds of gate of TARGETS.md)."""
+"""A published statement as a rule that an outcome meets or misses (floors, orders, margins)."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -303,9 +304,19 @@ def flags(smaller: str) -> str:
     return " --quick" * quick + (f" --rounds {rounds}" if rounds else "")
 
 
+def linked(text: str) -> str:
+    """Markdown whose labels, such as T9, are links to their line in docs/labels.md, beside which the page lies; code is left as it is."""
+    parts = re.split(r"(`[^`]*`|!?\[[^\]]*\]\([^)]*\))", text)
+    label = re.compile(r"\b[BCDGHLMPSTVX]\d{1,2}a?\b")
+    return "".join(
+        part if i % 2 else label.sub(lambda m: f"[{m[0]}](labels.md#{m[0].lower()})", part)
+        for i, part in enumerate(parts)
+    )
+
+
 def results_page(records: Sequence[Mapping[str, Any]]) -> str:
     """docs/results.md from the records of all studies."""
-    return (
+    return linked(
         "# Results\n\nPublished figures beside obtained ones, gate by gate, generated from `docs/results/*.json`.\n"
         "A gate that fails is a finding, not an error; what was found is said in the `.txt` beside the record.\n\n"
         + overview(records)

@@ -1,4 +1,4 @@
-"""T11: FedProx with stragglers on synthetic data whose clients differ in model and inputs (ALGORITHMS.md H9, TARGETS.md T11)."""
+"""T11: FedProx with stragglers on synthetic data whose clients differ in model and inputs (H9, T11)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fedprox_synthetic(quick: bool = False, shorter: int | None = None) -> Study:
         *(level(share) for share in STRAGGLERS),
     )
     title = "FedProx: Synthetic(1, 1) with stragglers"
-    source = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020, figures 1 and 7 and the README of its code (TARGETS.md T11)"
+    source = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020, figures 1 and 7 and the README of its code (T11)"
     curves = tuple(
         Picture(
             f"{share}-stragglers",

@@ -1,4 +1,4 @@
-"""T1: the blog post's FedAvg on MNIST, six networks, IID and in shards (ALGORITHMS.md X1, TARGETS.md T1)."""
+"""T1: the blog post's FedAvg on MNIST, six networks, IID and in shards (X1, T1)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def blog(quick: bool = False, shorter: int | None = None) -> Study:
     floors = tuple(floor(model, split) for model in MODELS for split in SPLITS)
     shapes = tuple(gate for model in MODELS for gate in (falling(model), slower(model)))
     notes = (
-        "The post gives no batch size; batches of 10 are McMahan's for MNIST (ALGORITHMS.md H2).",
+        "The post gives no batch size; batches of 10 are McMahan's for MNIST (H2).",
         "Under shards the best of the last ten rounds counts, because that curve oscillates.",
     )
     title = "FedAvg on MNIST: six networks, IID and shards"

@@ -1,4 +1,4 @@
-"""T2: the statistical offices' aggregation strategies on HAR (ALGORITHMS.md X2, TARGETS.md T2, rows 1-10)."""
+"""T2: the statistical offices' aggregation strategies on HAR (X2, T2, rows 1-10)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def istat_strategies(quick: bool = False, shorter: int | None = None) -> Study:
     slides = [(split, name) for split in SLIDES for name in ("fedavg", "hwfedavg")]
     parts += [Part(f"{name}-{split}", tables(name, split, rounds, 0), tuple(few)) for split, name in slides]
     notes = (
-        "Local training is not given in the paper. ALGORITHMS.md X2 proposes Adam 1e-3, one epoch, batches of 32, tuned once.",
+        "Local training is not given in the paper. X2 proposes Adam 1e-3, one epoch, batches of 32, tuned once.",
         "Tuned once: with one to ten epochs of Adam, FedAvg on full data (seed 1) stands at F1 0.52 to 0.75 after round 2.",
         "The cheapest of a dozen settings that reaches 0.9 there is used for all: SGD 0.02, momentum 0.9, 20 epochs (0.93).",
-        "Server optimisers have their untuned defaults. Rows are those of TARGETS.md T2.",
+        "Server optimisers have their untuned defaults. Rows are those of T2.",
     )
     source = "Santos, Templeton, Chemli, Cerasti, Pugliese, Bruno, De Cubellis, Jug, IFC - Bank of Italy workshop 2023, and its slides (S0)"
     title = "Aggregation strategies on HAR: weights by homogeneity"

@@ -1,4 +1,4 @@
-"""T4, Shakespeare: FedSeq beside FedAvg, SCAFFOLD, FedProx and FedDyn, next character (ALGORITHMS.md X8, TARGETS.md T4)."""
+"""T4, Shakespeare: FedSeq beside FedAvg, SCAFFOLD, FedProx and FedDyn, next character (X8, T4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedatlas.published.gates import Gate, Outcomes, Part, Picture, Study, Verdi
 
 ROUNDS = 250
 ROLES, TRAIN, TEST = 100, 2000, 400  # roles, and sequences of each
-RATE = 1.0  # Reddi et al. 2021, tuned for FedAvg on Shakespeare (TARGETS.md T11, FedOpt)
+RATE = 1.0  # Reddi et al. 2021, tuned for FedAvg on Shakespeare (T11, FedOpt)
 GROUP = 4  # clients in a superclient: 8,000 examples of 2,000 each
 SLOWER = ("fedavg", "scaffold", "fedprox")  # end 3 to 4 points below
 GATED = ("fedavg", "fedseq", "scaffold", "feddyn", "fedprox")
@@ -58,7 +58,7 @@ def fedseq_shakespeare(quick: bool = False, shorter: int | None = None) -> Study
         "FedSeq's exemplars are up to ten test rows of each character; characters that the plays lack have none.",
     )
     title = f"FedSeq on Shakespeare: next character, {roles} roles of {train:,} sequences"
-    source = "Rizzardi's thesis, section 5.4, figure 5.9 (TARGETS.md T4)"
+    source = "Rizzardi's thesis, section 5.4, figure 5.9 (T4)"
     curves = tuple(picture(name) for name in SETTINGS)
     return Study("fedseq-shakespeare", title, source, parts, (*gates, speed()), notes, curves=curves)
 

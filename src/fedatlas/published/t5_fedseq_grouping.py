@@ -1,4 +1,4 @@
-"""T5: how superclients are formed, six rules on CIFAR-10 and CIFAR-100 (ALGORITHMS.md X9, TARGETS.md T5)."""
+"""T5: how superclients are formed, six rules on CIFAR-10 and CIFAR-100 (X9, T5)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def fedseq_grouping(quick: bool = False, shorter: int | None = None) -> Study:
     gates = (*values, *spreads, best_at_zero(), *(informed(data) for data in SETS))
     title = "FedSeq: how superclients are formed"
     curves = tuple(picture(data, alpha) for data in SETS for alpha in ALPHAS)
-    source = "Rizzardi's thesis, table 5.6 (TARGETS.md T5)"
+    source = "Rizzardi's thesis, table 5.6 (T5)"
     return Study("fedseq-grouping", title, source, parts, gates, notes, curves=curves)
 
 

@@ -1,4 +1,4 @@
-"""T8a: the thesis' ablations of FedAvg on CIFAR-10 over K, C, E and alpha (ALGORITHMS.md X4 to X7, TARGETS.md T8a)."""
+"""T8a: the thesis' ablations of FedAvg on CIFAR-10 over K, C, E and alpha (X4 to X7, T8a)."""
 
 from __future__ import annotations
 

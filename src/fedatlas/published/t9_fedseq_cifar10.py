@@ -1,4 +1,4 @@
-"""T9: the curves of the official FedSeq code on CIFAR-10, one class a client (ALGORITHMS.md X8, TARGETS.md T9)."""
+"""T9: the curves of the official FedSeq code on CIFAR-10, one class a client (X8, T9)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {  # in the order in which they ar
     "feddyn": {"name": "feddyn", "alpha": 0.001, "variant": "fedseq_code"},
     "fedprox": {"name": "fedprox", "mu": 0.01},
 }
-CORRECT: Mapping[str, Mapping[str, Any]] = {  # beside them, without a gate (ALGORITHMS.md X8)
+CORRECT: Mapping[str, Mapping[str, Any]] = {  # beside them, without a gate (X8)
     "scaffold-paper": {"name": "scaffold", "weights": "samples"},
     "feddyn-paper": {"name": "feddyn", "alpha": 0.001, "alpha_by_size": True},
 }
@@ -45,7 +45,7 @@ def fedseq_cifar10(quick: bool = False, shorter: int | None = None) -> Study:
     title = "FedSeq on CIFAR-10: 500 clients of one class each"
     published = {name: [(ROUND, level)] for name, level in PUBLISHED.items()}
     curves = (Picture("", title, {name: name for name in {**ALGORITHMS, **CORRECT}}, published),)
-    source = "README of the official FedSeq code (TARGETS.md T9)"
+    source = "README of the official FedSeq code (T9)"
     return Study("fedseq-cifar10", title, source, parts, gates, notes, "t9", curves)
 
 

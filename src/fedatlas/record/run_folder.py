@@ -154,6 +154,14 @@ class RunFolder:
         """The run's configuration as recorded."""
         return read(self.path / CONFIG)
 
+    def append_line(self, name: str, value: Mapping[str, Any]) -> None:
+        """Adds a line of JSON to a file that no resume cuts back."""
+        try:
+            with open(self.path / name, "a", encoding="utf-8") as file:
+                file.write(json.dumps(value) + "\n")
+        except OSError as error:
+            raise disk_error(self.path / name, error) from error
+
     def append(self, row: Mapping[str, Any]) -> int:
         """Adds a row to metrics.jsonl and flushes it to the disk; returns the file's length in bytes."""
         path, line = self.path / METRICS, (json.dumps(row, allow_nan=False) + "\n").encode()

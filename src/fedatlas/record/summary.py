@@ -91,7 +91,7 @@ def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in rows:
         for phase, seconds in row["seconds_by_phase"].items():
             phases[phase] = phases.get(phase, 0.0) + seconds
-    total = {key: sum(row[key] for row in rows) for key in TOTALS}
+    total = {key: None if any(row[key] is None for row in rows) else sum(row[key] for row in rows) for key in TOTALS}
     return {**total, "seconds_by_phase": phases, "peak_memory_bytes": max(row["peak_memory_bytes"] for row in rows)}
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedatlas.algorithm import Algorithm, Round, Transform
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
+from fedatlas.data.constants import with_constants
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
@@ -25,11 +26,14 @@ from fedatlas.federation.server import Cost
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
+from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.rng import derive
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
+from fedatlas.setup.protected import protected_bench
+from fedatlas.setup.protection_refusals import check_network, check_protected_rows, protection_notices
 from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.torch_model import Networks
@@ -51,6 +55,7 @@ class Setup(NamedTuple):
     notices: tuple[str, ...]
     own_module: str = ""  # the class of the user's own network, where it is not that of ``[model]``
     algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
+    mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -155,6 +160,7 @@ class Holdings(NamedTuple):
     algorithm_facts: Mapping[str, Any]
     notices: tuple[str, ...]
     class_counts: Tensor | None  # training rows of each class; None where the target is none
+    mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
 
 
 def share_out(
@@ -164,8 +170,8 @@ def share_out(
 
     All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`).
     """
-    config, algorithm, transform, notices = resolve(config, module)
-    check(config, algorithm, module)
+    config, algorithm, transform, notices, mechanisms = resolve(config, module)
+    check(config, algorithm, module, transform, mechanisms)
     part = config.partition
     facts = described(algorithm, part.clients, seed) if part.clients else {}
     dataset = load(config, algorithm, seed)
@@ -174,6 +180,7 @@ def share_out(
         facts = described(algorithm, len(partition.clients), seed)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition = split_clients(partition, seed, validation, config.evaluation.clients)
+    check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
     learn = learner(partition.parties(dataset.train))
     prepared, how = prepare(config, dataset, partition, learn)
     return Holdings(
@@ -187,6 +194,7 @@ def share_out(
         algorithm_facts=facts,
         notices=notices,
         class_counts=class_counts(learn, dataset.classes) if dataset.task == "classes" else None,
+        mechanisms=mechanisms,
     )
 
 
@@ -209,16 +217,19 @@ def set_up(
     if chain:  # its tensors are others now
         networks = {name: Built.of(one.network, one.masks, one.flops) for name, one in networks.items()}
     for each in networks.values():
+        check_network(each.network.module, shared.mechanisms)
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
     notices += data_notices(config, dataset, shared.class_counts)
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
+    notices += protection_notices(config, shared.mechanisms)
     rows = PartyRows(dataset, partition, seed, dtype)
     sent = raw_bytes(shared.raw, partition.sizes) if algorithm.card.sends == "rows" else 0
     bench = Bench(algorithm, networks, rows, local_options(config), dataset.classes, dataset.shift)
     bench = bench._replace(raw_bytes=sent, transform=shared.transform, owners=owners)
     bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
+    bench = protected_bench(bench, config, seed, shared.mechanisms, partition.sizes)
     return Setup(
         config=config,
         seed=seed,
@@ -231,6 +242,7 @@ def set_up(
         notices=tuple(dict.fromkeys(notices)),
         own_module="" if module is None else type(networks[""].network.module).__name__,
         algorithm_facts=shared.algorithm_facts,
+        mechanisms=shared.mechanisms,
     )
 
 
@@ -248,8 +260,10 @@ def prepare(
     config: ExperimentConfig, dataset: Dataset, partition: Partition, learn: Learn
 ) -> tuple[Dataset, Preprocess]:
     """The data set as models read it, and what was done to it."""
-    scale, missing, in_units = config.data.scale, config.data.missing, reads_units(config, dataset)
-    return preprocess(dataset, partition, scale, missing, scale_target=not in_units, learn=learn)
+    scale, missing, own_unit = config.data.scale, config.data.missing, reads_units(config, dataset)
+    if config.data.constants is not None:
+        return with_constants(dataset, config.data.constants, missing, scale_target=not own_unit)
+    return preprocess(dataset, partition, scale, missing, scale_target=not own_unit, learn=learn)
 
 
 def chain_of(algorithm: Algorithm, networks: Mapping[str, Built], sample: Tensor) -> tuple[Layer, ...]:

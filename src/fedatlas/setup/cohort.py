@@ -9,6 +9,8 @@ from typing import NamedTuple
 from fedatlas.algorithm import Budget, Groups, Round, Unit
 from fedatlas.config import CohortConfig, ExperimentConfig, ScheduleConfig
 from fedatlas.data.batches import examples_of
+from fedatlas.privacy import central_dp
+from fedatlas.privacy.noise import Noise
 from fedatlas.rng import numpy_stream
 
 
@@ -20,7 +22,7 @@ class Drawn(NamedTuple):
 
 
 def select(config: CohortConfig, clients: list[int], seed: int, number: int) -> tuple[int, ...]:
-    """The ids selected for a round, in the order drawn: uniform without replacement, m = max(1, floor(C K)) (ALGORITHMS.md C2)."""
+    """The ids selected for a round, in the order drawn: uniform without replacement, m = max(1, floor(C K)) (C2)."""
     stream = numpy_stream(seed, "sampling", number)
     if config.sampling == "poisson":
         return tuple(k for k, u in zip(clients, stream.random(len(clients)), strict=True) if u < config.fraction)
@@ -34,7 +36,12 @@ def local_budget(config: ExperimentConfig) -> Budget:
 
 
 def draw_round(
-    config: ExperimentConfig, sizes: Mapping[int, int], seed: int, number: int, groups: Groups | None = None
+    config: ExperimentConfig,
+    sizes: Mapping[int, int],
+    seed: int,
+    number: int,
+    groups: Groups | None = None,
+    secret: Noise | None = None,
 ) -> Drawn:
     """Selection, then drop-outs, then stragglers (C11). A straggler runs a random number of epochs in 1..E, E included (H9).
 
@@ -42,14 +49,20 @@ def draw_round(
     """
     clients = [k for k in sorted(sizes) if sizes[k] > 0]
     units = [Unit(i, members) for i, members in enumerate(groups or ())]
-    if groups is None:
+    if secret is not None:
+        selected = central_dp.cohort(clients, config.cohort.fraction, secret, number)
+    elif groups is None:
         selected = tuple(sorted(select(config.cohort, clients, seed, number)))
     else:
         units = [units[i] for i in select(config.cohort, list(range(len(units))), seed, number)]
         selected = tuple(sorted(k for unit in units for k in unit.members))
     stream = numpy_stream(seed, "failures", number)
     failures = config.failures
-    back = [k for k, u in zip(selected, stream.random(len(selected)), strict=True) if u >= failures.dropout]
+    if secret is not None:  # client by client: who fails does not depend on who else was drawn
+        chances = [float(numpy_stream(seed, "failures", number, k).random()) for k in selected]
+    else:
+        chances = list(stream.random(len(selected)))
+    back = [k for k, u in zip(selected, chances, strict=True) if u >= failures.dropout]
     budgets: dict[int, Budget] = {}
     slow = stream.permutation(len(back))[: math.floor(failures.stragglers * len(back) + 1e-9)]
     epochs = config.local.epochs or 0
@@ -60,8 +73,8 @@ def draw_round(
             back, budgets = [k for k in back if k not in budgets or budgets[k].epochs == epochs], {}
     usual = local_budget(config)
     examples = sum(examples_of(budgets.get(k, usual), sizes[k], config.local.batch_size) for k in back)
-    held = {k: sizes[k] for k in back}
-    there = [Unit(unit.number, tuple(k for k in unit.members if k in held)) for unit in units]
+    there = [Unit(unit.number, tuple(k for k in unit.members if k in set(back))) for unit in units]
+    held = {k: sizes[k] for k in selected}  # of those who leave, too: masked sums are told their weights before they do
     total = sum(sizes.values())
     drawn = Round(number, tuple(back), len(sizes), total, held, examples, budgets, seed=seed)
     return Drawn(selected, drawn._replace(units=tuple(there), groups=len(groups or ())))

@@ -10,6 +10,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.partition.flower import FLOWER
 from fedatlas.models.registry import find_model
+from fedatlas.privacy.mechanisms import MECHANISMS, ORDER
 from fedatlas.registry import defaults, find
 from fedatlas.transforms import TRANSFORMS
 
@@ -23,6 +24,9 @@ def completed(config: ExperimentConfig, own_module: bool) -> ExperimentConfig:
         tables["partition"] = full(config.partition, find("partitions", PARTITIONS, config.partition.name))
     if config.compression is not None:
         tables["compression"] = full(config.compression, find("transforms", TRANSFORMS, config.compression.name))
+    if config.privacy:
+        ordered = sorted(config.privacy, key=lambda one: ORDER.index(one.name))
+        tables["privacy"] = tuple(full(one, MECHANISMS[one.name]) for one in ordered)
     if config.models:
         tables["models"] = tuple(full(one, find_model(one.name)) for one in config.models)
     elif not own_module:

@@ -12,10 +12,11 @@ from typing import Any
 
 from torch import nn
 
-from fedatlas.algorithm import Algorithm
+from fedatlas.algorithm import Algorithm, Transform
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.config import PublicConfig
+from fedatlas.data.constants import read_constants
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition.build import check_split
 from fedatlas.engine.compiler import find_compiler
@@ -25,13 +26,22 @@ from fedatlas.models import has_batch_norm
 from fedatlas.models.config import dealt
 from fedatlas.models.losses import check_form
 from fedatlas.models.make import read_initial
+from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.setup.protection_refusals import check_protection
 from fedatlas.setup.resolution import with_batch_norm
 
 
-def check(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None = None) -> None:
+def check(
+    config: ExperimentConfig,
+    algorithm: Algorithm,
+    module: nn.Module | None = None,
+    transform: Transform | None = None,
+    mechanisms: Sequence[Mechanism] = (),
+) -> None:
     """Every refusal of a resolved configuration that needs no data: ConfigError for the first one found.
 
-    ``module``: the network of one's own in place of ``[model]``.
+    ``module``: the network of one's own in place of ``[model]``; ``transform``, ``mechanisms``: those of ``[compression]`` and
+    ``[[privacy]]``.
     """
     check_engine(config)
     check_model(config, algorithm, module)
@@ -42,6 +52,9 @@ def check(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | No
     check_augment(config)
     check_split(config.partition.name, config.partition.parameters(), config.partition.clients)
     check_cohort(config)
+    if config.data.constants is not None:
+        read_constants(config.data.constants)
+    check_protection(config, algorithm, transform, mechanisms)
     if config.models and config.partition.clients:
         dealt([each.share for each in config.models], config.partition.clients, config.seed)
 

@@ -12,8 +12,10 @@ from fedatlas.algorithms.batch_norm import has_own_norms, local_norms, recalibra
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.config import PublicConfig
 from fedatlas.errors import ConfigError
+from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.registry import arguments, find, keywords, shown
 from fedatlas.setup.defaults import completed
+from fedatlas.setup.protection import mechanisms_of
 from fedatlas.setup.transform import make_transform, transform_notices
 
 
@@ -24,6 +26,7 @@ class Resolved(NamedTuple):
     algorithm: Algorithm
     transform: Transform | None
     notices: tuple[str, ...]
+    mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
 
 
 def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Resolved:
@@ -35,8 +38,9 @@ def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Resolv
     config, notices = apply_fixes(config, algorithm)
     transform = make_transform(config, algorithm)
     notices += transform_notices(config, transform)
+    mechanisms = mechanisms_of(config)
     config, told = public_default(config, algorithm)
-    return Resolved(completed(config, module is not None), algorithm, transform, (*notices, *told))
+    return Resolved(completed(config, module is not None), algorithm, transform, (*notices, *told), mechanisms)
 
 
 def make_algorithm(config: ExperimentConfig) -> Algorithm:

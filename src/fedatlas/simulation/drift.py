@@ -1,4 +1,4 @@
-"""Whether the clients' models drift apart as their labels do (ALGORITHMS.md C12; the thesis' equations 3.7 and 3.8)."""
+"""Whether the clients' models drift apart as their labels do (C12; the thesis' equations 3.7 and 3.8)."""
 
 from __future__ import annotations
 

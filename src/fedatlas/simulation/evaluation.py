@@ -281,7 +281,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def word_accuracy(sums: quality.ClassSums, special: Mapping[str, int]) -> dict[str, float | None]:
-    """Accuracy with and without the ends of sentences and the words outside the vocabulary (ALGORITHMS.md M10)."""
+    """Accuracy with and without the ends of sentences and the words outside the vocabulary (M10)."""
     never = special["pad"], special["bos"]
     return {
         "words": quality.accuracy(sums, (*never, special["eos"])),

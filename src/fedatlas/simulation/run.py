@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -21,10 +21,12 @@ from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.in_process import InProcess, View
 from fedatlas.federation.link import Observer
+from fedatlas.federation.secrets import LEDGER, Keyring
 from fedatlas.federation.server import Cost
 from fedatlas.metrics.clusters import cluster_figures
 from fedatlas.model import Model
 from fedatlas.models import flops
+from fedatlas.privacy import ledger
 from fedatlas.record.checkpoint import Checkpoints, Restored, RunState
 from fedatlas.record.fingerprint import fingerprint
 from fedatlas.record.initial_files import own_module, restore_derived, same_plugins, write_beginning
@@ -33,10 +35,12 @@ from fedatlas.record.summary import planted_groups, summarise
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, all_clients, first_server, set_up, state_notices, test_rows
 from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
+from fedatlas.simulation import protected
 from fedatlas.simulation.client_models import models_of, used_by
 from fedatlas.simulation.drift import Drift
 from fedatlas.simulation.evaluation import Evaluator
 from fedatlas.simulation.plan import resolve_plan
+from fedatlas.simulation.protected import OWN_VIEW, leaving, parted
 
 Row = dict[str, Any]
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
@@ -102,7 +106,12 @@ class Simulation:
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
         watching = [*observers, *([self.drift] if self.drift else [])]
         run = folder.path.name
-        self.federation = InProcess(setup.bench, executor, party, setup.sizes, setup.seed, run=run, observers=watching)
+        self.protection, began = setup.bench.protection, time.perf_counter()
+        keyring = None if self.protection is None else Keyring(self.protection, len(setup.sizes), run, folder.path)
+        self.key_seconds = time.perf_counter() - began
+        self.federation = InProcess(
+            setup.bench, executor, party, setup.sizes, setup.seed, run=run, observers=watching, keyring=keyring
+        )
         self.networks, self.evaluator = setup.models(plan.threads, find_device(plan.device)), Evaluator(setup)
         self.data = fingerprint(setup)
         self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
@@ -119,14 +128,13 @@ class Simulation:
         return self.state.server
 
     def begin(self) -> Row:
-        """Round 0: the initial model, evaluated (ALGORITHMS.md C4)."""
+        """Round 0: the initial model, evaluated (C4)."""
         started = time.perf_counter()
         self.state = self.state._replace(server=first_server(self.setup))
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
-            self._drive(
-                algorithm.prepare(algorithm, self.server, all_clients(self.setup)), 0, self.setup.config.local.lr
-            )
+            everybody, prepare = all_clients(self.setup), algorithm.prepare
+            self._drive(lambda: prepare(algorithm, self.server, everybody), 0, self.setup.config.local.lr)
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
             cost = spent._replace(bytes_up=up, bytes_down=down)
@@ -139,6 +147,8 @@ class Simulation:
                 f"the data are not those that '{self.folder.path}' began with (rows, labels or who holds them changed): "
                 "put the original data back, or start a new run."
             )
+        if seen := restored.extra.get("ledger"):
+            ledger.verify(self.folder.path / LEDGER, ledger.Mark(*seen))
         self.state, self.saved = restored.run, restored.run.round
         self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
 
@@ -149,23 +159,29 @@ class Simulation:
         local = setup.config.local
         lr = learning_rate(local.schedule, local.lr, number, setup.config.rounds)
         groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
-        drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups)
+        how = self.protection
+        secret = how.noise if how is not None and how.secret_cohort else None
+        drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups, secret)
+        if how is not None and how.masks:
+            self.federation.server.leaving = leaving(drawn, setup.seed)
         self.began = self.state
         try:
             if self.drift:
                 self.drift.begin(self.server.get("model", {}))
             rounds = setup.algorithm.rounds or federated
-            self._drive(rounds(setup.algorithm, self.server, drawn.round), number, lr)
+            begun = self.server
+            self.federation.server.told = lambda: setup.algorithm.broadcast(begun, 0)
+            self._drive(lambda: rounds(setup.algorithm, begun, drawn.round), number, lr)
             return self._close(number, drawn, self.federation.cost, lr, started)
         except DivergedError:  # the last state that was finite is what is kept, on both sides
             self.state = self.began
             self.federation.server.commit(number, ())
             raise
 
-    def _drive(self, generator: RoundGenerator, number: int, lr: float) -> None:
+    def _drive(self, make: Callable[[], RoundGenerator], number: int, lr: float) -> None:
         try:
-            server = self.federation.drive(generator, number, lr, commit=False)
-            self.state = self.state._replace(server=server)
+            server = self.federation.drive(make, number, lr, commit=False)
+            self.state = self.state if server is None else self.state._replace(server=server)
         except DivergedError as error:
             raise self._diverged(number, f"{error}{self.setup.loss.domain}; lower local.lr (now {lr:g})") from None
 
@@ -188,7 +204,8 @@ class Simulation:
             else None
         )
         self.check_finite(number, {**quality, "figures": figures})
-        phases = {**cost.seconds, "evaluate": time.perf_counter() - before}
+        keys = {"keys": self.key_seconds} if number == 0 and self.protection is not None else {}
+        phases = {**keys, **cost.seconds, "evaluate": time.perf_counter() - before}
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
         row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
@@ -197,6 +214,9 @@ class Simulation:
             row["figures"] = figures
         if self.drift:
             row["drift_correlation"] = self.drift.figure() if evaluated else None
+        if self.protection is not None and self.protection.secret_cohort:
+            row, own = parted(row)
+            self.folder.append_line(OWN_VIEW, own)
         self.federation.server.commit(number)
         self.state = RunState(number, self.server, self.folder.append(row))
         if last or number % config.checkpoint.every == 0:
@@ -242,7 +262,14 @@ class Simulation:
     def save(self) -> None:
         """A checkpoint of this round, unless there is one."""
         if self.saved != self.number:
-            extra = {"plan": self.plan.plain(), "data": self.data, "rows_sha256": self.folder.rows_sha256()}
+            extra: dict[str, Any] = {
+                "plan": self.plan.plain(),
+                "data": self.data,
+                "rows_sha256": self.folder.rows_sha256(),
+            }
+            if self.protection is not None and self.protection.noises:
+                mark = ledger.mark(self.folder.path / LEDGER)
+                extra["ledger"] = [mark.bytes, mark.sha256]
             self.checkpoints.save(self.state, self.federation.states, extra)
             self.saved = self.number
 
@@ -405,6 +432,8 @@ def write_end(
     if last and simulation.setup.config.evaluation.on == "validation":  # no choice was made by these rows
         one, rows_left = None if simulation.setup.personal else models["global"], test_rows(simulation.setup)
         summary["test"] = simulation.evaluator.tested(one, simulation.client_model, rows_left)
+    if simulation.protection is not None:
+        summary["privacy"] = protected.summary(simulation.protection, folder)
     if plugins.LOADED:
         summary["plugins"] = list(plugins.LOADED)
     if simulation.setup.own_module:

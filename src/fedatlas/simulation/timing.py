@@ -84,7 +84,8 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost]
     try:
         for number in (1, 2):
             started, asked = time.perf_counter(), some._replace(number=number)
-            server = both.drive((algorithm.rounds or federated)(algorithm, server, asked), number, lr)
+            after = both.drive((algorithm.rounds or federated)(algorithm, server, asked), number, lr)
+            server = server if after is None else after
             seconds = time.perf_counter() - started
             costs.append(both.cost)
     finally:

@@ -35,7 +35,8 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)
-    plain.pop("compression", None)  # nothing is sent
+    for table in ("compression", "privacy"):  # no update is sent: nothing is there to be compressed or protected
+        plain.pop(table, None)
     plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
     plain["evaluation"] = {**plain["evaluation"], "every": max(rounds, 1)}
     plain["checkpoint"] = {"every": max(rounds // 4, 1), "keep": 1}

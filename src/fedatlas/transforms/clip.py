@@ -6,7 +6,7 @@ x    change of a part of the update, one vector  M      ``norm``
 
     x <- x min(1, M / ||x||)
 
-Source: Sun, Kairouz, Suresh, McMahan 2019. ALGORITHMS.md B7, without its noise: no privacy is claimed. The norm is
+Source: Sun, Kairouz, Suresh, McMahan 2019. B7, without its noise: no privacy is claimed. The norm is
 Euclidean, over the trainable tensors of one part together (the model; SCAFFOLD's control beside it by itself). A
 vector within M is not touched, not by a bit. B7's M is the median of the norms that the server received this round;
 here it is a number, since a client that clips itself cannot know the others' norms.

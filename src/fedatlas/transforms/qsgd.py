@@ -9,7 +9,7 @@ l    floor(s |v_i| / ||v||)                         d      coordinates of a part
 
 E[Q(v)] = v, and per bucket of b coordinates E||Q(v) - v||^2 <= min(b / s^2, sqrt(b) / s) ||v||^2. Wire, besides heads:
 d (ceil(log2(s + 1)) + 1) + 32 ceil(d / 512) bits: levels and signs packed bit by bit, a float32 length a bucket. Source:
-Alistarh, Grubic, Li, Tomioka, Vojnovic, NeurIPS 2017 (its Elias coding is left out). ALGORITHMS.md B15. The length is
+Alistarh, Grubic, Li, Tomioka, Vojnovic, NeurIPS 2017 (its Elias coding is left out). B15. The length is
 rounded up to float32, so that no coordinate is above it and the mean stays exact. Draws come from the stream (seed,
 "compression", round, client, task), one number a coordinate.
 """

@@ -10,7 +10,7 @@ e      what was not sent yet, kept with the client; 0 first   k      ceil(share 
 so that everything sent plus what is remembered is the sum of all changes, and ||x - s(x)||^2 <= (1 - k/d) ||x||^2. Among
 equals the first coordinates go. Wire, besides heads: k (32 + ceil(log2 d)) bits: values in the run's precision (64 bits in
 a float64 run), places packed bit by bit. Sources: Stich, Cordonnier, Jaggi 2018; Karimireddy, Rebjock, Stich, Jaggi 2019.
-ALGORITHMS.md B14. A part that follows a state of the client (SCAFFOLD's control) has no memory: its next change holds
+B14. A part that follows a state of the client (SCAFFOLD's control) has no memory: its next change holds
 what was left out of the last.
 """
 

@@ -35,7 +35,7 @@ def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: floa
 
     majority: above 0, at most 1; share of a client's rows (its quota) that is its own class.
 
-    Source: ALGORITHMS.md D3 (S0, paper version).
+    Source: D3 (S0, paper version).
     """
     check_clients(clients, len(labels))
     classes = classes_of(labels)
@@ -52,7 +52,7 @@ def majority(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0
     majority: above 0, at most 1; share of a client's rows (its quota) that is its own class, less where that is too small.
     sigma: 0 to 10; standard deviation of the logarithm of the sizes before they are made to add up; 0 = equal sizes.
 
-    Source: ALGORITHMS.md D4 (S0; quotas and the cap are decisions of the specification).
+    Source: D4 (S0; quotas and the cap are decisions of the specification).
     """
     check_clients(clients, len(labels))
     classes = classes_of(labels)
@@ -69,7 +69,7 @@ def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0
 
     majority: above 0, at most 1; share of a client's rows (its quota) that is of its two classes together.
 
-    Source: ALGORITHMS.md D5 (S0).
+    Source: D5 (S0).
     """
     check_clients(clients, len(labels))
     classes = classes_of(labels)
@@ -85,7 +85,7 @@ def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> P
 
     shards: 1 or more; pieces of each client; there are K times as many.
 
-    Source: ALGORITHMS.md D6 (McMahan et al. 2017; S4: 200 shards of 300 MNIST rows, two to each of 100 clients).
+    Source: D6 (McMahan et al. 2017; S4: 200 shards of 300 MNIST rows, two to each of 100 clients).
     """
     check_keys(shards=shards)
     check_clients(clients, len(labels))

@@ -36,7 +36,7 @@ def dirichlet(labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5
 
     alpha: 0 or more, inf too; total concentration: small = one class each, large = alike.
 
-    Source: ALGORITHMS.md D7 (Hsu, Qi, Brown 2019), D10 for 0 and inf.
+    Source: D7 (Hsu, Qi, Brown 2019), D10 for 0 and inf.
     """
     if (limit := _limit(labels, clients, seed, alpha)) is not None:
         return limit
@@ -62,7 +62,7 @@ def dirichlet_class(
     alpha: 0 or more, inf too; concentration per client (often written beta): small = few clients share a class.
     min_rows: rows of the smallest client at least; the whole is redrawn until it has them.
 
-    Source: ALGORITHMS.md D8 (Yurochkin et al. 2019; Li et al. 2022, NIID-Bench), D10 for 0 and inf.
+    Source: D8 (Yurochkin et al. 2019; Li et al. 2022, NIID-Bench), D10 for 0 and inf.
     """
     if (limit := _limit(labels, clients, seed, alpha)) is not None:
         return limit
@@ -86,7 +86,7 @@ def dirichlet_fedseq(
     alpha: 0 or more, inf too; concentration per client: small = few clients share a class.
     rebalance: whether random rows then move from clients above n/K to those below, until sizes differ by one row at most.
 
-    Source: ALGORITHMS.md D9 (the public code of FedSeq, Zaccone et al. 2022), D10 for 0 and inf.
+    Source: D9 (the public code of FedSeq, Zaccone et al. 2022), D10 for 0 and inf.
     """
     if (limit := _limit(labels, clients, seed, alpha)) is not None:
         return limit

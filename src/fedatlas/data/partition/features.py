@@ -21,7 +21,7 @@ def apply_feature_skew(x: Tensor, spec: Mapping[str, float], stream: torch.Gener
     and with another stream for those it holds out, so that a row keeps its noise. Whole quarter turns of square images are
     exact, other angles bilinear with the border continued. DataError for token ids, and for the rotation of a table.
 
-    Source: ALGORITHMS.md D12 (Sattler et al. 2021; Li et al. 2022).
+    Source: D12 (Sattler et al. 2021; Li et al. 2022).
     """
     if not x.is_floating_point():
         raise DataError("feature skew needs floating-point inputs: it cannot turn or disturb token ids or raw bytes.")

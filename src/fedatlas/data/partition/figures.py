@@ -37,7 +37,7 @@ def describe(partition: Partition, labels: np.ndarray, classes: int) -> dict[str
     Always ``clients``, ``sizes``, ``left_out``, ``gini`` (of the sizes). With one class a row also ``histogram``
     (K lists of counts), ``tv`` (per client, None where a client is empty) and ``tv_mean``, distance of the class
     mixture to that of all training rows, and ``majority`` (share of each client's largest class). For numbers
-    (classes = 0) ``target_mean`` and ``target_sd`` of each client instead. Source: ALGORITHMS.md section 9.
+    (classes = 0) ``target_mean`` and ``target_sd`` of each client instead.
     """
     sizes = partition.sizes
     facts: dict[str, Any] = {

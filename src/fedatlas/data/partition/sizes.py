@@ -29,7 +29,7 @@ def iid(labels: np.ndarray, clients: int, seed: int, *, stratified: bool = False
 
     stratified: whether rows are dealt class by class, so that a class's counts differ by at most one as well.
 
-    Source: ALGORITHMS.md D1 (McMahan et al. 2017, MNIST as 100 x 600; stratified: S3's EMNIST and Shakespeare).
+    Source: D1 (McMahan et al. 2017, MNIST as 100 x 600; stratified: S3's EMNIST and Shakespeare).
     """
     check_clients(clients, len(labels))
     rng = numpy_stream(seed, "partition")
@@ -45,7 +45,7 @@ def random(labels: np.ndarray, clients: int, seed: int, *, multinomial: bool = F
     multinomial: whether each row chooses its client by itself, so that sizes vary by chance (mean n/K rows); otherwise sizes
         differ by one row at most, as in iid.
 
-    Source: ALGORITHMS.md D2 (S0, "allocation of samples across clients is randomized").
+    Source: D2 (S0, "allocation of samples across clients is randomized").
     """
     if not multinomial:
         return iid(labels, clients, seed)
@@ -72,7 +72,7 @@ def natural(
     min_rows: rows an owner must have to take part.
     cap: rows kept of each owner, a seeded sample; 0 = all.
 
-    Source: ALGORITHMS.md D11 (FEMNIST by writer, Shakespeare by role: Caldas et al. 2018, LEAF).
+    Source: D11 (FEMNIST by writer, Shakespeare by role: Caldas et al. 2018, LEAF).
     """
     check_range("min_rows", min_rows, 0, len(owners))
     check_keys(cap=cap)
@@ -115,7 +115,7 @@ def quantity_skew(
     sigma: 0 to 10; with law "lognormal": standard deviation of the logarithm of the sizes; 0 = equal sizes.
     min_rows: rows of the smallest client at least; sizes are redrawn until it has them.
 
-    Source: ALGORITHMS.md D12 (Li et al. 2022, NIID-Bench; Acar et al. 2021, FedDyn).
+    Source: D12 (Li et al. 2022, NIID-Bench; Acar et al. 2021, FedDyn).
     """
     check_clients(clients, len(labels))
     check_keys(beta=beta, sigma=sigma)
@@ -140,7 +140,7 @@ def feature_skew(
     noise: 0 or more; standard deviation of Gaussian noise at the last client, in units of the model input; it rises in equal
         steps from none at the first client.
 
-    Source: ALGORITHMS.md D12 (rotation: Sattler et al. 2021, CFL; noise: Li et al. 2022, NIID-Bench).
+    Source: D12 (rotation: Sattler et al. 2021, CFL; noise: Li et al. 2022, NIID-Bench).
     """
     check_keys(noise=noise, rotate=rotate)
     even = iid(labels, clients, seed)

@@ -59,6 +59,16 @@ def field(message: Any, name: str, kind: torch.dtype, shape: tuple[int, ...], wh
     return found
 
 
+def layout_of(parts: Any, who: str) -> dict[str, tuple[int, int]]:
+    """The layout of a masked input. Raises ProtocolError where it is none."""
+    rings = {kind: ring for ring, kind in WORDS.items()}
+    if not isinstance(parts, Mapping) or not all(
+        isinstance(x, Tensor) and x.dtype in rings and x.dim() == 1 for x in parts.values()
+    ):
+        raise ProtocolError(f"the masked input of {who} is no set of words: it is cut short, or not of this protocol.")
+    return {str(name): (rings[x.dtype], len(x)) for name, x in parts.items()}
+
+
 def raw(found: Tensor) -> bytes:
     """The bytes of a tensor of u8."""
     return found.numpy().tobytes()

@@ -93,24 +93,53 @@ def shares_heard(transcript: Transcript, replies: Pairs) -> tuple[dict[int, dict
     return out, transcript._replace(members=tuple(sorted(found)), digests=digests, commitments=commitments), refused
 
 
-def masked_heard(transcript: Transcript, replies: Pairs, layout: Layout) -> tuple[dict[str, Any], Transcript, Refused]:
-    """After phase "masked": adds the masked inputs up as they come; the message names the survivors and the dropped, once."""
-    place, m = transcript.place, len(transcript.place.cohort)
-    totals = {name: np.zeros(d, UNSIGNED[ring]) for name, (ring, d) in layout.items()}
+class MaskedSum:
+    """Phase "masked": adds the masked inputs up as they come, in any order; holds one input's worth of memory."""
 
-    def read(v: int, reply: Any, who: str) -> bool:
+    def __init__(self, transcript: Transcript) -> None:
+        self.transcript, self.layout = transcript, dict[str, tuple[int, int]]()
+        self.totals: dict[str, Words] = {}
+        self.found: dict[int, bool] = {}
+        self.refused: Refused = {}
+
+    def add(self, client: int, reply: Any) -> bool:
+        """Takes one client's masked input; False, and why in ``refused``, where it cannot be one. The first sets the layout."""
+        place = self.transcript.place
+        found, refused = _read(
+            place, [v for v in self.transcript.members if v not in self.found], [(client, reply)], self._words
+        )
+        self.refused |= refused
+        self.found |= dict.fromkeys(found, True)
+        return bool(found)
+
+    def _words(self, _v: int, reply: Any, who: str) -> bool:
         parts = reply.get("masked") if isinstance(reply, Mapping) else None
+        layout = self.layout or messages.layout_of(parts, who)
         words = {name: messages.field(parts, name, WORDS[ring], (d,), who) for name, (ring, d) in layout.items()}
-        for name, total in totals.items():
+        if not self.layout:
+            self.layout = layout
+            self.totals = {name: np.zeros(d, UNSIGNED[ring]) for name, (ring, d) in layout.items()}
+        for name, total in self.totals.items():
             total += words[name].numpy().view(total.dtype)
         return True
 
-    found, refused = _read(place, transcript.members, replies, read)
-    _enough(place, found, "sent their masked input")
-    survivors = tuple(sorted(found))
-    dropped = [v for v in transcript.members if v not in found]
-    message = {"survivors": messages.flags(survivors, m), "dropped": messages.flags(dropped, m)}
-    return message, transcript._replace(survivors=survivors, totals=totals), refused
+    def close(self) -> tuple[dict[str, Any], Transcript]:
+        """The message that names the survivors and the dropped, once. PrivacyError where too few are left."""
+        m, survivors = len(self.transcript.place.cohort), tuple(sorted(self.found))
+        _enough(self.transcript.place, survivors, "sent their masked input")
+        dropped = [v for v in self.transcript.members if v not in self.found]
+        message = {"survivors": messages.flags(survivors, m), "dropped": messages.flags(dropped, m)}
+        return message, self.transcript._replace(survivors=survivors, totals=self.totals)
+
+
+def masked_heard(transcript: Transcript, replies: Pairs, layout: Layout) -> tuple[dict[str, Any], Transcript, Refused]:
+    """After phase "masked", of a layout that is known: the message, the transcript with the totals, whom it could not use."""
+    heard = MaskedSum(transcript)
+    heard.layout = dict(layout)
+    heard.totals = {name: np.zeros(d, UNSIGNED[ring]) for name, (ring, d) in layout.items()}
+    for client, reply in replies:
+        heard.add(client, reply)
+    return *heard.close(), heard.refused
 
 
 def opened(transcript: Transcript, replies: Pairs) -> tuple[dict[str, Words], Refused]:

@@ -1,0 +1,66 @@
+"""``table.key=value`` of the command line, applied to the plain values of an experiment file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedatlas.errors import ConfigError
+
+BY_NAME = ("data", "partition", "model", "algorithm", "compression")  # tables that name one
+SEVERAL = "privacy"  # tables of which there may be several, each reached by its name
+
+
+def override(values: dict[str, Any], text: str) -> None:
+    """Applies ``table.key=value``; a value that parses as TOML is taken as such, else as text.
+
+    ``privacy.NAME.key=value`` reaches the mechanism of that name, which is added where it is not there; ``privacy.NAME={}`` adds
+    it with its defaults, and ``privacy=[]`` takes all away.
+    """
+    key, equals, raw = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"'{text}' is not an override: write table.key=value, such as local.lr=0.01.")
+    if parts[0] in BY_NAME and len(parts) == 1 and not raw.strip().startswith("{"):
+        raise ConfigError(f"'{text}': write {parts[0]}.name={raw.strip()}.")
+    value = _value(raw)
+    if parts[0] == SEVERAL:
+        _of_several(values, text, parts[1:], value)
+        return
+    at = values
+    for part in parts[:-1]:
+        at = at.setdefault(part, {})
+        if not isinstance(at, dict):
+            raise ConfigError(f"'{key}': '{part}' is a value, not a table.")
+    at[parts[-1]] = value
+
+
+def _value(raw: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw
+
+
+def _of_several(values: dict[str, Any], text: str, parts: Sequence[str], value: Any) -> None:
+    """`override` of ``[[privacy]]``: ``parts`` are the name of a table and, where it is not given whole, a key of it."""
+    named = parts[0] if parts and parts[0] != "name" else value
+    how = f"'{text}': write {SEVERAL}.{named if isinstance(named, str) else 'NAME'}={{}}, or a key behind the name."
+    if not parts and isinstance(value, list):
+        values[SEVERAL] = value
+        return
+    tables = values.setdefault(SEVERAL, [])
+    if not isinstance(tables, list):
+        raise ConfigError(f"{SEVERAL}: write [[{SEVERAL}]], one table a mechanism.")
+    if not parts or parts[0] == "name" or len(parts) > 2 or (len(parts) == 1 and not isinstance(value, Mapping)):
+        raise ConfigError(how)
+    name = parts[0]
+    found = next((one for one in tables if isinstance(one, dict) and one.get("name") == name), None)
+    if found is None:
+        tables.append(found := {"name": name})
+    if len(parts) == 1:
+        found.clear()
+        found.update({**value, "name": name})
+    else:
+        found[parts[1]] = value

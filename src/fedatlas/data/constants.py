@@ -1,0 +1,158 @@
+"""``data.constants``: scaling constants and encodings from a file of the form of ``preprocess.json``, so that no row settles any.
+
+What is settled from rows tells something of them: under differential privacy it would have to be paid for. Constants of public
+statistics, or of an earlier run on rows that everybody may see, tell nothing. The file needs `Preprocess.KEYS`; a target that is a
+number takes its ``target_mean`` and ``target_sd``, 0 and 1 where they are left out; further keys are not read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedatlas.data.dataset import Column, Dataset
+from fedatlas.data.holes import Missing, refuse_holes, schema_of
+from fedatlas.data.preprocess import Preprocess, Rule, encode, recode
+from fedatlas.errors import ConfigError
+
+
+def read_constants(file: str) -> Preprocess:
+    """What a file of ``data.constants`` says; ConfigError where it is not there, is no such file, or makes no sense."""
+    try:
+        values = json.loads(Path(file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise wrong(file, "there is no such file") from None
+    except (OSError, ValueError) as error:
+        raise wrong(file, f"it cannot be read as JSON ({error})") from None
+    lacking = [key for key in Preprocess.KEYS if not isinstance(values, dict) or key not in values]
+    if lacking:
+        raise wrong(file, f"it has no '{lacking[0]}'")
+    usual = {"class_names": (), "target_mean": 0.0, "target_sd": 1.0}
+    known = {key: values[key] for key in (*Preprocess.KEYS, *usual, "client_constants", "depth") if key in values}
+    try:
+        given = Preprocess.from_json({**usual, **known})
+        check_numbers(given)
+    except (KeyError, TypeError, ValueError) as error:
+        raise wrong(file, f"it is not of the form of a run's preprocess.json ({error})") from None
+    if given.client_constants:
+        raise wrong(file, "its constants differ from client to client (data.scale = 'client')")
+    return given
+
+
+def wrong(file: str, why: str) -> ConfigError:
+    """The sentence for a file that cannot be used."""
+    return ConfigError(
+        f"data.constants = '{file}': {why}; give a file of the form of preprocess.json, made for rows with the same columns."
+    )
+
+
+def check_numbers(given: Preprocess) -> None:
+    """ValueError for a constant that is no finite number, or a deviation that is not above 0."""
+    deviations = [given.target_sd, *(rule.sd for rule in given.rules)]
+    medians = [rule.median for rule in given.rules if rule.median is not None]
+    centres = [given.target_mean, *(rule.mean for rule in given.rules)]
+    every: list[Any] = [*deviations, *medians, *centres, *given.input_scale, *given.input_shift]
+    for x in every:
+        if isinstance(x, bool) or not isinstance(x, int | float) or not math.isfinite(x):
+            raise ValueError(f"{x!r} is not a finite number")
+    if min(deviations) <= 0:
+        raise ValueError("a deviation is not above 0")
+
+
+def with_constants(
+    dataset: Dataset, file: str, missing: Missing = "error", *, scale_target: bool = True
+) -> tuple[Dataset, Preprocess]:
+    """Raw rows -> model inputs by the constants of a file, as `preprocess` does it by what clients settle: (data set, what was done).
+
+    A table's columns may stand in another order in the file, which is then the model's. No client says anything, so no byte
+    is counted. ConfigError for the constants of another table; holes are refused or filled as ``missing`` says, by the file's medians.
+    """
+    given = read_constants(file)
+    check_alike(dataset, given, file, missing)
+    refuse_holes(dataset, missing)
+    mean, sd = (given.target_mean, given.target_sd) if dataset.task == "numbers" and scale_target else (0.0, 1.0)
+    done = replace(given, missing=missing, class_names=dataset.class_names, target_mean=mean, target_sd=sd)
+    done = replace(done, depth=dataset.facts.get("depth", 8), scale="none" if given.scale == "none" else "constants")
+    facts = {**dataset.facts, "scale": done.scale, "missing": missing, "preprocess_bytes": {"up": 0, "down": 0}}
+    if given.kind == "table":
+        dataset, done = of_table(dataset, done)
+    else:
+        dataset = replace(dataset, scale=given.input_scale, shift=given.input_shift)
+    return replace(dataset, target_mean=mean, target_sd=sd, facts=facts), done
+
+
+def of_table(dataset: Dataset, done: Preprocess) -> tuple[Dataset, Preprocess]:
+    """A table's rows encoded by the rules, in their order."""
+    schema = schema_of(dataset)
+    place = {column.name: j for j, column in enumerate(schema)}
+    order = [place[rule.name] for rule in done.rules]
+    told = [schema[j] for j in order]
+    done = replace(done, shape=(len(done.columns),), input_scale=(), input_shift=())
+
+    def made(x: Tensor) -> Tensor:
+        ordered = x if order == list(range(len(order))) else x[:, torch.tensor(order)]
+        return encode(recode(ordered, told, done.rules), done.rules, done.missing == "median")
+
+    return replace(dataset.with_inputs(made), columns=done.columns, schema=()), done
+
+
+def check_alike(dataset: Dataset, given: Preprocess, file: str, missing: Missing) -> None:
+    """ConfigError where the constants are those of other data: of another kind, target, shape, or other columns or classes."""
+    kind = kind_of(dataset)
+    if kind == "tokens":
+        raise ConfigError(f"data.constants: '{dataset.name}' holds token ids, which are not scaled; remove the key.")
+    if kind != given.kind:
+        raise wrong(file, f"it is made for {given.kind}, and '{dataset.name}' holds {kind}")
+    if dataset.task != given.task:
+        raise wrong(file, f"its target is of the kind '{given.task}', that of '{dataset.name}' is '{dataset.task}'")
+    if given.class_names and given.class_names != dataset.class_names:
+        raise wrong(file, f"its classes are not those of '{dataset.name}' ({named(dataset.class_names)})")
+    if kind == "pictures":
+        if given.shape != dataset.shape:
+            raise wrong(
+                file, f"its rows have the shape {list(given.shape)}, those of '{dataset.name}' {list(dataset.shape)}"
+            )
+        if {len(given.input_scale), len(given.input_shift)} not in ({0}, {1}, {dataset.shape[0]}):
+            raise wrong(
+                file, f"input_scale and input_shift need one number, or one for each of {dataset.shape[0]} channels"
+            )
+        return
+    check_columns(dataset, schema_of(dataset), given.rules, file)
+    if missing == "median" and (bare := [r.name for r in given.rules if not r.categories and r.median is None]):
+        raise wrong(file, f"data.missing = 'median', and it has no median of column '{bare[0]}'")
+
+
+def check_columns(dataset: Dataset, schema: Sequence[Column], rules: Sequence[Rule], file: str) -> None:
+    """ConfigError where a column is missing on one side, stands there twice, or is numeric on one side and categorical on the other."""
+    have, told = {column.name: column for column in schema}, {rule.name: rule for rule in rules}
+    if len(told) < len(rules):
+        raise wrong(file, "it names a column twice")
+    if absent := [name for name in have if name not in told]:
+        raise wrong(file, f"it says nothing of column '{absent[0]}' of '{dataset.name}'")
+    if strange := [name for name in told if name not in have]:
+        raise wrong(file, f"'{dataset.name}' has no column '{strange[0]}'")
+    for name, column in have.items():
+        if bool(column.categories) != bool(told[name].categories):
+            words = ("texts", "numbers") if column.categories else ("numbers", "categories")
+            raise wrong(file, f"column '{name}' of '{dataset.name}' holds {words[0]}, and there it has {words[1]}")
+
+
+def kind_of(dataset: Dataset) -> str:
+    """What the rows are, in the words of `Preprocess.kind`."""
+    x = dataset.train.x
+    if x.dtype == torch.int64:
+        return "tokens"
+    return "table" if x.dim() == 2 and x.is_floating_point() else "pictures"
+
+
+def named(names: Sequence[Any]) -> str:
+    """The first few names."""
+    shown = ", ".join(map(str, names[:3]))
+    return f"{shown}, ..." if len(names) > 3 else shown

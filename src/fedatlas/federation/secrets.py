@@ -1,0 +1,124 @@
+"""What parties of a simulation are given when they are built: identities, the federation's key, and what they have opened so far."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedatlas.deploy import codec
+from fedatlas.errors import CheckpointError
+from fedatlas.federation.server import Guard
+from fedatlas.privacy import encrypted_sum, ledger, paillier, secure_sum
+from fedatlas.privacy.mechanisms import Paillier, SecAgg
+from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.secagg.keys import Party, Secret, identity
+
+OPENED, JOURNAL, LEDGER = "opened.jsonl", "journal", "ledger.jsonl"
+
+
+class Keyring:
+    """All parties' secrets of one run, in memory alone; it writes no key. ``opened``: the file of what was opened, in a run's folder."""
+
+    def __init__(self, how: Protection, clients: int, federation: str, folder: Path | None = None) -> None:
+        self.how, self.federation, self.folder = how, federation, folder
+        self.records: dict[int, dict[str, Any]] = {}
+        self.private: dict[int, Secret] = {}
+        self.identities: dict[int, bytes] = {}
+        self.key: paillier.PrivateKey | None = None
+        if how.of(SecAgg) is not None:
+            pairs = {k: identity() for k in range(clients)}
+            self.private = {k: private for k, (private, _) in pairs.items()}
+            self.identities = {k: public for k, (_, public) in pairs.items()}
+        if (lock := how.of(Paillier)) is not None:
+            self.key = paillier.generate(lock.key_bits, testing=how.testing)
+        if folder is not None and (folder / OPENED).exists():
+            for line in whole_lines(folder / OPENED):
+                client, run, asked = json.loads(line)
+                self.records.setdefault(client, {}).setdefault(run, []).append(asked)
+
+    def session(self, client: int) -> Any:
+        """What a party's questions begin with in a round."""
+        record = self.records.get(client, {})
+        if (mask := self.how.of(SecAgg)) is not None:
+            party = Party(client, self.federation, self.private[client], self.identities)
+            return secure_sum.first_session(party, mask.threshold, record)
+        return encrypted_sum.first_session(client, self.key, record) if self.key is not None else None
+
+    def keep(self, client: int, session: Any) -> None:
+        """Puts the record of what a party has opened away, on the disk before its reply leaves."""
+        new = session.get("record", {})
+        for run, asks in new.items():
+            known = self.records.get(client, {}).get(run, [])
+            for one in asks[len(known) :]:
+                if self.folder is not None:
+                    append(self.folder / OPENED, json.dumps([client, run, one]))
+        self.records[client] = {run: [list(one) for one in asks] for run, asks in new.items()}
+
+    def guard(self, run: str, workers: int = 1) -> Guard:
+        """What the server half is given: public keys, the journal, the ledger; none of the secrets."""
+        folder = self.folder
+        return Guard(
+            self.how,
+            self.federation,
+            self.identities,
+            None if self.key is None else self.key.public,
+            Journal(folder, run, self) if folder is not None and self.how.masks else None,
+            (lambda events: ledger.append(folder / LEDGER, events)) if folder is not None else (lambda events: None),
+            workers,
+        )
+
+
+class Journal:
+    """Opened sums with their survivors, a file each, written before the sum is used."""
+
+    def __init__(self, folder: Path, run: str, keyring: Keyring) -> None:
+        self.folder, self.run, self.keyring = folder / JOURNAL, run, keyring
+
+    def _path(self, round: int, ask: int) -> Path:
+        return self.folder / f"round-{round:06d}-{ask}.bin"
+
+    def read(self, round: int, ask: int) -> dict[str, Any] | None:
+        """The opened sum of an ask; None where there is none, or half of one: that was not used."""
+        path = self._path(round, ask)
+        if not path.exists():
+            return None
+        found: dict[str, Any] = codec.decode(path.read_bytes())
+        return found
+
+    def write(self, round: int, ask: int, opened: Mapping[str, Any]) -> None:
+        """Writes an opened sum whole; sums of rounds before the last one are forgotten."""
+        self.folder.mkdir(exist_ok=True)
+        for old in self.folder.glob("round-*.bin"):
+            if int(old.name.split("-")[1]) < round - 1:
+                old.unlink()
+        part = self._path(round, ask).with_suffix(".part")
+        with part.open("wb") as file:
+            file.write(codec.encode(dict(opened)))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._path(round, ask))
+
+    def given(self, run: str, round: int, ask: int) -> bool:
+        """Whether a party helped to open this ask."""
+        return any([round, ask] in record.get(run, []) for record in self.keyring.records.values())
+
+
+def append(path: Path, line: str) -> None:
+    """One more line, on the disk when this returns."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file but for a last one that was cut short: what it would have said had not happened yet."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.split("\n")
+    for line in lines[:-1]:
+        if not line.startswith("["):
+            raise CheckpointError(f"'{path}' was altered: put the original back, or begin a new run.")
+    return lines[:-1]

@@ -1,0 +1,140 @@
+"""What the protocols around an ask have in common: what they are told of it, and how the sum becomes the mean that the round expects.
+
+A protocol is a generator around an ask: of the algorithm's `Ask` it makes its own (keys, shares, the work, opening) and returns
+`Replies` with a value only. The server half drives it as it drives a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedatlas.aggregation.reducers import part_of
+from fedatlas.algorithm import Ask, Message, Question, Replies, Task, Update
+from fedatlas.tree import Tree
+
+BUFFERS = "buffers"
+
+Asking = Generator[Ask, Replies, Replies]
+
+
+class Journal(Protocol):
+    """Where opened sums are written before they are used, and what this run's parties have opened."""
+
+    def read(self, round: int, ask: int) -> dict[str, Any] | None: ...
+    def write(self, round: int, ask: int, opened: Mapping[str, Any]) -> None: ...
+    def given(self, run: str, round: int, ask: int) -> bool: ...
+
+
+class Place(NamedTuple):
+    """Where an ask stands, and what is known there."""
+
+    run: str
+    round: int
+    attempt: int
+    number: int  # of the ask in its round
+    task: Task | Question
+    sizes: Mapping[int, int]  # rows of the clients
+    n: int
+    K: int
+    coefficients: Mapping[int, Any]  # of those asked, those that leave included: client -> number, or part -> number
+    mend: Callable[[tuple[int, ...]], Callable[[str], float]]  # who answered -> the factor of a part of a mean
+    leaving: Mapping[int, str]  # client -> the phase before whose end it leaves
+    journal: Journal | None = None
+
+    @property
+    def sums(self) -> Collection[str]:
+        """Parts of a mean that are added up as they are."""
+        return self.task.sums if isinstance(self.task, Task) else ()
+
+
+class SessionFailed(Exception):  # an event of the protocol, answered by another attempt
+    """A masked session that fell below its threshold before any share was given: the round is begun anew."""
+
+
+class RoundClosed(Exception):  # an event of the protocol: the round changes nothing
+    """A sum that can neither be opened nor asked for again: the round closes without a change."""
+
+
+def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[int, ...]], None]) -> Asking:
+    """A protocol whose opened sum is written to the journal before it is used, after ``note`` has told the ledger who answered.
+
+    A round that is repeated reads it there, and those who answered do their work again without sending anything. RoundClosed
+    where a party has helped to open this ask and the sum was lost: it is not opened twice.
+    """
+    journal = place.journal
+    if journal is not None and (kept := journal.read(place.round, place.number)) is not None:
+        clients = tuple(kept["clients"])
+        yield ask._replace(to=clients, reduce="sum", weights=None, words={k: {} for k in clients})
+        return Replies(clients, kept["value"], {})
+    if journal is not None and journal.given(place.run, place.round, place.number):
+        raise RoundClosed(f"a sum of round {place.round} was opened and then lost")
+    replies = yield from protocol
+    if replies.value is not None:
+        note(replies.clients)
+        if journal is not None:
+            journal.write(place.round, place.number, {"clients": list(replies.clients), "value": dict(replies.value)})
+    return replies
+
+
+def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Collection[str]) -> float:
+    """A client's coefficient of a part."""
+    return 1.0 if part in sums else part_of(coefficients[client], part)
+
+
+def bases(task: Task | Question, message: Message, update: Mapping[str, Any]) -> dict[str, Tree]:
+    """Part -> what both ends know it is a change of: `Sealing.base`, and the buffers that came with the message."""
+    if not isinstance(task, Task):
+        return {}
+    found = {name: Tree(base) for name, base in task.sealing.base(message, update).items()}
+    told = message.get(BUFFERS)
+    return {**found, BUFFERS: Tree(told)} if told and BUFFERS in update else found
+
+
+def changed(update: Update, base: Mapping[str, Tree]) -> dict[str, Any]:
+    """The parts as changes of their base, formed in float64, in the precision of the update; integers of a base stay out of it."""
+    out: dict[str, Any] = {}
+    for part, value in update.items():
+        if part not in base or not isinstance(value, Tree):
+            out[part] = value
+            continue
+        floats = {name: x for name, x in value.items() if x.is_floating_point()}
+        out[part] = Tree({name: (x.double() - base[part][name].double()).to(x.dtype) for name, x in floats.items()})
+    return out
+
+
+def restored(change: Update, base: Mapping[str, Tree], *, exact: bool = False) -> dict[str, Any]:
+    """The parts with their base again; ``exact``: in float64, as a reduced value is, else in the base's precision."""
+    out: dict[str, Any] = {}
+    for part, value in change.items():
+        if part not in base or not isinstance(value, Tree):
+            out[part] = value
+            continue
+        out[part] = Tree({name: _added(b, value.get(name), exact) for name, b in base[part].items()})
+    return out
+
+
+def _added(base: Tensor, change: Tensor | None, exact: bool) -> Tensor:
+    if change is None:
+        return base
+    whole = base.double() + change.double()
+    return whole if exact else whole.to(base.dtype)
+
+
+def mended(value: Update, factor: Callable[[str], float]) -> dict[str, Any]:
+    """Each part times its factor."""
+    return {part: _times(x, factor(part)) for part, x in value.items()}
+
+
+def _times(value: Any, by: float) -> Any:
+    if by == 1.0:
+        return value
+    if isinstance(value, Mapping):
+        out = {name: _times(x, by) for name, x in value.items()}
+        return Tree(out) if isinstance(value, Tree) else out
+    if isinstance(value, torch.Tensor):
+        return value * by if value.is_floating_point() else value
+    return value * by

@@ -1,0 +1,256 @@
+"""Paillier around an ask (P10, P11): clients encrypt what they send, the server adds ciphertexts up, one client in turn opens the sum.
+
+All clients hold the secret key, the server the public one alone. Whole-number weights are the server's (Enc(a)^k, k in steps of
+2^-bits, by largest remainder), or the client multiplies before it encrypts. What is not chosen to be encrypted travels in the clear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.aggregation.reducers import Reduced, Reducer, added
+from fedatlas.algorithm import Ask, Question, Replies, State, Update
+from fedatlas.apportion import largest_remainder
+from fedatlas.errors import ProtocolError
+from fedatlas.privacy import paillier
+from fedatlas.privacy.asking import BUFFERS, Asking, Place, RoundClosed, mended, weight_of
+from fedatlas.privacy.mechanisms import Paillier
+from fedatlas.privacy.numbers import Leaf, Spec, leaves, rebuilt
+from fedatlas.privacy.secagg import once
+from fedatlas.privacy.secagg.fixed import LIMB, LIMBS, reals, reals_total
+from fedatlas.tree import Tree
+
+OPEN = "paillier open"
+CIPHER, CLEAR, FORM = "cipher", "clear", "form"
+
+
+@cache
+def _holder(p: int, q: int) -> paillier.Holder:
+    """The key made ready, once a process: workers that are forked later have it, too."""
+    return paillier.holder(paillier.PrivateKey(p, q))
+
+
+def ready(private: paillier.PrivateKey) -> paillier.Holder:
+    """The holder of a key."""
+    return _holder(private.p, private.q)
+
+
+def first_session(client: int, private: paillier.PrivateKey, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a party's sessions begin with: the federation's key and the sums that it opened. In memory alone."""
+    ready(private)
+    kept = {run: [list(one) for one in asks] for run, asks in record.items()}
+    return {"client": client, "key": private.plain(), "record": kept}
+
+
+def values_layout(how: Paillier, total: int) -> paillier.Layout:
+    """How values stand in plaintexts."""
+    return paillier.layout(how.key_bits, how.bits, total)
+
+
+def reals_layout(how: Paillier, clients: int) -> paillier.Layout:
+    """How words of reals stand in plaintexts."""
+    return paillier.layout(how.key_bits, LIMB + 1, clients)
+
+
+# ------------------------------------------------------------------------------------------------ the client
+
+
+def _open(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
+    """Opens the sum of an ask, once: sums of codes by group, int64."""
+    record = once.noted(session["record"], message["run"], message["round"], message["ask"])
+    keys, out = ready(paillier.private_key(session["key"], testing=True)), {}
+    for group, asked in message["sums"].items():
+        form = paillier.Layout(*asked["layout"])
+        batch = paillier.received(keys.public, asked["batch"], form.plaintexts(asked["count"]))
+        found = paillier.unpack(form, paillier.decrypt(keys, batch), asked["count"], asked["weight"])
+        out[group] = torch.from_numpy(found)
+    return {"opened": out}, state, {**session, "record": record}
+
+
+QUESTIONS: Mapping[str, Question] = {OPEN: Question(_open, data="none", shows=("opened",))}
+
+
+def chosen(how: Paillier, update: Update) -> tuple[Update, dict[str, Any]]:
+    """(what is encrypted, what travels in the clear): of every tree the named tensors, of batch norm's statistics all or nothing."""
+    if how.encrypt == "all":
+        return update, {}
+    names = {how.encrypt} if isinstance(how.encrypt, str) else {*how.encrypt}
+    secret, clear = dict[str, Any](), dict[str, Any]()
+    for part, value in update.items():
+        if part == BUFFERS:
+            clear[part] = value
+        elif not isinstance(value, Tree):
+            secret[part] = value
+        else:
+            secret[part] = Tree({name: x for name, x in value.items() if name in names})
+            clear[part] = Tree({name: x for name, x in value.items() if name not in names})
+    return secret, clear
+
+
+def encrypted(how: Paillier, update: Update, word: Mapping[str, Any], session: Any) -> tuple[Update, Any, Update]:
+    """(the encrypted update, the session, the update as its decoded numbers are). ``update``: changes, noise included."""
+    me, keys = session["client"], ready(paillier.private_key(session["key"], testing=True))
+    secret, clear = chosen(how, update)
+    ways = word["weights"]
+    spec = lambda part: Spec(*ways.get(part, ways.get("model", next(iter(ways.values())))))  # noqa: E731
+    found, form = leaves(secret, spec, mean=word["mean"], sums=word["sums"])
+    codes: dict[str, list[Any]] = {}
+    seen: dict[str, list[Tensor]] = {}
+    for leaf in found:
+        words, decoded = _codes(how, leaf, me)
+        codes.setdefault(leaf.group, []).append(words)
+        seen.setdefault(leaf.group, []).append(decoded)
+    out = {}
+    for group, rows in codes.items():
+        layout = paillier.Layout(*word["layouts"]["reals" if group.startswith("reals") else group])
+        packed = paillier.pack(layout, np.concatenate(rows))
+        out[group] = {**paillier.encrypt(keys.public, packed, keys=keys).plain(), "count": sum(map(len, rows))}
+    whole = {**rebuilt(form, {group: torch.cat(rows) for group, rows in seen.items()})}
+    for part, value in clear.items():
+        whole[part] = Tree({**whole[part], **value}) if part in whole else value
+    ordered = {part: _ordered(whole[part], value) for part, value in update.items() if part in whole}
+    return {CIPHER: out, CLEAR: clear, FORM: form}, session, ordered
+
+
+def _ordered(value: Any, like: Any) -> Any:
+    return Tree({name: value[name] for name in like if name in value}) if isinstance(value, Tree) else value
+
+
+def _codes(how: Paillier, leaf: Leaf, me: int) -> tuple[Any, Tensor]:
+    """Whole numbers of a leaf, and what they stand for."""
+    if leaf.real:
+        words = reals(leaf.numbers * leaf.factor, me, leaf.name)
+        return words.astype(np.int64), leaf.numbers
+    codes = paillier.quantise(
+        leaf.numbers * leaf.factor, bits=how.bits, range=how.range, owner=f"client {me}", part=leaf.name
+    )
+    decoded = torch.from_numpy(paillier.dequantise(codes, bits=how.bits, range=how.range))
+    return codes, decoded / leaf.factor if leaf.factor else leaf.numbers
+
+
+# ------------------------------------------------------------------------------------------------ the server
+
+
+def whole_weights(how: Paillier, given: Mapping[int, float]) -> dict[int, int]:
+    """Weights in steps of 2^-bits by largest remainder: they add up to round(2^bits sum of the weights)."""
+    quotas = np.array([*given.values()], dtype=np.float64) * 2.0**how.bits
+    total = max(round(math.fsum(quotas)), int(np.floor(quotas + 1e-9).sum()))
+    return dict(zip(given, map(int, largest_remainder(quotas, total)), strict=True))
+
+
+def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, workers: int = 1) -> Asking:
+    """The replies to an ask whose sum alone is ever decrypted."""
+    asked, mean = ask.to, ask.reduce == "mean"
+    names = [""]
+    if mean and isinstance(place.coefficients[asked[0]], Mapping):
+        names = [*place.coefficients[asked[0]]]
+    given = {part: {k: weight_of(place.coefficients, k, part, place.sums) for k in asked} for part in names}
+    if not mean:
+        given = {"": dict.fromkeys(asked, 1.0)}
+    server = mean and how.weights_by == "server"
+    integers = {part: whole_weights(how, own) if server else dict.fromkeys(asked, 1) for part, own in given.items()}
+    totals = {part: sum(own.values()) for part, own in integers.items()}
+    layouts = {part: [*values_layout(how, total)] for part, total in totals.items()}
+    layouts["reals"] = [*reals_layout(how, len(asked))]
+    words = {
+        k: {
+            "mean": mean,
+            "sums": list(place.sums),
+            "layouts": layouts,
+            "weights": {part: [part, 1.0 if server else own[k], own[k]] for part, own in given.items()},
+        }
+        for k in asked
+    }
+    taken = _Taken(public, layouts, given)
+    replies = yield ask._replace(reduce=taken.reducer(), weights=None, words=words)
+    clients = tuple(k for k in replies.clients if k in taken.batches)
+    if not clients:
+        return Replies((), None, {})
+    sums: dict[str, Any] = {}
+    for group, count in taken.counts.items():
+        real = group.startswith("reals")
+        k_of = dict.fromkeys(clients, 1) if real else {k: integers[group][k] for k in clients}
+        batches = [taken.batches[k][group] for k in clients]
+        product = paillier.weighted_sum(public, batches, [k_of[k] for k in clients], workers=workers)
+        layout = layouts["reals" if real else group]
+        sums[group] = {"batch": product.plain(), "layout": layout, "count": count, "weight": sum(k_of.values())}
+    message = {"run": place.run, "round": place.round, "ask": place.number, "sums": sums}
+    opened: Mapping[str, Any] | None = None
+    first = (place.round + place.number) % len(clients)
+    for k in (*clients[first:], *clients[:first]):  # in turn: who does not answer is passed over
+        heard = yield Ask((k,), OPEN, {k: message}, "each")
+        if k in heard.each:
+            opened = heard.each[k]["opened"]
+            break
+    if opened is None:
+        raise RoundClosed(f"nobody opened the sum of round {place.round}")
+    value = _decoded(how, taken.form, opened, totals if server else {})
+    for part, clear in (taken.clear or {}).items():
+        value[part] = Tree({**clear, **value[part]}) if part in value else clear
+    return Replies(clients, mended(value, place.mend(clients)) if mean else value, {})
+
+
+class _Taken:
+    """What came of an encrypted ask; a batch that is none leaves its client out."""
+
+    def __init__(self, public: paillier.PublicKey, layouts: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        self.public, self.layouts, self.given = public, layouts, given
+        self.batches: dict[int, dict[str, paillier.Batch]] = {}
+        self.counts: dict[str, int] = {}
+        self.form: dict[str, Any] = {}
+        self.clear: dict[str, Any] | None = None
+        self.refused: dict[int, str] = {}
+
+    def reducer(self) -> Reducer:
+        """As the server half takes it."""
+        return Reducer("encrypted", lambda k, update, _: (k, update), self._add, lambda total, _: Reduced())
+
+    def _add(self, total: Any, one: tuple[int, Update]) -> Any:
+        k, update = one
+        try:
+            counts = {group: int(sent["count"]) for group, sent in update[CIPHER].items()}
+            if self.counts and counts != self.counts:
+                raise ProtocolError(f"the ciphertexts of client {k} hold other parts than those before them.")
+            found = {}
+            for group, sent in update[CIPHER].items():
+                layout = paillier.Layout(*self.layouts["reals" if group.startswith("reals") else group])
+                batch = paillier.received(self.public, sent, layout.plaintexts(counts[group]))
+                found[group] = paillier.Batch(batch.key, batch.ciphertexts.clone())
+        except (ProtocolError, KeyError, TypeError) as error:
+            self.refused[k] = str(error)
+            return total
+        self.counts, self.form, self.batches[k] = counts, dict(update[FORM]), found
+        if update[CLEAR]:
+            of = {part: self.given[part if part in self.given else next(iter(self.given))][k] for part in update[CLEAR]}
+            self.clear = dict(added(self.clear, update[CLEAR], of))
+        return total
+
+
+def _decoded(
+    how: Paillier, form: Mapping[str, Any], opened: Mapping[str, Tensor], totals: Mapping[str, int]
+) -> dict[str, Any]:
+    rows: dict[str, Tensor] = {}
+    for group, codes in opened.items():
+        if group.startswith("reals"):
+            rows[group] = _reals(codes)
+            continue
+        scale = 2.0**how.bits if group in totals else 1.0
+        found = paillier.dequantise(codes.numpy(), bits=how.bits, range=how.range, total=scale)
+        rows[group] = torch.from_numpy(found)
+    return dict(rebuilt(form, rows))
+
+
+def _reals(sums: Tensor) -> Tensor:
+    """Sums of words, whose carries have not been made yet, as reals."""
+    modulus, out = 1 << LIMBS * LIMB, []
+    for limbs in sums.reshape(-1, LIMBS).tolist():
+        number = sum(limb << LIMB * i for i, limb in enumerate(limbs)) % modulus
+        out.append([(number >> LIMB * i) & (1 << LIMB) - 1 for i in range(LIMBS)])
+    return reals_total(np.array(out, np.uint64))

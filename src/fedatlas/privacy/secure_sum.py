@@ -1,0 +1,216 @@
+"""Secure aggregation around an ask (P14): four phases as questions, the work among them, one sum that the server opens.
+
+    keys ── shares ── the work, masked ── unmask          each phase is an ask; a client may leave in any
+
+Weights by rows stay hidden: a client sends (n q, n) and the server divides. Every other coefficient is told before it seals, and
+multiplied in before rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.aggregation.reducers import Reduced, Reducer
+from fedatlas.algorithm import Ask, Question, Replies, State, Update
+from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.privacy.asking import Asking, Place, RoundClosed, SessionFailed, mended, weight_of
+from fedatlas.privacy.mechanisms import SecAgg
+from fedatlas.privacy.numbers import REALS, Spec, leaves, rebuilt
+from fedatlas.privacy.secagg import client, fixed, server
+from fedatlas.privacy.secagg.keys import KEY, Party, Secret, place_of
+from fedatlas.privacy.secagg.messages import raw, table, told
+from fedatlas.privacy.secagg.session import carried, restored
+
+KEYS, SHARES, MASKED, UNMASK = "secagg keys", "secagg shares", "masked", "secagg unmask"
+PHASES = (KEYS, SHARES, MASKED)
+"""Where a client that leaves may do so."""
+ROWS, ALL, TOLD = "rows", "all", "told"  # weights n_k over those who answered; n_k over all rows; told beforehand
+
+
+# ------------------------------------------------------------------------------------------------ the client
+
+
+def first_session(party: Party, threshold: float, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a party's sessions begin with: its identity, everybody's public keys, the sums that it helped to open. In memory alone."""
+    return {
+        "client": party.client,
+        "federation": party.federation,
+        "private": table([party.private], KEY),
+        "public": {str(k): table([key], KEY) for k, key in party.public.items()},
+        "threshold": threshold,
+        "record": {run: [list(one) for one in asks] for run, asks in record.items()},
+    }
+
+
+def _party(session: Mapping[str, Any]) -> Party:
+    public = {int(k): raw(x) for k, x in session["public"].items()}
+    return Party(session["client"], session["federation"], Secret(raw(session["private"])), public)
+
+
+def _keys(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
+    reply, own = client.advertise(message, _party(session), session["threshold"])
+    return reply, state, {**session, "secagg": carried(own)}
+
+
+def _shares(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
+    reply, own = client.share(message, restored(session["secagg"]), _party(session))
+    return reply, state, {**session, "secagg": carried(own)}
+
+
+def _unmask(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
+    reply, own, record = client.unmask(message, restored(session["secagg"]), session["record"])
+    return reply, state, {**session, "secagg": carried(own), "record": record}
+
+
+QUESTIONS: Mapping[str, Question] = {
+    KEYS: Question(_keys, data="none", shows=("keys", "signature")),
+    SHARES: Question(_shares, data="none", shows=("shares", "digests", "commitment")),
+    UNMASK: Question(_unmask, data="none", shows=("shares",)),
+}
+
+
+def masked(how: SecAgg, update: Update, rows: int, word: Mapping[str, Any], session: Any) -> tuple[Update, Any, Update]:
+    """(the masked update, the session afterwards, the update as its decoded numbers are). ``update``: changes, noise included."""
+    m, me, mean = word["clients"], session["client"], word["mean"]
+    plain, hidden = fixed.fixed(m, how.bits, how.range), None
+    ways = word["weights"]
+    found, form = leaves(update, lambda part: Spec(*way_of(ways, part)), mean=mean, sums=word["sums"])
+    groups: dict[str, list[Any]] = {}
+    seen: list[Tensor] = []
+    for leaf in found:
+        words = groups.setdefault(leaf.group, [])
+        if leaf.real:
+            factor = float(rows) if leaf.group in {REALS + ROWS, REALS + ALL} else leaf.factor
+            if not words and leaf.group == REALS + ROWS:
+                words.append(fixed.reals(torch.tensor([float(rows)], dtype=torch.float64), me, "rows"))
+            words.append(fixed.reals(leaf.numbers * factor, me, leaf.name))
+            seen.append(leaf.numbers)
+        elif leaf.group == TOLD:
+            q = fixed.values(leaf.numbers, plain, me, leaf.name, leaf.factor)
+            words.append(q)
+            seen.append(fixed.total(q, plain) / leaf.factor if leaf.factor else leaf.numbers)
+        else:
+            hidden = hidden or fixed.fixed(m, how.bits, how.range, how.n_cap)
+            fixed.weighted(leaf.numbers[:0], rows, hidden, me, leaf.name)  # refuses rows above the cap
+            q = fixed.values(leaf.numbers, hidden, me, leaf.name)
+            words.append(q * q.dtype.type(rows))
+            seen.append(fixed.total(q, hidden))
+    if ROWS in groups and hidden is not None:
+        groups[ROWS].append(np.array([rows], groups[ROWS][0].dtype))
+    own = client.receive({"shares": word["shares"], "present": word["present"]}, restored(session["secagg"]))
+    reply, own = client.mask({group: np.concatenate(words) for group, words in groups.items()}, own)
+    decoded = rebuilt(form, _by_group(found, seen))
+    return {**reply, "form": form}, {**session, "secagg": carried(own)}, decoded
+
+
+def _by_group(found: list[Any], rows: list[Tensor]) -> dict[str, Tensor]:
+    out: dict[str, list[Tensor]] = {}
+    for leaf, row in zip(found, rows, strict=True):
+        out.setdefault(leaf.group, []).append(row)
+    return {group: torch.cat(parts) for group, parts in out.items()}
+
+
+# ------------------------------------------------------------------------------------------------ the server
+
+
+def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
+    """client -> part -> how it is weighted: by its rows, which stay hidden, or by a coefficient that it is told."""
+    if ask.reduce == "sum":
+        return {k: {"": [TOLD, 1.0, 1.0]} for k in asked}
+    names = [*next(iter(place.coefficients.values()))] if isinstance(place.coefficients[asked[0]], Mapping) else [""]
+    total, out = sum(place.sizes[k] for k in asked), {k: dict[str, list[Any]]() for k in asked}
+    for part in names:
+        given = {k: weight_of(place.coefficients, k, part, place.sums) for k in asked}
+        by_rows = all(given[k] == place.sizes[k] / total for k in asked)
+        by_all = all(given[k] == place.sizes[k] / place.n for k in asked)
+        for k in asked:
+            group = ROWS if by_rows else ALL if by_all else TOLD
+            out[k][part] = [group, given[k], given[k]] if group == TOLD else [group, 1.0, 1.0]
+    return out
+
+
+def way_of(ways: Mapping[str, Any], part: str) -> Any:
+    """How a part is weighted: as said, else as the model, else as the first."""
+    return ways.get(part, ways.get("model", next(iter(ways.values()))))
+
+
+def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, place: Place) -> Asking:
+    """The replies to an ask whose sum alone the server sees. Raises SessionFailed before a share was given, RoundClosed afterwards."""
+    asked = tuple(sorted({*ask.to, *place.leaving}))
+    try:
+        at = place_of(federation, place.run, place.round, place.attempt, place.number, asked, how.threshold)
+        heard = yield _phase(KEYS, asked, dict.fromkeys(asked, told(at)))
+        message, transcript, _ = server.keys_heard(at, heard.each.items(), public)
+        heard = yield _phase(SHARES, _clients(transcript), dict.fromkeys(_clients(transcript), message))
+        each, transcript, _ = server.shares_heard(transcript, heard.each.items())
+        coefficients, summed = weights(ask, place, asked), _Summing(transcript)
+        common = {"clients": len(asked), "mean": ask.reduce == "mean", "sums": list(place.sums)}
+        words = {k: {**each[k], **common, "weights": coefficients[k]} for k in each}
+        messages = {k: ask.messages.get(k, ask.messages[ask.to[0]]) for k in each}
+        made = ask._replace(to=tuple(sorted(each)), messages=messages, weights=None)
+        yield made._replace(reduce=summed.reducer(), words=words)
+        message, transcript = summed.heard.close()
+    except PrivacyError as error:
+        raise SessionFailed(str(error)) from None
+    survivors = tuple(at.cohort[v] for v in transcript.survivors)
+    heard = yield _phase(UNMASK, survivors, dict.fromkeys(survivors, message))
+    try:
+        sums, _ = server.opened(transcript, heard.each.items())
+    except (PrivacyError, ProtocolError) as error:
+        raise RoundClosed(str(error)) from None
+    value = decoded(how, summed.form, sums, place, len(asked))
+    factor, ways = place.mend(survivors), coefficients[asked[0]]
+    if ask.reduce == "mean":
+        hidden = {part: way_of(ways, part)[0] != TOLD for part in value}
+        value = mended(value, lambda part: 1.0 if part in place.sums or hidden[part] else factor(part))
+    return Replies(survivors, value, {})
+
+
+def _phase(what: str, to: tuple[int, ...], messages: Mapping[int, Any]) -> Ask:
+    return Ask(to, what, messages, "each")
+
+
+def _clients(transcript: server.Transcript) -> tuple[int, ...]:
+    return tuple(transcript.place.cohort[v] for v in transcript.members)
+
+
+class _Summing:
+    """The reducer of one masked ask; the form of the first update that counts."""
+
+    def __init__(self, transcript: server.Transcript) -> None:
+        self.heard = server.MaskedSum(transcript)
+        self.form: dict[str, Any] = {}
+
+    def reducer(self) -> Reducer:
+        """As the server half takes it: updates are added up as they come."""
+        return Reducer("masked", lambda k, update, _: (k, update), self._add, lambda total, _: Reduced())
+
+    def _add(self, total: Any, one: tuple[int, Update]) -> Any:
+        k, update = one
+        if self.heard.add(k, update) and not self.form:
+            self.form = dict(update.get("form", {}))
+        return total
+
+
+def decoded(how: SecAgg, form: Mapping[str, Any], sums: Mapping[str, Any], place: Place, asked: int) -> dict[str, Any]:
+    """The opened words of each group as the numbers of the form."""
+    plain = fixed.fixed(asked, how.bits, how.range)
+    rows: dict[str, Tensor] = {}
+    for group, words in sums.items():
+        if group == REALS + ROWS:
+            found = fixed.reals_total(words)
+            rows[group] = found[1:] / found[0]
+        elif group.startswith(REALS):
+            found = fixed.reals_total(words)
+            rows[group] = found / place.n if group == REALS + ALL else found
+        elif group == TOLD:
+            rows[group] = fixed.total(words, plain)
+        else:
+            hidden = fixed.fixed(asked, how.bits, how.range, how.n_cap)
+            rows[group] = fixed.mean(words, hidden)[0] if group == ROWS else fixed.total(words, hidden) / place.n
+    return dict(rebuilt(form, rows))

@@ -1,0 +1,329 @@
+"""[[privacy]] of an experiment file: its tables, overrides, pairs, and what they refuse beside them, before data are read."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedatlas import config
+from fedatlas.api import longer
+from fedatlas.config.template import TEMPLATE
+from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.privacy.mechanisms import LATER, MECHANISMS, ORDER, CentralDP, LocalDP, NbAFL, Paillier, SecAgg
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.setup import protection
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.protection import mechanisms_of
+from fedatlas.setup.resolution import resolve
+from fedatlas.study.baselines import baseline_config
+
+WRITTEN = {
+    "secagg": {"threshold": 0.8, "bits": 20, "range": 8.0, "n_cap": 4096},
+    "paillier": {"key_bits": 3072, "bits": 29, "range": 4.0, "encrypt": ["0.weight", "0.bias"], "weights_by": "client"},
+    "central_dp": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
+    "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
+    "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
+}
+"""Every key of every mechanism, at another value than its default."""
+RECORDS = {"secagg": SecAgg, "paillier": Paillier, "central_dp": CentralDP, "local_dp": LocalDP, "nbafl": NbAFL}
+LEAST = {
+    "secagg": "privacy.secagg={}",
+    "paillier": "privacy.paillier={}",
+    "central_dp": "privacy.central_dp.clip=1.0",
+    "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
+    "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
+}
+"""Each with what has to be given."""
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(FedatlasError) as error:
+        set_up(config.read(None, overrides), 1)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def names(*overrides: str) -> list[str]:
+    return [one.name for one in mechanisms_of(config.read(None, overrides))]
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_table_comes_back_from_config_toml(name: str, tmp_path: Path) -> None:
+    asked = resolve(config.parse({"privacy": [{"name": name, **WRITTEN[name]}]})).config
+    again = RunFolder.create(tmp_path / "run", asked).config()
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["privacy"] == [{"name": name, **WRITTEN[name]}]
+    assert again.hash() == asked.hash()
+    assert again.plain() == asked.plain()
+    (made,) = mechanisms_of(again)
+    assert isinstance(made, RECORDS[name])
+    given = {key: tuple(x) if isinstance(x, list) else x for key, x in WRITTEN[name].items()}
+    assert made._asdict() == {**given, "name": name}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_default_is_written_out(name: str) -> None:
+    once = resolve(config.read(None, [LEAST[name]]))
+    (table,) = once.config.plain()["privacy"]
+    assert table == {key: x for key, x in once.mechanisms[0]._asdict().items() if x is not None}
+    assert resolve(config.parse(once.config.plain())).config.hash() == once.config.hash()
+
+
+def test_without_a_table_hash_and_file_are_what_they_were() -> None:
+    plain = config.parse({})
+    assert "privacy" not in plain.plain()
+    assert "constants" not in plain.plain()["data"]
+    assert config.parse({"privacy": []}).hash() == plain.hash()
+    assert config.read(None, ["privacy.secagg={}"]).hash() != plain.hash()
+    assert resolve(plain).mechanisms == ()
+
+
+def test_overrides_reach_a_table_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text('[[privacy]]\nname = "secagg"\nbits = 20\n')
+
+    def tables(*overrides: str) -> list[dict[str, object]]:
+        return config.read(file, overrides).plain().get("privacy", [])
+
+    assert tables("privacy.secagg.threshold=0.9") == [{"name": "secagg", "bits": 20, "threshold": 0.9}]
+    assert tables("privacy.local_dp.clip=1.0", "privacy.local_dp.epsilon=4") == [
+        {"name": "secagg", "bits": 20},
+        {"name": "local_dp", "clip": 1.0, "epsilon": 4},
+    ]
+    assert tables("privacy.secagg={threshold=0.9}") == [{"name": "secagg", "threshold": 0.9}]
+    assert tables("privacy=[]", "privacy.paillier={}") == [{"name": "paillier"}]
+    assert names("privacy.secagg={}") == ["secagg"]
+    for wrong, said in (
+        ("privacy=secagg", "write privacy.secagg={}"),
+        ("privacy.name=secagg", "write privacy.secagg={}"),
+        ("privacy.secagg=yes", "write privacy.secagg={}, or a key behind the name"),
+        ("privacy.secagg.a.b=1", "a key behind the name"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            config.read(file, [wrong])
+        assert said in str(error.value)
+
+
+def test_one_table_is_not_several() -> None:
+    for values in ({"privacy": {"name": "secagg"}}, {"privacy": {"secagg": {}}}):
+        with pytest.raises(ConfigError, match=r"write \[\[privacy\]\], one table a mechanism"):
+            config.parse(values)
+    with pytest.raises(ConfigError, match="privacy"):
+        config.parse({"privacy": [{"threshold": 0.7}]})
+
+
+def test_the_template_shows_a_table_that_works() -> None:
+    lines = TEMPLATE.split("# [[privacy]]")[1].split("\n\n")[0].splitlines()
+    text = "[[privacy]]\n" + "\n".join(line.removeprefix("# ") for line in lines[1:])
+    (made,) = mechanisms_of(config.parse(tomllib.loads(text)))
+    assert made == SecAgg(0.7, 24, 16.0, 1 << 20)
+
+
+# ---------------------------------------------------------------------- names, keys, pairs
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("privacy.secag={}", "unknown mechanism 'secag': did you mean 'secagg'?"),
+        ("privacy.secagg.treshold=0.7", "did you mean 'privacy.secagg.threshold'?"),
+        ("privacy.secagg.threshold=0.5", "privacy.secagg.threshold = 0.5: expected a number above 0.5."),
+        ("privacy.paillier.key_bits=1024", "privacy.paillier.key_bits = 1024: expected 2048 or 3072"),
+        ("privacy.central_dp={}", "privacy.central_dp.clip: this key has to be given."),
+        ("privacy.local_dp.clip=1.0", "privacy.local_dp.epsilon: this key has to be given."),
+        ("privacy.nbafl={epsilon=50, clip=true}", "privacy.nbafl.clip = true: expected a number"),
+        ("privacy.paillier.encrypt=outermost:0", "expected 'all', 'output', 'outermost:N' or a list of parameters."),
+        ("privacy.paillier.encrypt=[]", "an empty list encrypts nothing"),
+    ],
+)
+def test_a_wrong_name_or_key_is_one_sentence(override: str, said: str) -> None:
+    assert said in refusal(override)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_is_not_built_yet_is_said_to_be_so(name: str) -> None:
+    said = refusal(f"privacy.{name}={{}}")
+    assert (
+        said
+        == f"privacy.name = '{name}': not in this version, which has secagg, paillier, central_dp, local_dp, nbafl."
+    )
+
+
+PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]
+SOUND = {("secagg", "local_dp"), ("paillier", "local_dp")}
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_pairs(one: str, other: str) -> None:
+    """local_dp may stand before masks or encryption, whatever the order in the file; no other pair is sound."""
+    asked = [LEAST[one], LEAST[other]]
+    if (one, other) in SOUND:
+        assert names(*asked) == names(*reversed(asked)) == sorted((one, other), key=ORDER.index)
+        assert [
+            table["name"]
+            for table in resolve(config.read(None, [*asked, "algorithm.weights=uniform"])).config.plain()["privacy"]
+        ] == [other, one]
+        return
+    assert "remove" in refusal(*asked)
+    if {one, other} == {"secagg", "paillier"}:
+        assert "both hide updates from the server" in refusal(*asked)
+    else:
+        alone = one if one in protection.ALONE else other
+        assert f"'{alone}' stands alone" in refusal(*asked)
+
+
+def test_twice_the_same_is_refused() -> None:
+    assert "'secagg' stands there twice" in refusal("privacy=[{name='secagg'}, {name='secagg', bits=20}]")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra", "more"),
+    [
+        ("secagg", "cryptography", "he", ()),
+        ("paillier", "gmpy2", "he", ()),
+        ("paillier", "cryptography", "he", ()),
+        ("central_dp", "dp_accounting", "dp", ("cohort={sampling='poisson', fraction=0.5}",)),
+        ("central_dp", "cryptography", "dp", ()),
+        ("local_dp", "cryptography", "dp", ()),
+        ("nbafl", "cryptography", "dp", ()),
+    ],
+)
+def test_an_extra_that_is_missing_is_named(
+    name: str, module: str, extra: str, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(protection, "find_spec", lambda wanted: None if wanted == module else there(wanted))
+    said = refusal(LEAST[name], *more)
+    assert said == (
+        f"privacy.name = '{name}' needs {module.replace('_', '-')}, which is not installed: pip install \"fedatlas[{extra}]\"."
+    )
+    if name == "central_dp" and module == "dp_accounting":  # the closed form needs none
+        assert names(LEAST[name]) == ["central_dp"]
+
+
+# ---------------------------------------------------------------------- rounds
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_rounds_count_where_the_noise_is_made_for_them(name: str, tmp_path: Path) -> None:
+    def asked(rounds: int) -> config.ExperimentConfig:
+        return config.read(None, [LEAST[name], f"rounds={rounds}"])
+
+    folder = RunFolder.create(tmp_path / "run", asked(3))
+    if name in {"nbafl", "local_dp"}:
+        assert asked(3).hash() != asked(4).hash()
+        with pytest.raises(ConfigError, match=f"the noise of '{name}' is made for the number of rounds"):
+            longer(folder, ["rounds=5"])
+    else:
+        assert asked(3).hash() == asked(4).hash()
+        assert longer(folder, ["rounds=5"]).rounds == 5
+
+
+@pytest.mark.parametrize("baseline", ["local_only", "centralised"])
+def test_baselines_run_without(baseline: str) -> None:
+    asked = resolve(config.read(None, [LEAST["central_dp"], "algorithm.weights=uniform"])).config
+    alone = baseline_config(asked, baseline, 2)
+    assert alone.privacy == ()
+    assert resolve(alone).mechanisms == ()
+
+
+# ---------------------------------------------------------------------- what does not go beside
+
+UNIFORM = "algorithm.weights=uniform"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "overrides", "said"),
+    [
+        *(
+            (name, (f"compression.name={code}",), "its codes cannot be added up")
+            for name in ("secagg", "paillier")
+            for code in ("topk", "qsgd", "float16")
+        ),
+        ("nbafl", ("compression.name=float16",), "noises whole models"),
+        ("nbafl", ("compression={name='clip', norm=1.0}",), "noises whole models"),
+        *((name, ("evaluation.drift=true",), "it looks at each client's model") for name in MECHANISMS),
+        *((name, ("data.missing=median",), "read client by client") for name in ("secagg", "paillier")),
+        *(
+            (name, ("data.missing=median",), 'write data.constants = "FILE.json"')
+            for name in ("central_dp", "local_dp", "nbafl")
+        ),
+        *(
+            (name, ("data.scale=federated",), 'write data.constants = "FILE.json"')
+            for name in ("central_dp", "local_dp", "nbafl")
+        ),
+        *(
+            (name, ("data.scale=client",), "settled from rows without noise")
+            for name in ("central_dp", "local_dp", "nbafl")
+        ),
+        *(
+            (name, ("evaluation.on=validation", "stop.patience=2"), "cannot say when to stop")
+            for name in ("central_dp", "local_dp", "nbafl")
+        ),
+        *(
+            (name, ("model={name='mlp', norm='batch'}",), "statistics of batch norm")
+            for name in ("central_dp", "local_dp", "nbafl")
+        ),
+        *(
+            (name, (f"model.bn={bn}",), "statistics of batch norm")
+            for name in ("central_dp", "local_dp", "nbafl")
+            for bn in ("local", "recalibrate")
+        ),
+        ("central_dp", ("cohort.fraction=0.5",), 'cohort.sampling = "poisson"'),
+        ("central_dp", ("cohort.size=5",), 'cohort.sampling = "poisson"'),
+        ("central_dp", ("cohort={fraction=0.0, sampling='poisson'}",), "nobody would ever take part"),
+        ("secagg", ("cohort.size=2",), "2 of 12 clients take part in a round"),
+        ("secagg", ("cohort.fraction=0.2",), "raise cohort.fraction"),
+        ("secagg", ("partition.clients=2", "cohort.sampling=poisson"), "fewer than 3 is no secret"),
+        ("secagg", ("partition={name='iid', clients=101}",), "masks up to 100 together; lower cohort.fraction"),
+        (
+            "secagg",
+            ("partition={name='iid', clients=300}", "cohort={fraction=0.5, sampling='poisson'}"),
+            "150 clients take part",
+        ),
+    ],
+)
+def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...], said: str) -> None:
+    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp"} else ()
+    assert said in refusal(LEAST[mechanism], *weights, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "overrides"),
+    [
+        ("secagg", ("compression={name='clip', norm=1.0}",)),
+        ("paillier", ("compression={name='clip', norm=1.0}", "model={name='mlp', norm='batch'}")),
+        ("secagg", ("model={name='mlp', norm='batch', bn='recalibrate'}",)),
+        ("secagg", ("cohort.size=3", "evaluation.on=validation", "stop.patience=2")),
+        ("secagg", ("partition={name='iid', clients=100}",)),
+        (
+            "central_dp",
+            (
+                "cohort={fraction=0.3, sampling='poisson'}",
+                "failures={stragglers=0.5, straggler_policy='drop'}",
+                "local.epochs=3",
+            ),
+        ),
+        ("central_dp", ("cohort.size=12", "compression={name='topk', share=0.1}", "stop.patience=2")),
+        ("local_dp", ("cohort.fraction=0.5", "compression.name=qsgd")),
+        ("nbafl", ("cohort.fraction=0.5", "algorithm.name=fedprox")),
+        ("central_dp", ("model={name='mlp', norm='group'}",)),
+    ],
+)
+def test_what_goes_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...]) -> None:
+    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp"} else ()
+    setup = set_up(config.read(None, (LEAST[mechanism], *weights, *overrides)), 1)
+    assert [one.name for one in setup.mechanisms] == [mechanism]
+
+
+def test_what_is_said_of_a_mechanism() -> None:
+    def notices(*overrides: str) -> str:
+        return " ".join(set_up(config.read(None, overrides), 1).notices)
+
+    assert "may have fewer than 3" in notices("privacy.secagg={}", "cohort={fraction=0.5, sampling='poisson'}")
+    assert "protects nobody" in notices("privacy.central_dp={clip=1.0, noise='seed'}", UNIFORM)
+    assert "and no privacy" in notices("privacy.central_dp={clip=1.0, noise_multiplier=0.0}", UNIFORM)
+    assert "sent in the clear" in notices("privacy.paillier.encrypt=output")
+    assert notices("privacy.secagg={}", "privacy.local_dp={epsilon=8.0, clip=1.0}", UNIFORM) == notices()
