@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedatlas import machine
+from fedatlas.aggregation import REDUCERS
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
@@ -107,6 +108,12 @@ def privacy() -> Rows:
     ]
 
 
+def reducers() -> Rows:
+    """What an algorithm's ask can name: how the updates become one value, and whether the server looks at single ones for it."""
+    table = builders_of("reducers", REDUCERS)
+    return [{**row, "single_updates": table[row["name"]]().single} for row in describe("reducers", REDUCERS)]
+
+
 def losses() -> Rows:
     """The losses by name."""
     return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
@@ -139,6 +146,7 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
     "algorithms": algorithms,
     "transforms": transforms,
     "privacy": privacy,
+    "reducers": reducers,
     "losses": losses,
     "experiments": experiments,
 }
