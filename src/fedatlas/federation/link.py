@@ -60,6 +60,7 @@ class Reply(NamedTuple):
     client: int
     update: Update
     seconds: float
+    sealing: float = 0.0  # seconds of these that went into noise, masks or encryption
 
     def plain(self) -> dict[str, Any]:
         """As the codec carries it."""

@@ -57,7 +57,7 @@ class PartyHalf:
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
             check_shown(request, result, self.bench)
             self._keep(request, result)
-            yield Answer(Reply(result.client, result.update, result.seconds), result.work)
+            yield Answer(Reply(result.client, result.update, result.seconds, result.sealing), result.work)
 
     def commit(self, round: int, counted: Collection[int]) -> None:
         """The round has landed: who is not ``counted`` has the state from before it again."""
