@@ -119,13 +119,15 @@ def cross_entropy(outputs: torch.Tensor, y: torch.Tensor, weight: torch.Tensor |
 
 def rows(sizes: tuple[int, ...] = SIZES, dtype: torch.dtype = torch.float64) -> dict[int, Rows]:
     """Labelled rows of each client: three classes, unevenly spread."""
-    held = {}
-    for k, n in enumerate(sizes):
-        stream = numpy_stream(0, "test", k)
-        y = stream.choice(3, size=n, p=np.roll([0.7, 0.2, 0.1], k))
-        x = stream.normal(size=(n, 4)) + y[:, None]
-        held[k] = Rows(torch.tensor(x, dtype=dtype), torch.tensor(y))
-    return held
+    return {k: rows_of(k, n, dtype) for k, n in enumerate(sizes)}
+
+
+def rows_of(k: int, n: int, dtype: torch.dtype = torch.float64) -> Rows:
+    """The rows of one client, by its number alone."""
+    stream = numpy_stream(0, "test", k)
+    y = stream.choice(3, size=n, p=np.roll([0.7, 0.2, 0.1], k))
+    x = stream.normal(size=(n, 4)) + y[:, None]
+    return Rows(torch.tensor(x, dtype=dtype), torch.tensor(y))
 
 
 def module(make: Callable[[], nn.Module], dtype: torch.dtype = torch.float64) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedatlas.config import ExperimentConfig, bound_to_rounds, override, parse, read
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, DivergedError, FedatlasError
+from fedatlas.federation.link import Observer
 from fedatlas.files import disk_error
 from fedatlas.record.run_folder import CONFIG, OPTIONS, SUMMARY, RunFolder, Start, asked
 from fedatlas.reporting import write_report
@@ -67,24 +68,26 @@ def run(
     out: str | Path | None = None,
     baselines: bool | None = None,
     progress: Progress | None = None,
+    observers: Iterable[Observer] = (),
 ) -> Run:
     """Runs an experiment (None: the embedded default) and returns its folder and summary.
 
     ``baselines``: also train every client alone and all rows together, for the table of what each party gains; by default
-    where that is cheap. With ``seeds`` every seed has a folder of its own in ``out``.
+    where that is cheap. With ``seeds`` every seed has a folder of its own in ``out``. ``observers`` are shown what crosses
+    between server and parties (`fedatlas.federation.link.Observer`), of every seed, of no baseline; they change no result.
     """
     experiment = _whole(experiment)
-    config = experiment.config
+    config, observers = experiment.config, tuple(observers)
     progress = progress or Silent()
     path = Path(out) if out is not None else new_folder(config)
     try:
         with RunFolder(path).claimed():
             if config.seeds is None:
-                return _run_seed(experiment, path, "new", baselines, progress)
+                return _run_seed(experiment, path, "new", baselines, progress, observers)
             fixed, _ = apply_fixes(config, make_algorithm(config))  # config.toml names every key, also those it fixes
             folder = RunFolder.create(path, fixed, asked(baselines))
             try:
-                return run_seeds(config, path, experiment.module, baselines, progress)
+                return run_seeds(config, path, experiment.module, baselines, progress, observers)
             except FedatlasError:
                 if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
                     folder.discard()
@@ -102,24 +105,25 @@ def resume(
     module: nn.Module | None = None,
     baselines: bool | None = None,
     progress: Progress | None = None,
+    observers: Iterable[Observer] = (),
 ) -> Run:
     """Continues a run from its last whole checkpoint; it ends as if it had never stopped.
 
     The one key that may change is ``rounds``. ``module`` where the run had a network of one's own. What was asked about
-    ``baselines`` when the run began still holds.
+    ``baselines`` when the run began still holds. ``observers`` as in `run`: they see the rounds that are done now.
     """
-    path = Path(path)
+    path, observers = Path(path), tuple(observers)
     folder = RunFolder.open(path)
     with folder.claimed():
         config = longer(folder, overrides) if overrides else folder.config()
         baselines = remember(path, baselines)
         experiment = Experiment(config, module)
         if config.seeds is None:
-            return _run_seed(experiment, path, start_of(path), baselines, progress or Silent())
+            return _run_seed(experiment, path, start_of(path), baselines, progress or Silent(), observers)
         if overrides:
             folder.reopen()
             folder.rewrite(config)
-        return run_seeds(config, path, module, baselines, progress or Silent())
+        return run_seeds(config, path, module, baselines, progress or Silent(), observers)
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
@@ -157,7 +161,14 @@ def remember(path: Path, baselines: bool | None) -> bool | None:
     return before
 
 
-def _run_seed(experiment: Experiment, path: Path, start: Start, baselines: bool | None, progress: Progress) -> Run:
+def _run_seed(
+    experiment: Experiment,
+    path: Path,
+    start: Start,
+    baselines: bool | None,
+    progress: Progress,
+    observers: Iterable[Observer],
+) -> Run:
     """One run, and where they are wanted its baselines, for which its data are kept."""
     with contextlib.nullcontext() if baselines is False else read_once():
         try:
@@ -168,6 +179,7 @@ def _run_seed(experiment: Experiment, path: Path, start: Start, baselines: bool 
                 module=experiment.module,
                 progress=progress,
                 options=asked(baselines),
+                observers=observers,
             )
         except DivergedError:
             if (path / SUMMARY).exists():

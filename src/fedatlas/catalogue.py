@@ -14,12 +14,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedatlas import machine
+from fedatlas.aggregation import REDUCERS
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.registry import builders_of, describe, keywords, prose, prose_of_file, summary
+from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
+from fedatlas.registry import accepts, builders_of, defaults, describe, keywords, prose, prose_of_file, summary
+from fedatlas.setup.protection import goes_with
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
 
@@ -87,6 +90,30 @@ def transforms() -> Rows:
     return [{**row, "source": prose_of_file(table[row["name"]])} for row in describe("transforms", TRANSFORMS)]
 
 
+def reducers() -> Rows:
+    """What an algorithm's ask can name: how the updates become one value, and whether the server looks at single ones for it."""
+    table = builders_of("reducers", REDUCERS)
+    return [{**row, "single_updates": table[row["name"]]().single} for row in describe("reducers", REDUCERS)]
+
+
+def privacy() -> Rows:
+    """What ``[[privacy]]`` can name, with parameters, who learns what, and the algorithms that each protects."""
+    return [
+        {
+            "name": name,
+            "summary": summary(builder),
+            "parameters": defaults(builder),
+            "accepts": accepts(builder),
+            "server_learns": LEARNS[name].server,
+            "clients_learn": LEARNS[name].clients,
+            "colluding_learn": LEARNS[name].colluding,
+            "goes_with": ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(name).items()),
+            "source": prose_of_file(builder),
+        }
+        for name, builder in MECHANISMS.items()
+    ]
+
+
 def losses() -> Rows:
     """The losses by name."""
     return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
@@ -118,6 +145,8 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
     "models": describe_models,
     "algorithms": algorithms,
     "transforms": transforms,
+    "reducers": reducers,
+    "privacy": privacy,
     "losses": losses,
     "experiments": experiments,
 }

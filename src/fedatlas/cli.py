@@ -36,7 +36,9 @@ File = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
 Plugin = Annotated[
     list[Path] | None,
-    typer.Option("--plugin", help="Python file that brings ALGORITHMS, MODELS, PARTITIONS or TRANSFORMS of your own."),
+    typer.Option(
+        "--plugin", help="Python file that brings ALGORITHMS, MODELS, PARTITIONS, TRANSFORMS or REDUCERS of your own."
+    ),
 ]
 
 
@@ -192,7 +194,8 @@ def noticing() -> Iterator[None]:
 @app.command(name="list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="data | partitions | models | algorithms | transforms | losses | experiments")
+        str,
+        typer.Argument(help="data | partitions | models | algorithms | transforms | privacy | losses | experiments"),
     ],
     plugin: Plugin = None,
     as_json: Json = False,

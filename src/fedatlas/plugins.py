@@ -1,7 +1,7 @@
-"""``--plugin my.py``: a user's own algorithms, models, partitioners or transforms, for this command only.
+"""``--plugin my.py``: a user's own algorithms, models, partitioners, transforms or reducers, for this command only.
 
-The file defines dicts ``ALGORITHMS``, ``MODELS``, ``PARTITIONS`` or ``TRANSFORMS`` of name -> builder; an experiment file can then
-name them. The command line runs the file, an experiment file never can.
+The file defines dicts ``ALGORITHMS``, ``MODELS``, ``PARTITIONS``, ``TRANSFORMS`` or ``REDUCERS`` of name -> builder; an experiment
+file can then name them, an algorithm's ask a reducer. The command line runs the file, an experiment file never can.
 """
 
 from __future__ import annotations

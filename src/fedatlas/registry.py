@@ -1,7 +1,7 @@
 """Components by name: a builder's typed keyword arguments are the schema of its table in the experiment file.
 
 Each package keeps a plain dict literal of its builders; third parties add theirs through an entry-point group
-(``fedatlas.algorithms``, ``.models``, ``.partitions``, ``.transforms``) or ``--plugin``. An experiment file can name
+(``fedatlas.algorithms``, ``.models``, ``.partitions``, ``.transforms``, ``.reducers``) or ``--plugin``. An experiment file can name
 a component, never import one.
 """
 

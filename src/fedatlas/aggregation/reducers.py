@@ -9,7 +9,7 @@ algorithm states (they sum to one for a mean), so nothing is divided afterwards 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,14 +100,18 @@ def added(so_far: Update | None, update: Update, coefficients: Coefficient, *, w
     """``so_far + coefficient * update`` in float64, with a mapping by part; ``so_far`` is used up.
 
     ProtocolError where the update has other parts than those before it: a part that some leave out has no mean. With ``whole``
-    integers are added up; else only counters of batch norm may be integers, and the largest is taken.
+    whole numbers are added up exactly; without, ProtocolError for tensors of them, but for counters of batch norm, of which the
+    largest is taken.
     """
     if so_far is not None and so_far.keys() != update.keys():
         odd = sorted(so_far.keys() ^ update.keys())
         raise ProtocolError(f"updates to be added up differ in their parts: not every client sent '{odd[0]}'.")
     return {
         part: _add(
-            None if so_far is None else so_far[part], value, part_of(coefficients, part), whole and part != BUFFERS
+            None if so_far is None else so_far[part],
+            value,
+            part_of(coefficients, part),
+            "largest" if part == BUFFERS else "sum" if whole else "none",
         )
         for part, value in update.items()
     }
@@ -151,6 +155,8 @@ def _copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         out = {key: _copied(x) for key, x in value.items()}
         return Tree(out) if isinstance(value, Tree) else out
+    if isinstance(value, list | tuple):
+        return [_copied(x) for x in value]
     return value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
 
 
@@ -165,18 +171,20 @@ def _scaled(value: Any, by: float) -> Any:
     return by * value
 
 
-def _add(so_far: Any, value: Any, by: float, whole: bool) -> Any:
+def _add(so_far: Any, value: Any, by: float, whole: Literal["largest", "sum", "none"]) -> Any:
     if isinstance(value, Mapping):
         out = {key: _add(None if so_far is None else so_far[key], x, by, whole) for key, x in value.items()}
         return Tree(out) if isinstance(value, Tree) else out
     if isinstance(value, Tensor):
         if not value.is_floating_point():
-            if whole:
-                return value.long() if so_far is None else so_far + value.long()
+            if whole == "none":
+                raise ProtocolError("updates hold whole numbers, which have no mean: ask for them with reduce='sum'.")
+            if whole == "sum":
+                return value.to(torch.int64, copy=True) if so_far is None else so_far + value.long()
             return value.clone() if so_far is None else torch.maximum(so_far, value)
         if so_far is None:
             return value.to(torch.float64, copy=True).mul_(by)
         return so_far.add_(value.double(), alpha=by)
-    if whole and isinstance(value, int):
+    if whole == "sum" and isinstance(value, int):
         return value if so_far is None else so_far + value
     return (0.0 if so_far is None else so_far) + by * value

@@ -113,7 +113,7 @@ def fedma(
             "train": Task(start=own_units, survey=count_rows, finish=send_first, shows=("model",)),
             "retrain": retrain._replace(options=Local(epochs=epochs, lr_scale=retrain_lr)),
             "last": retrain._replace(
-                options=Local(epochs=last_epochs or epochs, lr_scale=last_lr, weight_decay=last_weight_decay)
+                options=Local(epochs=last_epochs or epochs, lr_scale=last_lr, weight_decay=last_weight_decay), shows=()
             ),
             "counts": Question(send_counts),
         },

@@ -71,7 +71,8 @@ class Job(NamedTuple):
     @property
     def kind(self) -> str:
         """Jobs of one kind share their step programs."""
-        return " ".join(name for name in (self.what, self.architecture, self.role) if name)
+        role = f"as {self.role}" if self.role else ""  # an architecture may have the same name
+        return " ".join(name for name in (self.what, self.architecture, role) if name)
 
 
 class Result(NamedTuple):
@@ -165,6 +166,15 @@ class Bench(NamedTuple):
     def network_of(self, party: int) -> Network:
         """The network of a party."""
         return self.built(self.architecture(party)).network
+
+    def role_of(self, party: int) -> Role | None:
+        """What a party is, where it is not like the others."""
+        return self.roles[self.cast[party]] if party in self.cast else None
+
+    def tasks(self, party: int) -> Tasks:
+        """What a party can be asked to do."""
+        role = self.role_of(party)
+        return self.algorithm.tasks if role is None else role.tasks(self.algorithm.tasks)
 
     def of(self, job: Job) -> Bench:
         """The bench as a job finds it: the network of its architecture, the optimiser of its task."""

@@ -105,17 +105,22 @@ class PartyState:
         self.after = after or ClientStates()
         self.before = ClientStates(self.after.budget // 4)  # of the clients that worked in this round
         self.fresh: set[int] = set()  # those that had no state before it
-        self.round = (-1, 0)
+        self.place = (-1, 0)  # (round, attempt) of the work since the last commit
 
     def get(self, client: int) -> State | None:
         """The state of a client, None before its first use."""
         return self.after.get(client)
 
-    def begin(self, round: int, attempt: int = 0) -> None:
-        """A request of this round has come; what an earlier one, or an earlier attempt, left without a commit did not count."""
-        if (round, attempt) != self.round:
-            self.commit(self.round[0], ())
-            self.round = (round, attempt)
+    def begin(self, round: int, attempt: int = 0) -> bool:
+        """A request of this round has come; what an earlier one, or an earlier attempt, left without a commit did not count.
+
+        Whether it is the first.
+        """
+        first = (round, attempt) != self.place
+        if first:
+            self.commit(self.place[0], ())
+            self.place = round, attempt
+        return first
 
     def put(self, client: int, state: State) -> None:
         """The state of a client after this piece of its work."""
@@ -130,7 +135,7 @@ class PartyState:
 
     def commit(self, round: int, counted: Collection[int]) -> None:
         """Makes the round final; who is not ``counted`` goes back."""
-        if round != self.round[0]:
+        if round != self.place[0]:
             return
         for client in self.fresh - set(counted):
             self.after.remove(client)

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple, Protocol
 from fedatlas.algorithm import Budget, Message, Update
 from fedatlas.tree import Tree
 
+Place = tuple[str, int, int, int]
+"""(run, round, attempt, number) of an ask."""
+
 
 class Request(NamedTuple):
     """What one party is asked to do. (run, round, attempt, number, client) tell it from every other request."""
@@ -38,6 +41,11 @@ class Request(NamedTuple):
     sender: int | None = None  # the client that hands the message over; None: the server
     peer: bool = False  # the update goes on to another party, not to the server
 
+    @property
+    def ask(self) -> Place:
+        """Of which ask it is."""
+        return self.run, self.round, self.attempt, self.number
+
     def plain(self) -> dict[str, Any]:
         """As the codec carries it."""
         word = None if self.word is None else dict(self.word)
@@ -60,11 +68,17 @@ class Reply(NamedTuple):
     client: int
     update: Update
     seconds: float
+    ask: Place  # that it answers: one that comes after its ask was closed is told from those of the next
     sealing: float = 0.0  # seconds of these that went into noise, masks or encryption
 
     def plain(self) -> dict[str, Any]:
         """As the codec carries it."""
         return {**self._asdict(), "update": dict(self.update)}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Reply:
+        """The inverse of `plain`."""
+        return cls(**{**plain, "ask": tuple(plain["ask"])})
 
 
 class Link(Protocol):

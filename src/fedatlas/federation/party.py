@@ -6,7 +6,7 @@ In a simulation one party half plays all parties. Nothing here knows how updates
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from fedatlas.algorithm import SERVER, Budget, Facts, State, Task, Work
@@ -16,6 +16,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.sealing import BUFFERS, MEMORY, sealed, told
+from fedatlas.tree import Tree
 
 
 class Answer(NamedTuple):
@@ -52,12 +53,14 @@ class PartyHalf:
         """Answers in the order of the requests. Their tensors hold until the next one is asked for."""
         for request in requests:
             check_request(request, self.bench)
-            self.state.begin(request.round, request.attempt)
+            if self.state.begin(request.round, request.attempt):
+                self.sessions.clear()
         jobs = (self.job(request) for request in requests)
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
             check_shown(request, result, self.bench)
             self._keep(request, result)
-            yield Answer(Reply(result.client, result.update, result.seconds, result.sealing), result.work)
+            reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing)
+            yield Answer(reply, result.work)
 
     def commit(self, round: int, counted: Collection[int]) -> None:
         """The round has landed: who is not ``counted`` has the state from before it again."""
@@ -73,12 +76,11 @@ class PartyHalf:
     def job(self, request: Request) -> Job:
         """A request as a piece of work."""
         bench, k = self.bench, request.client
-        task = bench.algorithm.tasks[request.what]
+        task = bench.tasks(k)[request.what]
         memory = self._memory(request)
         message = request.message if memory is None else told(request.message, request.anchor)
         facts = self.facts(k, request.round, request.lr, request.K, request.n)
-        stateful = task.stateful
-        state = self.state_of(k, message, facts) if stateful else {}
+        state = self.state_of(k, message, facts) if task.stateful else {}
         where = request.architecture or bench.architecture(k)
         session = self._session(k)
         return Job(
@@ -105,8 +107,7 @@ class PartyHalf:
 
     def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
         """A client's state, made at its first use."""
-        own = self.bench.roles.get(self.bench.cast.get(client, ""))
-        init = (own and own.client_init) or self.bench.algorithm.client_init
+        init = self._init(client)
         if init is None:
             return {}
         state = {name: x for name, x in (self.state.get(client) or {}).items() if name != MEMORY}
@@ -115,9 +116,14 @@ class PartyHalf:
         model = message["model"] if "model" in message else self.bench.network_of(client).initial()[0]
         return init(model, facts)
 
+    def _init(self, client: int) -> Callable[[Tree, Facts], State] | None:
+        """What makes a client's state; None where it keeps none."""
+        role = self.bench.role_of(client)
+        return (role and role.client_init) or self.bench.algorithm.client_init
+
     def _budget(self, request: Request, n: int) -> Budget:
         """The work to do; a further visit goes on where the epochs of those before it ended."""
-        local, task = self.bench.local, self.bench.algorithm.tasks[request.what]
+        local, task = self.bench.local, self.bench.tasks(request.client)[request.what]
         budget = request.budget or local.budget
         if not request.visits:
             return budget
@@ -128,21 +134,24 @@ class PartyHalf:
 
     def _memory(self, request: Request) -> State | None:
         """The transform's memory for this task, {} before its first use; None where the update is not sealed."""
-        if request.word is not None and self.bench.transform is None:
+        if request.word is not None:
+            return None if self.bench.transform is None else self._held(request)
+        if not sealed(self.bench.transform, self.bench.tasks(request.client)[request.what], request):
             return None
-        if not sealed(self.bench.transform, self.bench.algorithm.tasks[request.what], request):
-            return None
+        return self._held(request)
+
+    def _held(self, request: Request) -> State:
         memory: State = (self.state.get(request.client) or {}).get(MEMORY, {}).get(request.what, {})
         return memory
 
     def _keep(self, request: Request, result: Result) -> None:
         """Puts away the client's state, and beside it the memory of the transform that sealed its update."""
-        task = self.bench.algorithm.tasks[request.what]
+        task = self.bench.tasks(result.client)[request.what]
         if result.session is not None:
             if self.secrets is not None and result.client >= 0:
                 self.secrets.keep(result.client, result.session)  # before the reply leaves
             self.sessions[result.client] = result.session
-        stateful = self.bench.algorithm.client_init is not None and task.stateful
+        stateful = self._init(result.client) is not None and task.stateful
         kept = result.memory if isinstance(task, Task) and task.sealing.remembered else None
         if stateful or kept:
             held = self.state.get(result.client) or {}
@@ -153,7 +162,7 @@ class PartyHalf:
 
 def check_request(request: Request, bench: Bench) -> None:
     """ProtocolError for what this party would not do: a task it does not know, or one whose updates are seen in sums only."""
-    task = bench.algorithm.tasks.get(request.what)
+    task = bench.tasks(request.client).get(request.what)
     if task is None:
         raise ProtocolError(
             f"client {request.client} is asked for '{request.what}', which '{bench.algorithm.name}' does not know."
@@ -169,7 +178,7 @@ def check_shown(request: Request, result: Result, bench: Bench) -> None:
     """ProtocolError where the server would see a part of a single client's update that the task does not declare."""
     if not request.single or request.peer or request.client == SERVER:
         return
-    shows = bench.algorithm.tasks[request.what].shows
+    shows = bench.tasks(request.client)[request.what].shows
     if odd := sorted(result.update.keys() - {*shows, BUFFERS}):
         raise ProtocolError(
             f"'{bench.algorithm.name}' would show the server '{odd[0]}' of client {request.client}, but its task "

@@ -26,9 +26,12 @@ BESIDE = "beside"  # where a model's tensors of `Sealing.beside` travel
 def sealed(transform: Transform | None, task: Task | Question, request: Request) -> bool:
     """Whether the update is sealed: those of rounds that reach the server are, but not sums such as class counts, or answers.
 
+    A reducer of one's own is handed each update as it was opened.
+
     A set-up (round 0) is sent whole: what is left out of a model that is sent once would never come.
     """
-    to_server = not request.peer and request.reduce in {"mean", "each"} and request.client != SERVER
+    own = request.word is None and request.reduce not in {"sum", "neighbours"}  # a protected one goes its own way
+    to_server = not request.peer and (own or request.reduce in {"mean", "each"}) and request.client != SERVER
     return transform is not None and isinstance(task, Task) and request.round > 0 and to_server
 
 

@@ -35,7 +35,7 @@ from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.phases import AGGREGATE, QUESTIONS, parted, sealing_of, server_phase
 from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
-from fedatlas.privacy.asking import Asking, Journal, Place, bases, restored
+from fedatlas.privacy.asking import Asking, Journal, Place, bases, journalled, restored
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
 from fedatlas.privacy.protection import Protection
 from fedatlas.registry import find
@@ -68,19 +68,19 @@ class Guard(NamedTuple):
         """The protocol of an ask."""
         how = self.protection
         if (mask := how.of(SecAgg)) is not None:
-            return self._noted(secure_sum.around(mask, self.identities, self.federation, ask, place), place)
+            made = secure_sum.around(mask, self.identities, self.federation, ask, place)
+            return journalled(ask, place, made, partial(self._released, place.round))
         if (lock := how.of(Paillier)) is not None:
             assert self.public is not None
-            return self._noted(encrypted_sum.around(lock, self.public, ask, place, self.workers), place)
+            made = encrypted_sum.around(lock, self.public, ask, place, self.workers)
+            return journalled(ask, place, made, partial(self._released, place.round))
         zero = partial(zero_update, server, ask.what)
         return noised_sum.around(how, server.transform, server.algorithm, zero, ask, place, self.note)
 
-    def _noted(self, protocol: Asking, place: Place) -> Asking:
-        """With local noise inside: its lines in the ledger before the sum is used."""
-        replies = yield from protocol
+    def _released(self, number: int, clients: tuple[int, ...]) -> None:
+        """Local noise inside a sum: its lines in the ledger before the sum is used."""
         if self.protection.noises:
-            self.note(self.protection.released(place.round, replies.clients))
-        return replies
+            self.note(self.protection.released(number, clients))
 
 
 def zero_update(server: ServerHalf, what: str) -> Update:
@@ -260,17 +260,18 @@ class ServerHalf:
         )
 
     def _replies(self, requests: Mapping[int, Request]) -> Iterator[Reply]:
-        """The first reply of each party that was asked, as they come."""
+        """The first reply of each party that was asked, as they come; what answers an earlier ask is passed over."""
         for observer in self.observers:
             for request in requests.values():
                 observer.asked(request)
         heard: set[int] = set()
         for reply in self.link(list(requests.values()), self.deadline) if requests else ():
-            if reply.client not in requests or reply.client in heard:
+            known = requests.get(reply.client)
+            if known is None or reply.ask != known.ask or reply.client in heard:
                 continue
             heard.add(reply.client)
             for observer in self.observers:
-                observer.replied(requests[reply.client], reply.update)
+                observer.replied(known, reply.update)
             yield reply
 
     def _opened(self, request: Request, update: Update) -> Update:

@@ -59,6 +59,27 @@ class RoundClosed(Exception):  # an event of the protocol: the round changes not
     """A sum that can neither be opened nor asked for again: the round closes without a change."""
 
 
+def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[int, ...]], None]) -> Asking:
+    """A protocol whose opened sum is written to the journal before it is used, after ``note`` has told the ledger who answered.
+
+    A round that is repeated reads it there, and those who answered do their work again without sending anything. RoundClosed
+    where a party has helped to open this ask and the sum was lost: it is not opened twice.
+    """
+    journal = place.journal
+    if journal is not None and (kept := journal.read(place.round, place.number)) is not None:
+        clients = tuple(kept["clients"])
+        yield ask._replace(to=clients, reduce="sum", weights=None, words={k: {} for k in clients})
+        return Replies(clients, kept["value"], {})
+    if journal is not None and journal.given(place.run, place.round, place.number):
+        raise RoundClosed(f"a sum of round {place.round} was opened and then lost")
+    replies = yield from protocol
+    if replies.value is not None:
+        note(replies.clients)
+        if journal is not None:
+            journal.write(place.round, place.number, {"clients": list(replies.clients), "value": dict(replies.value)})
+    return replies
+
+
 def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Collection[str]) -> float:
     """A client's coefficient of a part."""
     return 1.0 if part in sums else part_of(coefficients[client], part)

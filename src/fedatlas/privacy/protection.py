@@ -158,6 +158,8 @@ def protect(
     """What a client does with its update before it leaves: noise, compression, masks or encryption."""
     if not update:
         return Protected({}, memory, session, {})
+    if how.masks and not word:  # its sum was opened before: the work is done again, and nothing is sent
+        return Protected({}, memory, session, update)
     base = bases(task, message, update)
     if how.noises:
         check_parts(update, base)

@@ -3,8 +3,7 @@
     keys ── shares ── the work, masked ── unmask          each phase is an ask; a client may leave in any
 
 Weights by rows stay hidden: a client sends (n q, n) and the server divides. Every other coefficient is told before it seals, and
-multiplied in before rounding. An opened sum is written to the journal before it is used; a round that is repeated reads it there, and its
-clients do their work again without sending anything.
+multiplied in before rounding.
 """
 
 from __future__ import annotations
@@ -77,8 +76,6 @@ QUESTIONS: Mapping[str, Question] = {
 
 def masked(how: SecAgg, update: Update, rows: int, word: Mapping[str, Any], session: Any) -> tuple[Update, Any, Update]:
     """(the masked update, the session afterwards, the update as its decoded numbers are). ``update``: changes, noise included."""
-    if "shares" not in word:  # the sum was opened before: the work is done again, and nothing is sent
-        return {}, session, dict(update)
     m, me, mean = word["clients"], session["client"], word["mean"]
     plain, hidden = fixed.fixed(m, how.bits, how.range), None
     ways = word["weights"]
@@ -144,12 +141,6 @@ def way_of(ways: Mapping[str, Any], part: str) -> Any:
 
 def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, place: Place) -> Asking:
     """The replies to an ask whose sum alone the server sees. Raises SessionFailed before a share was given, RoundClosed afterwards."""
-    if place.journal is not None and (kept := place.journal.read(place.round, place.number)) is not None:
-        survivors = tuple(kept["clients"])
-        yield ask._replace(to=survivors, reduce="sum", weights=None, words={k: {} for k in survivors})
-        return Replies(survivors, kept["value"], {})
-    if place.journal is not None and place.journal.given(place.run, place.round, place.number):
-        raise RoundClosed(f"the shares of round {place.round} were given and its sum was lost")
     asked = tuple(sorted({*ask.to, *place.leaving}))
     try:
         at = place_of(federation, place.run, place.round, place.attempt, place.number, asked, how.threshold)
@@ -177,8 +168,6 @@ def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, 
     if ask.reduce == "mean":
         hidden = {part: way_of(ways, part)[0] != TOLD for part in value}
         value = mended(value, lambda part: 1.0 if part in place.sums or hidden[part] else factor(part))
-    if place.journal is not None:
-        place.journal.write(place.round, place.number, {"clients": list(survivors), "value": value})
     return Replies(survivors, value, {})
 
 

@@ -32,6 +32,7 @@ from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
+from fedatlas.setup.protected import protected_bench
 from fedatlas.setup.protection_refusals import check_network, check_protected_rows, protection_notices
 from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
@@ -216,6 +217,7 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
     bench = Bench(algorithm, networks, rows, local_options(config), dataset.classes, dataset.shift)
     bench = bench._replace(raw_bytes=sent, transform=shared.transform, owners=owners)
     bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
+    bench = protected_bench(bench, config, seed, shared.mechanisms, partition.sizes)
     return Setup(
         config=config,
         seed=seed,

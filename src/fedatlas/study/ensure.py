@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError, DivergedError
+from fedatlas.federation.link import Observer
 from fedatlas.record.initial_files import own_module, same_plugins
 from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder, Start
 from fedatlas.reporting import REPORT, write_report
@@ -25,12 +26,14 @@ def ensure(
     options: Mapping[str, Any] | None = None,
     report: bool = True,
     progress: Progress | None = None,
+    observers: Iterable[Observer] = (),
 ) -> Run:
     """The whole run of a configuration of one seed, in ``folder``; what is there of it is not done again.
 
     A run of fewer rounds is continued, one that diverged tries its last round again. ``config.checkpoint`` may differ from that
     of the run that is there: how often it is saved changes no result. ``module``: the network of one's own in place of ``[model]``;
-    ``options``: what a new run was asked for beside its configuration; ``report``: with its report.html.
+    ``options``: what a new run was asked for beside its configuration; ``report``: with its report.html; ``observers`` are shown what
+    crosses in the rounds that are done now.
 
     ConfigError where the folder holds a run of another configuration, or more rounds than asked for; DivergedError where the run has no
     end.
@@ -40,7 +43,15 @@ def ensure(
         with RunFolder(folder).claimed():
             try:
                 start = start_of(folder)
-                done = run_one(config, folder, start=start, module=module, progress=progress, options=options)
+                done = run_one(
+                    config,
+                    folder,
+                    start=start,
+                    module=module,
+                    progress=progress,
+                    options=options,
+                    observers=observers,
+                )
             except DivergedError:
                 if report and (folder / SUMMARY).exists():
                     write_report([folder])  # of what was done until then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.sources import read_once
 from fedatlas.errors import DivergedError
+from fedatlas.federation.link import Observer
 from fedatlas.files import write_json
 from fedatlas.record.run_folder import SUMMARY, RunFolder, asked
 from fedatlas.record.summary import over
@@ -20,7 +22,12 @@ from fedatlas.study.ensure import ensure
 
 
 def run_seeds(
-    config: ExperimentConfig, path: Path, module: nn.Module | None, baselines: bool | None, progress: Progress
+    config: ExperimentConfig,
+    path: Path,
+    module: nn.Module | None,
+    baselines: bool | None,
+    progress: Progress,
+    observers: Iterable[Observer] = (),
 ) -> Run:
     """Every seed in a folder of its own in ``path``, with baselines where they are wanted; DivergedError, behind the last, if one did."""
     summaries, diverged = [], dict[int, DivergedError]()
@@ -28,7 +35,8 @@ def run_seeds(
         one = config.model_copy(update={"seed": seed, "seeds": None})
         progress.said(f"Seed {seed}.")
         try:
-            summaries.append(ensure_seed(one, path / f"seed-{seed}", module, baselines, progress).summary)
+            done = ensure_seed(one, path / f"seed-{seed}", module, baselines, progress, observers)
+            summaries.append(done.summary)
         except DivergedError as error:
             diverged[seed] = error
             progress.said(f"Seed {seed}: {error}")
@@ -43,10 +51,23 @@ def run_seeds(
 
 
 def ensure_seed(
-    config: ExperimentConfig, path: Path, module: nn.Module | None, baselines: bool | None, progress: Progress
+    config: ExperimentConfig,
+    path: Path,
+    module: nn.Module | None,
+    baselines: bool | None,
+    progress: Progress,
+    observers: Iterable[Observer] = (),
 ) -> Run:
     """One of several seeds: its run and its baselines, as far as they are not there; the data are read once for all of them."""
     with contextlib.nullcontext() if baselines is False else read_once():
-        done = ensure(config, path, module=module, options=asked(baselines), report=False, progress=progress)
+        done = ensure(
+            config,
+            path,
+            module=module,
+            options=asked(baselines),
+            report=False,
+            progress=progress,
+            observers=observers,
+        )
         with RunFolder(path).claimed():
             return compared(done, config, module, baselines, progress)
