@@ -19,7 +19,7 @@ from fedatlas.federation.link import Observer
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.record.initial_files import own_module, restore_derived, same_plugins, write_beginning
 from fedatlas.record.run_folder import RunFolder, Start
-from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.setup.assembly import Setup, set_up, state_notices
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
 from fedatlas.simulation.simulation import Row, Simulation
@@ -121,7 +121,7 @@ def run_rounds(
             if setup.algorithm.prepare is not None:
                 progress.said(f"Set-up of '{setup.algorithm.name}' with all clients, before round 1 ...")
             first = simulation.begin()
-            for notice in simulation.server.get("notices", ()):
+            for notice in state_notices(setup, simulation.server):
                 progress.said(notice)
             progress.row(first)
         rows = folder.rows()
