@@ -64,7 +64,7 @@ ROOMS: dict[str, set[str]] = {
     "rounds": BASE,
     "weighting": BASE,
     "aggregation": BASE,
-    "privacy": BASE | {"secret", "registry"},
+    "privacy": BASE | {"secret", "registry", "aggregation"},
     "transforms": BASE | {"registry", "privacy", "secret"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
     "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model"},

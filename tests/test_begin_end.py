@@ -18,7 +18,8 @@ from fedatlas.api import resume, run
 from fedatlas.errors import ConfigError, DivergedError, ProtocolError
 from fedatlas.federation.in_process import InProcess
 from fedatlas.setup.assembly import first_server, set_up, state_notices
-from fedatlas.simulation.run import Silent, floats_in
+from fedatlas.simulation.run import Silent
+from fedatlas.simulation.simulation import floats_in
 from federation import federation
 
 
