@@ -35,7 +35,7 @@ from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.phases import AGGREGATE, QUESTIONS, parted, sealing_of, server_phase
 from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
-from fedatlas.privacy.asking import Asking, Journal, Place, bases, journalled, restored
+from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
 from fedatlas.privacy.protection import Protection
 from fedatlas.registry import find
@@ -117,6 +117,7 @@ class ServerHalf:
         self.cost = Cost()
         self.attempt = 0  # how often this round was begun anew
         self.asks = 0  # of this round, so far
+        self.sums = 0  # that a protocol opened in this round, so far: a repeated round counts the same
         self.asked: set[int] = set()  # of this round
         self.lost: set[int] = set()  # those who owe a reply
 
@@ -131,7 +132,7 @@ class ServerHalf:
         What an attempt before this one has cost was spent all the same.
         """
         self.cost = self.cost._replace(weights={}) if attempt else Cost()
-        self.attempt, self.asks, self.asked, self.lost = attempt, 0, set(), set()
+        self.attempt, self.asks, self.sums, self.asked, self.lost = attempt, 0, 0, set(), set()
         replies: Replies | None = None
         while True:
             try:
@@ -153,12 +154,14 @@ class ServerHalf:
             return replies
         if not ask.to and not guard.protection.secret_cohort:
             return Replies((), None, {})
-        protocol = guard.around(self, ask, self._place(ask, number, task))
-        inner, base = next(protocol), None
+        place, before = self._place(ask, number, task), set(self.lost)
+        protocol = guard.around(self, ask, place)
+        self.sums += 1
+        inner, messages = next(protocol), None
         while True:
             replies = self.answer(inner, number, lr)
             if inner.what == ask.what:
-                base = inner.messages
+                messages = inner.messages
             try:
                 with self._timed(server_phase(inner.what)):
                     inner = protocol.send(replies)
@@ -166,13 +169,17 @@ class ServerHalf:
                 found: Replies = end.value
                 break
         self.leaving = {}
+        # Who is in the sum counts, whoever fell silent while it was opened; who was left out of it does not.
+        self.lost = before | ({*ask.to, *place.leaving} - {*found.clients})
+        self.asked |= self.lost
         if ask.reduce == "mean":
             self._weigh(ask, found.clients)
         if found.value is None or guard.protection.whole:
             return found
-        k = next((k for k in found.clients if k in (base or {})), None)
+        k = next((k for k in found.clients if k in (messages or {})), None)
         told_ = self.told() if k is None else told(ask.messages[k], ask.route.anchors.get(k))
-        return found._replace(value=restored(found.value, bases(task, told_, found.value), exact=True))
+        base = bases(task, told_, found.value, chain=bool(ask.route.anchors))
+        return found._replace(value=with_counters(restored(found.value, base, exact=True), told_))
 
     def _place(self, ask: Ask, number: int, task: Task | Question) -> Place:
         sums = task.sums if isinstance(task, Task) else ()
@@ -181,7 +188,7 @@ class ServerHalf:
             run=self.run,
             round=number,
             attempt=self.attempt,
-            number=self.asks,
+            number=self.sums,
             task=task,
             sizes=self.sizes,
             n=self.n,
@@ -253,7 +260,7 @@ class ServerHalf:
             budget=ask.budgets.get(k),
             visits=ask.route.visits.get(k, 0),
             anchor=ask.route.anchors.get(k),
-            word=ask.words.get(k),
+            word={**ask.words[k], CHAIN: bool(ask.route.anchors)} if k in ask.words else None,
             architecture=ask.architectures.get(k, ""),
             sender=ask.route.sender.get(k),
             peer=ask.route.via == "peer",
@@ -332,7 +339,8 @@ class ServerHalf:
             by = ask.route.sender.get(k)
             down["server"] += codec.size(dict(request.word)) if request.word else 0
             down["server" if by is None else "nobody" if by == k else "peer"] += known[key]
-            if by != k and request.anchor is not None and sealed(self.transform, task, request):
+            changes = request.word is not None or sealed(self.transform, task, request)
+            if by != k and request.anchor is not None and changes:
                 down["server"] += codec.size(told(request.message, request.anchor)) - known[key]
         c, mine = self.cost, tuple(requests) == (SERVER,)
         peer = down["peer"] + heard_by_others(ask, sizes)

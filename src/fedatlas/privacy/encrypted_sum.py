@@ -20,7 +20,7 @@ from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy import paillier
-from fedatlas.privacy.asking import BUFFERS, Asking, Place, RoundClosed, mended, weight_of
+from fedatlas.privacy.asking import BUFFERS, SEND, Asking, Place, RoundClosed, mended, weight_of
 from fedatlas.privacy.mechanisms import Paillier
 from fedatlas.privacy.numbers import Leaf, Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import once
@@ -110,7 +110,7 @@ def encrypted(how: Paillier, update: Update, word: Mapping[str, Any], session: A
         codes.setdefault(leaf.group, []).append(words)
         seen.setdefault(leaf.group, []).append(decoded)
     out = {}
-    for group, rows in codes.items():
+    for group, rows in codes.items() if word[SEND] else ():
         layout = paillier.Layout(*word["layouts"]["reals" if group.startswith("reals") else group])
         packed = paillier.pack(layout, np.concatenate(rows))
         out[group] = {**paillier.encrypt(keys.public, packed, keys=keys).plain(), "count": sum(map(len, rows))}
@@ -118,7 +118,7 @@ def encrypted(how: Paillier, update: Update, word: Mapping[str, Any], session: A
     for part, value in clear.items():
         whole[part] = Tree({**whole[part], **value}) if part in whole else value
     ordered = {part: _ordered(whole[part], value) for part, value in update.items() if part in whole}
-    return {CIPHER: out, CLEAR: clear, FORM: form}, session, ordered
+    return {CIPHER: out, CLEAR: clear, FORM: form} if word[SEND] else {}, session, ordered
 
 
 def _ordered(value: Any, like: Any) -> Any:
@@ -163,6 +163,7 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
     layouts["reals"] = [*reals_layout(how, len(asked))]
     words = {
         k: {
+            SEND: True,
             "mean": mean,
             "sums": list(place.sums),
             "layouts": layouts,
@@ -175,6 +176,8 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
     clients = tuple(k for k in replies.clients if k in taken.batches)
     if not clients:
         return Replies((), None, {})
+    if len(clients) == 1:
+        raise RoundClosed(f"the sum of client {clients[0]} alone is its update: two have to take part")
     sums: dict[str, Any] = {}
     for group, count in taken.counts.items():
         real = group.startswith("reals")
@@ -193,7 +196,10 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
             break
     if opened is None:
         raise RoundClosed(f"nobody opened the sum of round {place.round}")
-    value = _decoded(how, taken.form, opened, totals if server else {})
+    try:
+        value = _decoded(how, taken.form, opened, totals if server else {})
+    except (ProtocolError, AttributeError, TypeError) as error:
+        raise RoundClosed(f"what was opened is no sum of round {place.round}: {error}") from None
     for part, clear in (taken.clear or {}).items():
         value[part] = Tree({**clear, **value[part]}) if part in value else clear
     return Replies(clients, mended(value, place.mend(clients)) if mean else value, {})
