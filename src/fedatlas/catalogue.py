@@ -90,6 +90,12 @@ def transforms() -> Rows:
     return [{**row, "source": prose_of_file(table[row["name"]])} for row in describe("transforms", TRANSFORMS)]
 
 
+def reducers() -> Rows:
+    """What an algorithm's ask can name: how the updates become one value, and whether the server looks at single ones for it."""
+    table = builders_of("reducers", REDUCERS)
+    return [{**row, "single_updates": table[row["name"]]().single} for row in describe("reducers", REDUCERS)]
+
+
 def privacy() -> Rows:
     """What ``[[privacy]]`` can name, with parameters, who learns what, and the algorithms that each protects."""
     return [
@@ -106,12 +112,6 @@ def privacy() -> Rows:
         }
         for name, builder in MECHANISMS.items()
     ]
-
-
-def reducers() -> Rows:
-    """What an algorithm's ask can name: how the updates become one value, and whether the server looks at single ones for it."""
-    table = builders_of("reducers", REDUCERS)
-    return [{**row, "single_updates": table[row["name"]]().single} for row in describe("reducers", REDUCERS)]
 
 
 def losses() -> Rows:
@@ -145,8 +145,8 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
     "models": describe_models,
     "algorithms": algorithms,
     "transforms": transforms,
-    "privacy": privacy,
     "reducers": reducers,
+    "privacy": privacy,
     "losses": losses,
     "experiments": experiments,
 }

@@ -18,7 +18,8 @@ from rich.table import Table
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.setup.assembly import Setup
-from fedatlas.simulation.run import Row, Silent
+from fedatlas.simulation.run import Silent
+from fedatlas.simulation.simulation import Row
 from fedatlas.wording import bytes_text, count, facts_text, seconds_text
 
 SHOWN = 12  # rounds in the live table
