@@ -20,7 +20,7 @@ from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.setup.assembly import Setup
 from fedatlas.simulation.run import Silent
 from fedatlas.simulation.simulation import Row
-from fedatlas.wording import bytes_text, count, facts_text, seconds_text
+from fedatlas.wording import NOT_TOLD, bytes_text, count, facts_text, seconds_text, total_of
 
 SHOWN = 12  # rounds in the live table
 MINUTE = 60.0
@@ -41,13 +41,13 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     quality = (
         [("accuracy", "accuracy"), ("macro F1", "macro_f1")] if "accuracy" in row else [("RMSE", "rmse"), ("R2", "r2")]
     )
-    bytes_ = row["bytes_up"] + row["bytes_down"] + row["bytes_peer"]
+    sent = total_of(row[key] for key in ("bytes_up", "bytes_down", "bytes_peer"))
     return [
         ("round", str(row["round"])),
         *((title, figure_text(row[key])) for title, key in quality),
         ("loss", figure_text(row["loss"])),
         ("s/round", f"{row['seconds']:.2f}"),
-        ("bytes", bytes_text(bytes_)),
+        ("bytes", bytes_text(sent)),
     ]
 
 
@@ -256,7 +256,7 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     for key in ("accuracy", "rmse"):
         if summary.get("test", {}).get(key) is not None:
             table.add_row(f"{key} on test rows", f"{summary['test'][key]:.4f}")
-    table.add_row("sent up / down", f"{bytes_text(cost['bytes_up'])} / {bytes_text(cost['bytes_down'])}")
+    table.add_row("sent up / down", sent_text(summary))
     if cost.get("bytes_peer"):
         table.add_row("between clients", bytes_text(cost["bytes_peer"]))
     table.add_row("time", seconds_text(cost["seconds"]))
@@ -269,3 +269,13 @@ def end_table(summary: Mapping[str, Any]) -> Table:
             line = ", ".join(f"{word} {figure_text(spread[key])}" for key, word in words.items())
             table.add_row(f"{gained['figure']}, {name.replace('_', ' ')}{own}", line)
     return table
+
+
+def sent_text(summary: Mapping[str, Any]) -> str:
+    """Bytes up and down; where they would tell who took part, what is to be expected of them."""
+    cost, expected = summary["cost"], summary.get("privacy", {}).get("expected")
+    if cost["bytes_up"] is not None:
+        return f"{bytes_text(cost['bytes_up'])} / {bytes_text(cost['bytes_down'])}"
+    if not expected:
+        return NOT_TOLD
+    return f"{NOT_TOLD}; expected about {bytes_text(expected['bytes_up'])} / {bytes_text(expected['bytes_down'])}"

@@ -160,7 +160,7 @@ class PoolExecutor:
         kept = {name: value[name] for name in ("state", "memory", "session")}
         kept = codec.decode(codec.encode(kept), copy=False)
         done = Result(job.client, value["update"], kept["state"], Work(*value["work"]), kept["memory"])
-        return done._replace(seconds=value["seconds"], session=kept["session"])
+        return done._replace(seconds=value["seconds"], sealing=value["sealing"], session=kept["session"])
 
     def _ready(self, told: int, slot: int, slots: int) -> Arena:
         """Workers and an arena with room for this chunk; they are made anew where there is too little."""
@@ -284,6 +284,7 @@ def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
         "work": list(result.work),
         "memory": result.memory,
         "seconds": result.seconds,
+        "sealing": result.sealing,
         "session": result.session,
     }
     if codec.size(value) > arena.slot:

@@ -59,7 +59,8 @@ class PartyHalf:
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
             check_shown(request, result, self.bench)
             self._keep(request, result)
-            yield Answer(Reply(result.client, result.update, result.seconds, request.ask), result.work)
+            reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing)
+            yield Answer(reply, result.work)
 
     def commit(self, round: int, counted: Collection[int]) -> None:
         """The round has landed: who is not ``counted`` has the state from before it again."""

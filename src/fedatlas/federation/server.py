@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from fedatlas.algorithm import (
 from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.federation.link import Link, Observer, Reply, Request
+from fedatlas.federation.phases import AGGREGATE, QUESTIONS, parted, sealing_of, server_phase
 from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
 from fedatlas.privacy.asking import Asking, Journal, Place, bases, journalled, restored
@@ -124,8 +126,12 @@ class ServerHalf:
         return frozenset(self.asked - self.lost)
 
     def drive(self, generator: RoundGenerator, number: int, lr: float, attempt: int = 0) -> State:
-        """Runs one round to its end: sends the generator the replies to each ask. The caller commits it."""
-        self.cost, self.attempt, self.asks, self.asked, self.lost = Cost(), attempt, 0, set(), set()
+        """Runs one round to its end: sends the generator the replies to each ask. The caller commits it.
+
+        What an attempt before this one has cost was spent all the same.
+        """
+        self.cost = self.cost._replace(weights={}) if attempt else Cost()
+        self.attempt, self.asks, self.asked, self.lost = attempt, 0, set(), set()
         replies: Replies | None = None
         while True:
             try:
@@ -154,7 +160,8 @@ class ServerHalf:
             if inner.what == ask.what:
                 base = inner.messages
             try:
-                inner = protocol.send(replies)
+                with self._timed(server_phase(inner.what)):
+                    inner = protocol.send(replies)
             except StopIteration as end:
                 found: Replies = end.value
                 break
@@ -208,10 +215,14 @@ class ServerHalf:
         self.asks += 1
         total: Any = None
         sizes: dict[int, int] = {}
+        worked = sealed_for = adding = 0.0  # seconds of the clients' work, of their sealing, of the server's sum
         for reply in in_seats(self._replies(requests), clients):
             sizes[reply.client] = codec.size(reply.update)
+            worked, sealed_for = worked + reply.seconds, sealed_for + reply.sealing
             update = self._opened(requests[reply.client], reply.update)
+            began = time.perf_counter()
             total = reducer.add(total, reducer.lift(reply.client, update, coefficients[reply.client]))
+            adding += time.perf_counter() - began
         answered = tuple(k for k in clients if k in sizes)
         self.asked.update(k for k in clients if k != SERVER)
         self.lost.update(set(clients) - set(answered))
@@ -221,7 +232,8 @@ class ServerHalf:
             weights = {k: part_of(coefficients[k], "model") * mend("model") for k in answered}
             self.cost = self.cost._replace(weights=weights)
         value = self._finalized(ask, reduced.value, requests, number)
-        self._count(ask, requests, sizes, number, time.perf_counter() - started)
+        self._count(ask, requests, sizes, number)
+        self._spend(self._phases(ask, time.perf_counter() - started, adding, worked, sealed_for))
         return Replies(answered, value, reduced.each)
 
     def _request(self, ask: Ask, reducer: Reducer, k: int, number: int, lr: float) -> Request:
@@ -284,9 +296,32 @@ class ServerHalf:
         drawn = Round(number, clients, self.K, self.n, {k: self.sizes.get(k, self.n) for k in clients})
         return transform.finalize(value, drawn, torch_stream(self.seed, "compression", number, "server", ask.what))
 
-    def _count(
-        self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], number: int, seconds: float
-    ) -> None:
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        """What the server computes inside is spent on this phase."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spend({phase: time.perf_counter() - began})
+
+    def _spend(self, spent: Mapping[str, float]) -> None:
+        known = self.cost.seconds
+        more = {phase: known.get(phase, 0.0) + seconds for phase, seconds in spent.items()}
+        self.cost = self.cost._replace(seconds={**known, **more})
+
+    def _phases(self, ask: Ask, seconds: float, adding: float, worked: float, sealed: float) -> Mapping[str, float]:
+        """phase -> seconds of an ask: all its task's, but what is protected has phases of its own."""
+        if self.guard is None:
+            return {ask.what: seconds}
+        if not ask.words:
+            return {QUESTIONS.get(ask.what, ask.what): seconds}
+        return {
+            **parted(ask.what, sealing_of(self.guard.protection), seconds - adding, worked, sealed),
+            AGGREGATE: adding,
+        }
+
+    def _count(self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], number: int) -> None:
         known: dict[tuple[int, ...], int] = {}
         task = self.algorithm.tasks[ask.what]
         down = {"server": 0, "peer": 0, "nobody": 0}  # bytes by who hands the messages over
@@ -295,6 +330,7 @@ class ServerHalf:
             if key not in known:
                 known[key] = codec.size(dict(request.message))
             by = ask.route.sender.get(k)
+            down["server"] += codec.size(dict(request.word)) if request.word else 0
             down["server" if by is None else "nobody" if by == k else "peer"] += known[key]
             if by != k and request.anchor is not None and sealed(self.transform, task, request):
                 down["server"] += codec.size(told(request.message, request.anchor)) - known[key]
@@ -304,7 +340,6 @@ class ServerHalf:
             bytes_up=c.bytes_up + (0 if ask.route.via == "peer" or mine else sum(sizes.values())),
             bytes_down=c.bytes_down + (0 if mine else down["server"]),
             bytes_peer=c.bytes_peer + peer,
-            seconds={**c.seconds, ask.what: c.seconds.get(ask.what, 0.0) + seconds},
         )
         if self.algorithm.card.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
             self.cost = self.cost._replace(bytes_up=self.raw_bytes if number == 1 else 0, bytes_down=0)
