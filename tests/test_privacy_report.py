@@ -93,6 +93,17 @@ def test_the_protocol_s_word_to_each_client_is_among_the_bytes_down() -> None:
     assert host.cost.bytes_down == seen.messages + seen.words
 
 
+@pytest.mark.parametrize("given", [mechanisms.secagg(), toy_paillier(), mechanisms.local_dp(**LOCAL)])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn"])
+def test_what_protection_adds_to_the_bytes_is_what_a_run_without_it_lacks(given: Mechanism, name: str) -> None:
+    fed, host = protected(given, name=name)
+    play(fed, COHORTS, host=host)
+    _, plain = play(federation(brief(name)), COHORTS)
+    sent, without = (c.bytes_up + c.bytes_down + c.bytes_peer for c in (host.cost, plain.cost))
+    assert sent - host.cost.bytes_privacy == without
+    assert plain.cost.bytes_privacy == 0
+
+
 def test_what_a_failed_attempt_cost_was_spent() -> None:
     costs = []
     for leaving in (

@@ -260,6 +260,8 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     if cost.get("bytes_peer"):
         table.add_row("between clients", bytes_text(cost["bytes_peer"]))
     table.add_row("time", seconds_text(cost["seconds"]))
+    for name, text in protected_texts(summary):
+        table.add_row(name, text)
     gained = summary.get("gain")
     if gained:
         own = " (own rows)" if any(row["own_rows"] for row in summary.get("per_client", ())) else ""
@@ -269,6 +271,22 @@ def end_table(summary: Mapping[str, Any]) -> Table:
             line = ", ".join(f"{word} {figure_text(spread[key])}" for key, word in words.items())
             table.add_row(f"{gained['figure']}, {name.replace('_', ' ')}{own}", line)
     return table
+
+
+def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What protection promised and what it cost, of one run under ``[[privacy]]``."""
+    found, cost = summary.get("privacy"), summary["cost"]
+    if not found:
+        return []
+    names = ", ".join(one["name"] for one in found["mechanisms"])
+    more = "" if cost["bytes_privacy"] is None else f", {bytes_text(cost['bytes_privacy'])} of what was sent"
+    out = [(names, f"in force{more}")]
+    if "epsilon" in found:
+        epsilon = found["epsilon"] if isinstance(found["epsilon"], str) else f"{found['epsilon']:.4g}"
+        seeded = ' (noise = "seed": protects nobody)' if found["noise"] == "seed" else ""
+        bound = "at most " if found["upper_bound"] else ""
+        out.append(("epsilon", f"{bound}{epsilon} at delta {found['delta']:.3g}{seeded}"))
+    return out
 
 
 def sent_text(summary: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.data.batches import Draw, Masks, Rows, Values, balanced_rows, batches, parted_rows, public_rows
+from fedatlas.deploy import codec
 from fedatlas.engine.device import CPU, placing, without_cudnn
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
@@ -85,6 +86,7 @@ class Result(NamedTuple):
     memory: State | None = None
     seconds: float = 0.0  # the work took, sealing included
     sealing: float = 0.0  # seconds of these that went into noise, masks or encryption
+    bare: int = 0  # bytes of the update before that
     session: Any = None  # for the questions that follow in this round
 
 
@@ -263,11 +265,13 @@ def answered(bench: Bench, job: Job) -> Result:
         reply, state, buffers = moved((reply, state, buffers), CPU)
     if buffers and "model" in reply:
         reply = {**reply, "buffers": buffers}
-    n, sealing = data.n if data is not None else 0, 0.0
+    n, sealing, bare = data.n if data is not None else 0, 0.0, 0
     if job.word is not None:
+        bare = codec.size(reply)
         done, sealing = protected(bench, job._replace(session=session), question, reply, n)
         reply, session = done.sent, done.session
-    return Result(job.client, reply, state, Work(n, 0, 0, 0.0, math.nan), session=session, sealing=sealing)
+    work = Work(n, 0, 0, 0.0, math.nan)
+    return Result(job.client, reply, state, work, session=session, sealing=sealing, bare=bare)
 
 
 def training_of(bench: Bench, job: Job) -> Task:
@@ -368,8 +372,9 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         buffers and update and (work.steps or "model" in update)
     ):  # a model goes with its statistics, also one that made no step
         update = {**update, "buffers": buffers}
-    sent, memory, session, seen, sealing = update, job.memory, None, update, 0.0
+    sent, memory, session, seen, sealing, bare = update, job.memory, None, update, 0.0, 0
     if job.word is not None:
+        bare = codec.size(update)
         done, sealing = protected(bench, job, task, update, prepared.rows.n)
         sent, memory, session, seen = done.sent, done.memory, done.session, done.seen
     elif bench.transform is not None and memory is not None:
@@ -377,7 +382,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         seen = unseal(bench.transform, task, job.message, sent) if task.settle is not None else update
     if task.settle is not None:
         state = task.settle(seen, work, job.message, state, known)
-    return Result(job.client, sent, state, work, memory=memory, session=session, sealing=sealing)
+    return Result(job.client, sent, state, work, memory=memory, session=session, sealing=sealing, bare=bare)
 
 
 def compression_stream(job: Job) -> torch.Generator:

@@ -70,6 +70,7 @@ class Reply(NamedTuple):
     seconds: float
     ask: Place  # that it answers: one that comes after its ask was closed is told from those of the next
     sealing: float = 0.0  # seconds of these that went into noise, masks or encryption
+    bare: int = 0  # bytes of the update before that
 
     def plain(self) -> dict[str, Any]:
         """As the codec carries it."""

@@ -59,7 +59,7 @@ class PartyHalf:
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
             check_shown(request, result, self.bench)
             self._keep(request, result)
-            reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing)
+            reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing, result.bare)
             yield Answer(reply, result.work)
 
     def commit(self, round: int, counted: Collection[int]) -> None:

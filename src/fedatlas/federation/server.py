@@ -47,6 +47,7 @@ class Cost(NamedTuple):
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_peer: int = 0
+    bytes_privacy: int = 0  # of all these, how many more than without protection
     seconds: Mapping[str, float] = {}
     weights: Mapping[int, float] = {}  # coefficients of the last mean
 
@@ -129,7 +130,7 @@ class ServerHalf:
 
         What an attempt before this one has cost was spent all the same.
         """
-        self.cost = self.cost._replace(weights={}) if attempt else Cost()
+        self.cost = failed(self.cost) if attempt else Cost()
         self.attempt, self.asks, self.sums, self.asked, self.lost = attempt, 0, 0, set(), set()
         replies: Replies | None = None
         while True:
@@ -220,10 +221,12 @@ class ServerHalf:
         self.asks += 1
         total: Any = None
         sizes: dict[int, int] = {}
+        more = 0  # bytes up than without protection
         worked = sealed_for = adding = 0.0  # seconds of the clients' work, of their sealing, of the server's sum
         for reply in in_seats(self._replies(requests), clients):
             sizes[reply.client] = codec.size(reply.update)
             worked, sealed_for = worked + reply.seconds, sealed_for + reply.sealing
+            more += sizes[reply.client] - reply.bare if requests[reply.client].word is not None else 0
             update = self._opened(requests[reply.client], reply.update)
             began = time.perf_counter()
             total = reducer.add(total, reducer.lift(reply.client, update, coefficients[reply.client]))
@@ -237,7 +240,7 @@ class ServerHalf:
             weights = {k: part_of(coefficients[k], "model") * mend("model") for k in answered}
             self.cost = self.cost._replace(weights=weights)
         value = self._finalized(ask, reduced.value, requests, number)
-        self._count(ask, requests, sizes, number)
+        self._count(ask, requests, sizes, number, more)
         self._spend(self._phases(ask, time.perf_counter() - started, adding, worked, sealed_for))
         return Replies(answered, value, reduced.each)
 
@@ -326,26 +329,37 @@ class ServerHalf:
             AGGREGATE: adding,
         }
 
-    def _count(self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], number: int) -> None:
+    def _count(
+        self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], number: int, more: int
+    ) -> None:
         known: dict[tuple[int, ...], int] = {}
         task = self.algorithm.tasks[ask.what]
         down = {"server": 0, "peer": 0, "nobody": 0}  # bytes by who hands the messages over
+        words = 0
         for k, request in requests.items():
             key = tuple(id(value) for value in request.message.values())
             if key not in known:
                 known[key] = codec.size(dict(request.message))
             by = ask.route.sender.get(k)
-            down["server"] += codec.size(dict(request.word)) if request.word else 0
+            words += codec.size(dict(request.word)) if request.word else 0
             down["server" if by is None else "nobody" if by == k else "peer"] += known[key]
             changes = request.word is not None or sealed(self.transform, task, request)
             if by != k and request.anchor is not None and changes:
                 down["server"] += codec.size(told(request.message, request.anchor)) - known[key]
+        down["server"] += words
+        own = sum(sizes.values()) + sum(down.values()) if ask.what in QUESTIONS else words + more
         c, mine = self.cost, tuple(requests) == (SERVER,)
         peer = down["peer"] + heard_by_others(ask, sizes)
         self.cost = c._replace(
             bytes_up=c.bytes_up + (0 if ask.route.via == "peer" or mine else sum(sizes.values())),
             bytes_down=c.bytes_down + (0 if mine else down["server"]),
             bytes_peer=c.bytes_peer + peer,
+            bytes_privacy=c.bytes_privacy + own,
         )
         if self.algorithm.card.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
             self.cost = self.cost._replace(bytes_up=self.raw_bytes if number == 1 else 0, bytes_down=0)
+
+
+def failed(cost: Cost) -> Cost:
+    """What an attempt cost that came to nothing: without protection there would have been none."""
+    return cost._replace(bytes_privacy=cost.bytes_up + cost.bytes_down + cost.bytes_peer, weights={})

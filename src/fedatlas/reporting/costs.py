@@ -28,7 +28,17 @@ DIRECTIONS = {
     "bytes_down": "from server to clients",
     "bytes_peer": "between clients",
 }
-PHASES = {"train": "training", "evaluate": "evaluating"}
+PROTECTED = {
+    "keys": "making and exchanging keys",
+    "noise": "clipping and noise at the clients",
+    "mask": "masking",
+    "encrypt": "encrypting",
+    "aggregate": "the server's sum",
+    "decrypt": "opening the sum",
+    "unmask": "handing over shares of the masks",
+}
+PROTECTING = tuple(PROTECTED)  # phases of what protects a round
+PHASES = {"train": "training", "evaluate": "evaluating", **PROTECTED}
 HIDDEN = (*DIRECTIONS, "flops")  # totals that are not told where they would show how many took part
 DRAWN = 150  # bars; more rounds are averaged in groups
 
@@ -78,7 +88,7 @@ def _table(subject: Subject) -> Table:
             add(f"sent {name}", key, bytes_text, each=True)
     add("time", "seconds", seconds_text)
     for phase in cost["seconds_by_phase"]:
-        add(f"of which {_phase(phase)}", f"seconds_by_phase.{phase}", seconds_text)
+        add(f"of which {phase_name(phase)}", f"seconds_by_phase.{phase}", seconds_text)
     add("floating-point operations", "flops", flops_text, each=True)
     first = subject.rows[0]
     early = total_of(first[key] for key in DIRECTIONS) or 0.0
@@ -98,7 +108,7 @@ def _table(subject: Subject) -> Table:
     return Table(f"{subject.key}-costs", f"Cost of {count(subject.summary['rounds'], 'round')}", head, rows, text)
 
 
-def _phase(name: str) -> str:
+def phase_name(name: str) -> str:
     """'training', or what the algorithm calls its task."""
     return PHASES.get(name, f"the task '{name}'")
 
@@ -160,7 +170,7 @@ def _seconds(subject: Subject) -> Figure:
         subject,
         "seconds",
         "Seconds in each round",
-        {p: _phase(p) for p in phases},
+        {p: phase_name(p) for p in phases},
         values,
         axis,
         seconds_text,

@@ -43,7 +43,7 @@ def write_end(
         one, rows_left = None if simulation.setup.personal else models["global"], test_rows(simulation.setup)
         summary["test"] = simulation.evaluator.tested(one, simulation.client_model, rows_left)
     if simulation.protection is not None:
-        summary["privacy"] = protected.summary(simulation.protection, folder)
+        summary["privacy"] = protected.summary(simulation.protection, simulation.setup, folder)
     if plugins.LOADED:
         summary["plugins"] = list(plugins.LOADED)
     if simulation.setup.own_module:

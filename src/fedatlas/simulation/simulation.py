@@ -15,6 +15,7 @@ from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess, View
 from fedatlas.federation.link import Observer
+from fedatlas.federation.phases import KEYS
 from fedatlas.federation.secrets import LEDGER, Keyring
 from fedatlas.federation.server import Cost
 from fedatlas.model import Model
@@ -53,7 +54,8 @@ class Simulation:
         run = folder.path.name
         self.protection, began = setup.bench.protection, time.perf_counter()
         keyring = None if self.protection is None else Keyring(self.protection, len(setup.sizes), run, folder.path)
-        self.key_seconds = time.perf_counter() - began
+        masks = self.protection is not None and self.protection.masks
+        self.key_seconds = time.perf_counter() - began if masks else 0.0  # until a row has them
         self.federation = InProcess(
             setup.bench, executor, party, setup.sizes, setup.seed, run=run, observers=watching, keyring=keyring
         )
@@ -149,11 +151,13 @@ class Simulation:
             else None
         )
         self.check_finite(number, {**quality, "figures": figures})
-        keys = {"keys": self.key_seconds} if number == 0 and self.protection is not None else {}
-        phases = {**keys, **cost.seconds, "evaluate": time.perf_counter() - before}
+        made, self.key_seconds = self.key_seconds, 0.0
+        keys = {KEYS: made + cost.seconds.get(KEYS, 0.0)} if made else {}
+        phases = {**cost.seconds, **keys, "evaluate": time.perf_counter() - before}
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
-        row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
+        row |= {"seconds": made + time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
+        row |= {"bytes_privacy": cost.bytes_privacy} if self.protection is not None else {}
         row |= {"flops": self._flops(self.federation.view), "peak_memory_bytes": machine.peak_memory()}
         if figures is not None:
             row["figures"] = figures
