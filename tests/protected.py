@@ -29,7 +29,7 @@ DRAWN = [(0, 1, 2), (1, 2, 3, 4), (0, 2, 4)]  # three rounds
 
 def toy_paillier(**keys: Any) -> Mechanism:
     """Keys of 256 bits, which protect nobody."""
-    return paillier(**keys)._replace(key_bits=256)  # type: ignore[call-arg]
+    return paillier(**keys)._replace(key_bits=256)
 
 
 def without_noise(**keys: Any) -> Mechanism:

@@ -224,14 +224,14 @@ class _Taken:
         k, update = one
         try:
             counts = {group: int(sent["count"]) for group, sent in update[CIPHER].items()}
-            if self.counts and counts != self.counts:
+            if (self.counts and counts != self.counts) or any(count < 0 for count in counts.values()):
                 raise ProtocolError(f"the ciphertexts of client {k} hold other parts than those before them.")
             found = {}
             for group, sent in update[CIPHER].items():
                 layout = paillier.Layout(*self.layouts["reals" if group.startswith("reals") else group])
                 batch = paillier.received(self.public, sent, layout.plaintexts(counts[group]))
                 found[group] = paillier.Batch(batch.key, batch.ciphertexts.clone())
-        except (ProtocolError, KeyError, TypeError) as error:
+        except (ProtocolError, AttributeError, KeyError, TypeError, ValueError) as error:
             self.refused[k] = str(error)
             return total
         self.counts, self.form, self.batches[k] = counts, dict(update[FORM]), found
