@@ -44,7 +44,7 @@ SEAM = {
     "federation.link",
     "federation.sealing",
 }  # what crosses between parties, and how it is sealed
-SETUP = PARTS | METHODS | SEAM | {"machine", "model", "engine", "federation", "config"}
+SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
 SIMULATION = RECORD | {"record"}
 STUDY = SIMULATION | {"simulation", "reporting", "wording"}
@@ -64,7 +64,7 @@ ROOMS: dict[str, set[str]] = {
     "rounds": BASE,
     "weighting": BASE,
     "aggregation": BASE,
-    "privacy": BASE | {"secret", "registry"},
+    "privacy": BASE | {"secret", "registry", "aggregation"},
     "transforms": BASE | {"registry", "privacy", "secret"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
     "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model"},

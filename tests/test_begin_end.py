@@ -12,11 +12,14 @@ import pytest
 
 from fedatlas import Experiment, api, config
 from fedatlas.aggregation.reducers import WeightedSum
-from fedatlas.algorithm import Algorithm, Ask
+from fedatlas.algorithm import Algorithm, Ask, Card
+from fedatlas.algorithms.superclients import Grouping, notices
 from fedatlas.api import resume, run
 from fedatlas.errors import ConfigError, DivergedError, ProtocolError
 from fedatlas.federation.in_process import InProcess
-from fedatlas.simulation.run import Silent, floats_in
+from fedatlas.setup.assembly import first_server, set_up, state_notices
+from fedatlas.simulation.run import Silent
+from fedatlas.simulation.simulation import floats_in
 from federation import federation
 
 
@@ -88,6 +91,42 @@ def test_a_run_in_which_no_cluster_can_be_split_says_so(tmp_path: Path) -> None:
         chosen = Experiment.of(rounds=rounds, algorithm={"name": "cfl", "after_round": 3})
         run(chosen, out=tmp_path / str(rounds), baselines=False, progress=heard)
         assert sum("No cluster can be split" in notice for notice in heard.notices) == said
+
+
+TOLD = "'feddf' distils on 180 of 200 public rows, 30 steps a round at most (algorithm.passes, steps)."
+WORKS = "'fedmd' works on 40 of 200 public rows a round, in batches of 2."
+SHORT = "superclient 1 has 2 clients and 224 examples, fewer than the 300 asked for."  # 1347 rows over 12 clients: 112 or 113
+PUBLIC = {"public": {"from": "test", "per_class": 20}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "tables", "formed", "said"),
+    [
+        ({"name": "feddf", "steps": 30}, PUBLIC, {}, [TOLD]),
+        ({"name": "feddf", "steps": 0}, PUBLIC, {}, []),
+        ({"name": "fedmd", "rows": 40}, PUBLIC, {}, [WORKS]),
+        ({"name": "fedseq", "min_examples": 300, "phi": "random"}, {}, {"groups": [[0, 1, 2], [3, 4]]}, [SHORT]),
+        ({"name": "fedseq", "phi": "random"}, {}, {"groups": [[0, 1, 2], [3, 4]]}, []),
+        ({"name": "fedavg"}, {}, {}, []),
+    ],
+)
+def test_what_an_algorithm_says_of_its_beginning_follows_from_state_and_facts(
+    algorithm: dict[str, Any], tables: dict[str, Any], formed: dict[str, Any], said: list[str]
+) -> None:
+    chosen = Experiment.of(algorithm=algorithm, partition={"name": "iid", "clients": 12}, **tables)
+    setup = set_up(chosen.config, 1)
+    server = first_server(setup)
+    assert "notices" not in server
+    assert list(state_notices(setup, {**server, **formed})) == said
+
+
+def test_chains_say_what_their_rule_says_too() -> None:
+    """Of the same state and facts, and first; who has no rows makes no superclient larger."""
+    rule = Card("averaging", notices=lambda server, facts: [f"{facts['K']} clients, {len(server['groups'])} chain."])
+    how = Grouping("conf", "random", "cosine", 2, 0, 11, 1, "all", "sum", "best", "norm")  # full with two of 49 rows
+    facts = {"K": 4, "sizes": {0: 50, 1: 47, 2: 0, 3: 50}}
+    short = "superclient 0 has 2 clients and 97 examples, fewer than the 98 asked for."
+    assert notices(how, rule, {"groups": [[0, 1]]}, facts) == ["4 clients, 1 chain.", short]
 
 
 def test_a_set_up_that_diverges_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedatlas import summaries
 from fedatlas.data.config import DataConfig
 from fedatlas.data.dataset import Column, Dataset, Partition, Split
 from fedatlas.data.holes import drop_holes
@@ -106,25 +105,6 @@ def test_federated_scaling_equals_pooled_standardisation(data):
     np.testing.assert_allclose(out.train.x.numpy(), want, atol=1e-6 + lost, rtol=1e-6 + lost)
 
 
-def test_no_summary_ever_sees_rows_of_two_clients(monkeypatch):
-    """Every function that touches rows is called with one client's rows; the names are those of `summaries`."""
-    dataset, partition = numbers(np.arange(40.0).reshape(20, 2), clients=[np.arange(7), np.arange(7, 20)])
-    dataset.train.x[3, 1] = NAN
-    seen = []
-    own = [set(dataset.train.x[rows, 0].tolist()) for rows in partition.clients]
-    for name in ("sums_of", "_sorted_keys"):
-        true = getattr(summaries, name)
-
-        def spy(x, true=true, name=name):
-            assert any(set(x[:, 0].tolist()) <= rows for rows in own)
-            seen.append((name, len(x)))
-            return true(x)
-
-        monkeypatch.setattr(summaries, name, spy)
-    preprocess(dataset, partition, "federated", "median")
-    assert sorted(seen) == [("_sorted_keys", 7), ("_sorted_keys", 13), ("sums_of", 7), ("sums_of", 13)]
-
-
 def test_client_scaling_uses_each_clients_own_constants_and_their_mean_for_the_test_rows():
     dataset, done = preprocess(table(), CLIENTS, "client")
     # Client 0: ages 20 and 30, mean 25, sd 5. Client 1: 40, 50, 60, mean 50, sd sqrt(200/3). Test: mean 37.5.
@@ -145,20 +125,6 @@ def test_client_scaling_uses_each_clients_own_constants_and_their_mean_for_the_t
 def test_a_constant_column_becomes_zero():
     dataset, partition = numbers([[0.1, 1.0]] * 3 + [[0.1, 2.0]])
     assert preprocess(dataset, partition)[0].train.x[:, 0].abs().max() < 1e-6
-
-
-@given(
-    st.lists(
-        st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=9),
-        min_size=1,
-        max_size=5,
-    )
-)
-def test_federated_medians_are_exact(parts):
-    tensors = [torch.tensor(part, dtype=torch.float32)[:, None] for part in parts]
-    value, traffic = summaries.medians([torch.cat((t, torch.full((1, 1), NAN))) for t in tensors])
-    assert value.item() == np.median(np.concatenate(parts).astype(np.float64))
-    assert traffic.up == traffic.down > 0  # as far as the codec fills up to 64 bytes
 
 
 def test_holes_are_an_error_unless_something_is_said():

@@ -27,7 +27,7 @@ from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
-from fedatlas.setup.assembly import set_up
+from fedatlas.setup.assembly import first_server, set_up, state_notices
 from fedatlas.tree import Tree
 from federation import federation, gap, play, same, sgd
 from layerwise import CLASSES, NETWORKS, copies_are_recovered, holdings, layerwise, outputs, shuffled
@@ -342,5 +342,5 @@ def test_what_is_refused(overrides: tuple[str, ...], words: str) -> None:
 def test_a_rate_of_a_retraining_that_does_not_happen_is_said_to_be_unused(hidden: str, said: bool) -> None:
     chosen = ["algorithm={name='fedma', retrain_lr=0.5}", f"model={{name='mlp', hidden={hidden}}}"]
     setup = set_up(config.read(None, chosen), 1)
-    server = setup.algorithm.server_init({"global": setup.first.params}, {"chain": setup.bench.chain, "classes": 10})
-    assert ["algorithm.retrain_lr = 0.5 is not used" in notice for notice in server["notices"]] == [True] * said
+    notices = state_notices(setup, first_server(setup))
+    assert ["algorithm.retrain_lr = 0.5 is not used" in notice for notice in notices] == [True] * said

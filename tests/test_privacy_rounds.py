@@ -20,7 +20,7 @@ import torch
 from fedatlas.aggregation.reducers import part_of
 from fedatlas.algorithm import SERVER, Ask, Replies, Task
 from fedatlas.engine import job
-from fedatlas.federation.server import Mend, coefficients_of
+from fedatlas.federation.asks import Mend, coefficients_of
 from fedatlas.privacy import secure_sum
 from fedatlas.privacy.asking import bases, changed
 from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg, secagg

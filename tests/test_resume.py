@@ -14,6 +14,8 @@ import pytest
 from fedatlas import Experiment, config, load
 from fedatlas.api import resume, run
 from fedatlas.errors import CheckpointError, ConfigError, FedatlasError
+from fedatlas.setup.assembly import first_server
+from fedatlas.simulation import simulation
 from fedatlas.simulation.run import Silent
 from tables import of_table, table
 
@@ -78,6 +80,20 @@ def test_rows_that_were_edited_are_noticed(tmp_path: Path) -> None:
     file.write_text(text)
     assert resume(path, ["rounds=3"], baselines=False).summary["rounds"] == 3
     assert resume(path, ["rounds=4"], baselines=False).summary["rounds"] == 4  # also with rows written after a resume
+
+
+def test_sentences_in_the_state_of_an_older_checkpoint_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until 0.1.0 the server's state held them under "notices"."""
+    chosen = {"algorithm": {"name": "cfl", "after_round": 1, "eps1": 5.0, "eps2": 0.01}, "data": {"limit": 300}}
+    whole = run(Experiment.of(rounds=3, **chosen), out=tmp_path / "whole", baselines=False)
+    with monkeypatch.context() as older:
+        older.setattr(simulation, "first_server", lambda setup: {**first_server(setup), "notices": ["No cluster"]})
+        path = run(Experiment.of(rounds=1, **chosen), out=tmp_path / "part", baselines=False).path
+    assert b'"notices":["No cluster"]' in (path / "checkpoint" / "server-000001.bin").read_bytes()
+    assert resume(path, ["rounds=3"], baselines=False).summary["clusters"] == whole.summary["clusters"]
+    assert (path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
 
 
 def test_whether_baselines_were_asked_for_is_remembered(tmp_path: Path) -> None:

@@ -369,6 +369,9 @@ class Card(NamedTuple):
     figures: Callable[[State], Mapping[str, float]] | None = None  # what a row of the record says of the server's state
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
     unused: Mapping[str, str] = {}  # keys that do nothing beside the others, and why: {"algorithm.psi": "..."}
+    # Sentences for the user, once, before round 1: of the server's state behind `prepare` and of what `server_init` was told, with
+    # the "sizes" of all clients beside it.
+    notices: Callable[[State, Mapping[str, Any]], Sequence[str]] | None = None
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
 
 
@@ -410,8 +413,7 @@ class Algorithm(NamedTuple):
     card: Card = Card()
     # What follows serves rounds that are not "send the model, train, average".
     rounds: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # None: rounds.federated
-    prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients; what
-    # it leaves in server["notices"] is said to the user
+    prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients
     serverless: bool = False  # nodes hear each other, by reduce="neighbours"; no server takes part
     demands: Demands = Demands()
     personal: Callable[[Message, State], Tree] | None = None  # may hold buffers, too, where they are the client's own

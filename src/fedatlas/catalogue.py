@@ -20,7 +20,9 @@ from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.registry import builders_of, describe, keywords, prose, prose_of_file, summary
+from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
+from fedatlas.registry import accepts, builders_of, defaults, describe, keywords, prose, prose_of_file, summary
+from fedatlas.setup.protection import goes_with
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
 
@@ -42,7 +44,7 @@ EXTRAS = {
     "tables": ("pyarrow", ".parquet files"),
     "images": ("PIL", "folders of pictures"),
     "dp": ("dp_accounting", "differential privacy"),
-    "he": ("tenseal", "homomorphic encryption"),
+    "he": ("gmpy2", "masks and homomorphic encryption"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),
     "cluster": ("ray", "many machines"),
@@ -94,6 +96,24 @@ def reducers() -> Rows:
     return [{**row, "single_updates": table[row["name"]]().single} for row in describe("reducers", REDUCERS)]
 
 
+def privacy() -> Rows:
+    """What ``[[privacy]]`` can name, with parameters, who learns what, and the algorithms that each protects."""
+    return [
+        {
+            "name": name,
+            "summary": summary(builder),
+            "parameters": defaults(builder),
+            "accepts": accepts(builder),
+            "server_learns": LEARNS[name].server,
+            "clients_learn": LEARNS[name].clients,
+            "colluding_learn": LEARNS[name].colluding,
+            "goes_with": ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(name).items()),
+            "source": prose_of_file(builder),
+        }
+        for name, builder in MECHANISMS.items()
+    ]
+
+
 def losses() -> Rows:
     """The losses by name."""
     return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
@@ -126,6 +146,7 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
     "algorithms": algorithms,
     "transforms": transforms,
     "reducers": reducers,
+    "privacy": privacy,
     "losses": losses,
     "experiments": experiments,
 }

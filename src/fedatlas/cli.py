@@ -194,7 +194,8 @@ def noticing() -> Iterator[None]:
 @app.command(name="list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="data | partitions | models | algorithms | transforms | losses | experiments")
+        str,
+        typer.Argument(help="data | partitions | models | algorithms | transforms | privacy | losses | experiments"),
     ],
     plugin: Plugin = None,
     as_json: Json = False,

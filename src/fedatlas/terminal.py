@@ -18,8 +18,9 @@ from rich.table import Table
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.setup.assembly import Setup
-from fedatlas.simulation.run import Row, Silent
-from fedatlas.wording import bytes_text, count, facts_text, seconds_text
+from fedatlas.simulation.run import Silent
+from fedatlas.simulation.simulation import Row
+from fedatlas.wording import NOT_TOLD, bytes_text, count, facts_text, seconds_text, total_of
 
 SHOWN = 12  # rounds in the live table
 MINUTE = 60.0
@@ -40,13 +41,13 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     quality = (
         [("accuracy", "accuracy"), ("macro F1", "macro_f1")] if "accuracy" in row else [("RMSE", "rmse"), ("R2", "r2")]
     )
-    bytes_ = row["bytes_up"] + row["bytes_down"] + row["bytes_peer"]
+    sent = total_of(row[key] for key in ("bytes_up", "bytes_down", "bytes_peer"))
     return [
         ("round", str(row["round"])),
         *((title, figure_text(row[key])) for title, key in quality),
         ("loss", figure_text(row["loss"])),
         ("s/round", f"{row['seconds']:.2f}"),
-        ("bytes", bytes_text(bytes_)),
+        ("bytes", bytes_text(sent)),
     ]
 
 
@@ -255,10 +256,12 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     for key in ("accuracy", "rmse"):
         if summary.get("test", {}).get(key) is not None:
             table.add_row(f"{key} on test rows", f"{summary['test'][key]:.4f}")
-    table.add_row("sent up / down", f"{bytes_text(cost['bytes_up'])} / {bytes_text(cost['bytes_down'])}")
+    table.add_row("sent up / down", sent_text(summary))
     if cost.get("bytes_peer"):
         table.add_row("between clients", bytes_text(cost["bytes_peer"]))
     table.add_row("time", seconds_text(cost["seconds"]))
+    for name, text in protected_texts(summary):
+        table.add_row(name, text)
     gained = summary.get("gain")
     if gained:
         own = " (own rows)" if any(row["own_rows"] for row in summary.get("per_client", ())) else ""
@@ -268,3 +271,29 @@ def end_table(summary: Mapping[str, Any]) -> Table:
             line = ", ".join(f"{word} {figure_text(spread[key])}" for key, word in words.items())
             table.add_row(f"{gained['figure']}, {name.replace('_', ' ')}{own}", line)
     return table
+
+
+def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What protection promised and what it cost, of one run under ``[[privacy]]``."""
+    found, cost = summary.get("privacy"), summary["cost"]
+    if not found:
+        return []
+    names = ", ".join(one["name"] for one in found["mechanisms"])
+    more = "" if cost["bytes_privacy"] is None else f", {bytes_text(cost['bytes_privacy'])} of what was sent"
+    out = [(names, f"in force{more}")]
+    if "epsilon" in found:
+        epsilon = found["epsilon"] if isinstance(found["epsilon"], str) else f"{found['epsilon']:.4g}"
+        seeded = ' (noise = "seed": protects nobody)' if found["noise"] == "seed" else ""
+        bound = "at most " if found["upper_bound"] else ""
+        out.append(("epsilon", f"{bound}{epsilon} at delta {found['delta']:.3g}{seeded}"))
+    return out
+
+
+def sent_text(summary: Mapping[str, Any]) -> str:
+    """Bytes up and down; where they would tell who took part, what is to be expected of them."""
+    cost, expected = summary["cost"], summary.get("privacy", {}).get("expected")
+    if cost["bytes_up"] is not None:
+        return f"{bytes_text(cost['bytes_up'])} / {bytes_text(cost['bytes_down'])}"
+    if not expected:
+        return NOT_TOLD
+    return f"{NOT_TOLD}; expected about {bytes_text(expected['bytes_up'])} / {bytes_text(expected['bytes_down'])}"

@@ -30,6 +30,7 @@ MEANING = {
 }
 PARTS = {"local_only": "alone", "federated": "together", "centralised": "pooled"}
 DASH = "–"
+NOT_TOLD = "not told"  # a figure that would show who took part
 
 
 def number(v: float | None) -> str:
@@ -70,8 +71,16 @@ def count(n: float, thing: str = "", things: str = "") -> str:
     return f"{text} {thing if n == 1 else things or thing + 's'}" if thing else text
 
 
-def bytes_text(n: float) -> str:
+def total_of(parts: Iterable[float | None]) -> float | None:
+    """The sum; None where a part is not told."""
+    found = list(parts)
+    return None if any(part is None for part in found) else sum(part for part in found if part is not None)
+
+
+def bytes_text(n: float | None) -> str:
     """1234567 -> '1.23 MB' (powers of ten)."""
+    if n is None:
+        return NOT_TOLD
     unit, divisor = byte_unit(n)
     return f"{n:.0f}\xa0{unit}" if divisor == 1 else f"{_three(n / divisor)}\xa0{unit}"  # not broken at a line's end
 

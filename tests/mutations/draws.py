@@ -24,7 +24,7 @@ from mutations import Build, Check, Mutation, patched
 
 RIGHT = ALGORITHMS["fedavg"]
 # The package's `run` is a function; the module of that name holds the rounds.
-rounds = import_module("fedatlas.simulation.run")
+rounds = import_module("fedatlas.simulation.simulation")
 SPLIT, RATE, STREAM = assembly.split_clients, rounds.learning_rate, batches.torch_stream
 
 

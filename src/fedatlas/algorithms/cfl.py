@@ -19,7 +19,6 @@ trains the model that was split, and takes the side whose updates are more like 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -85,9 +84,10 @@ def cfl(
         return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
-        never = facts.get("rounds", math.inf) <= after_round
-        said = NEVER.format(after_round, facts.get("rounds"))
-        return {**shared.first_state([models["global"]]), "splits": [], "notices": [said] if never else []}
+        return {**shared.first_state([models["global"]]), "splits": []}
+
+    def notices(server: State, facts: Mapping[str, Any]) -> list[str]:
+        return [NEVER.format(after_round, facts["rounds"])] if facts["rounds"] <= after_round else []
 
     return Algorithm(
         "cfl",
@@ -102,7 +102,9 @@ def cfl(
         clusters=shared.assignment,
         personal=lambda message, client: shared.whole(message),
         fixes={"cohort.fraction": 1.0, "cohort.size": None},
-        card=Card("clustering: multitask", leaves="the local model, which the server sees client by client"),
+        card=Card(
+            "clustering: multitask", leaves="the local model, which the server sees client by client", notices=notices
+        ),
     )
 
 

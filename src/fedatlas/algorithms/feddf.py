@@ -59,7 +59,6 @@ from fedatlas.algorithms import architectures
 from fedatlas.algorithms.distillation import WHOLE_MODELS, distance
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, messages, returned, updated
-from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 BATCH, HELD_OUT = 128, 0.1
@@ -89,9 +88,8 @@ def feddf(
     server_side = Local(passes, steps, weight_decay=0.0, patience=stops, public=Public(targets="teacher"), solver=ADAM)
     distil = Task(objective=objective, options=server_side, stateful=False)
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
-        said = notices(facts.get("public", 0), steps, passes) if steps else []
-        return {**architectures.begin(models, facts), "notices": said}
+    def notices(server: State, facts: Mapping[str, Any]) -> list[str]:
+        return used(facts["public"], steps, passes) if steps else []
 
     keys = ("patience", "passes", "temperature")
     idle = {} if steps else {f"algorithm.{key}": "steps = 0 leaves the distillation out" for key in keys}
@@ -110,13 +108,18 @@ def feddf(
         "feddf",
         rounds=rounds,
         tasks={"train": Task(shows=("model",)), "score": SCORE, "distil": distil},
-        server_init=server_init,
+        server_init=architectures.begin,
         broadcast=architectures.told,
         weigh=weighting(weights),
         models=architectures.models,
         demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}, public_labels=False),
         refuses=WHOLE_MODELS,
-        card=Card("distillation", leaves="the local model, which the server sees client by client", unused=idle),
+        card=Card(
+            "distillation",
+            leaves="the local model, which the server sees client by client",
+            unused=idle,
+            notices=notices,
+        ),
     )
 
 
@@ -162,7 +165,7 @@ def distilled(
     return after
 
 
-def notices(public: int, steps: int, passes: int) -> list[str]:
+def used(public: int, steps: int, passes: int) -> list[str]:
     """What is set by the number of public rows."""
     rows = public - max(math.floor(HELD_OUT * public + 0.5), 1)
     if rows < 1:

@@ -117,7 +117,7 @@ def fedma(
             ),
             "counts": Question(send_counts),
         },
-        server_init=partial(begin, retrain_lr),
+        server_init=begin,
         client_init=lambda params, facts: {"layers": [], "model": Tree(), "pi": {}},
         broadcast=what_is_new,
         demands=Demands(layered=True),
@@ -128,6 +128,7 @@ def fedma(
             leaves="the local model's hidden layers, which the server sees client by client; class counts and the last layer in "
             "sums (summed, not yet masked)",
             figures=growth,
+            notices=partial(unused_rate, retrain_lr),
         ),
     )
 
@@ -135,7 +136,7 @@ def fedma(
 # ------------------------------------------------------------------------------------------------ the server
 
 
-def begin(retrain_lr: float, models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+def begin(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
     """The initial model; nobody holds units of it yet. ``members``: of each hidden unit; ``there``: clients of the last round."""
     layers, w = facts["chain"], models["global"]
     by_class = layers[-1].units == facts["classes"]  # else: a number, or one output for two classes
@@ -146,7 +147,6 @@ def begin(retrain_lr: float, models: Mapping[str, Tree], facts: Mapping[str, Any
         "there": [],
         "classes": facts["classes"] if by_class else 0,
         "size": w.size(),
-        "notices": [IDLE.format(retrain_lr)] if retrain_lr != 1 and len(layers) == 2 else [],
     }
 
 
@@ -226,6 +226,11 @@ def averaged(
 def held_by(pi: Mapping[int, Tensor]) -> Tensor:
     """Members of each global unit."""
     return torch.bincount(torch.cat(list(pi.values()))).to(torch.int32)
+
+
+def unused_rate(retrain_lr: float, server: State, facts: Mapping[str, Any]) -> list[str]:
+    """A learning rate of a retraining that does not happen."""
+    return [IDLE.format(retrain_lr)] if retrain_lr != 1 and len(facts["chain"]) == 2 else []
 
 
 def growth(server: State) -> Mapping[str, float]:

@@ -84,7 +84,7 @@ def fedmd(
 
     def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
         like = next(iter(next(iter(models.values())).values()))
-        return {"consensus": like.new_empty(0), "notices": notices(facts.get("public", 0), rows)}
+        return {"consensus": like.new_empty(0)}
 
     return Algorithm(
         "fedmd",
@@ -115,6 +115,7 @@ def fedmd(
             keeps="its own model",
             leaves="its model's class scores of public rows, in a mean (summed, not yet masked)",
             unused=unused(digest),
+            notices=lambda server, facts: used(facts["public"], rows),
             excluded_laws={
                 "fixed_point": "where all models agree, what is left to fit is a rounding error, of which Adam, dividing by the "
                 "gradient's size, makes whole steps"
@@ -206,7 +207,7 @@ def shorter(budget: Budget | None, epochs: int) -> Budget:
     return budget._replace(epochs=min(budget.epochs, epochs))
 
 
-def notices(public: int, rows: int) -> list[str]:
+def used(public: int, rows: int) -> list[str]:
     """What is set by the number of public rows."""
     if not public:
         return []

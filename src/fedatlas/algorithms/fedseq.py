@@ -61,7 +61,7 @@ from fedatlas.algorithm import (
     plain_loss,
     take_mean,
 )
-from fedatlas.algorithms.superclients import CONFIDENCE, Grouping, groups, metric_of, pretrain, set_up
+from fedatlas.algorithms.superclients import CONFIDENCE, Grouping, groups, metric_of, notices, pretrain, set_up
 from fedatlas.errors import ConfigError
 from fedatlas.registry import OURS, Count, Whole, arguments, find
 from fedatlas.rounds import cast_like, chained, handed, relay
@@ -210,7 +210,7 @@ def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked
         linear = [k for k, x in models["global"].items() if facts.get("roles", {}).get(k) == "linear" and x.dim() == 2]
         kept = {"all": linear, "last": linear[-1:], "last2": linear[-2:]}[how.layers]
         told = {"linear": Tree({name: torch.empty(0) for name in kept})} if how.psi == "clf" else {}
-        return {**begin(models, facts), **told, "classes": int(facts.get("classes", 0)), "groups": [], "notices": []}
+        return {**begin(models, facts), **told, "classes": int(facts.get("classes", 0)), "groups": []}
 
     demands = local.demands
     if confidences:
@@ -235,6 +235,7 @@ def card_of(how: Grouping, anchor: str, rule: Algorithm) -> Card:
         leaves="the model, handed on to the next client of the chain and at its end to the server; at the start once "
         f"{once}, to the server",
         unused=unused(how, anchor, rule),
+        notices=partial(notices, how, rule.card),
     )
 
 

@@ -17,6 +17,7 @@ from fedatlas.algorithm import (
     SERVER,
     Algorithm,
     Ask,
+    Card,
     Data,
     Facts,
     Groups,
@@ -140,9 +141,20 @@ def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> 
     lost = [k for k in sizes if k not in vectors] if vectors else []
     if lost:
         vectors.update(dict.fromkeys(lost, np.stack(list(vectors.values())).mean(axis=0)))
-    limits = Limits(how.min_examples or fewest(how.group_size, sizes), how.max_clients)
-    formed = form(picker(how, vectors, sizes, server["classes"], round.seed), sizes, limits)
-    return {**server, "groups": formed, "notices": short(formed, sizes, limits)}
+    pick = picker(how, vectors, sizes, server["classes"], round.seed)
+    return {**server, "groups": form(pick, sizes, limits_of(how, sizes))}
+
+
+def limits_of(how: Grouping, sizes: Mapping[int, int]) -> Limits:
+    """When a superclient of these clients is full."""
+    return Limits(how.min_examples or fewest(how.group_size, sizes), how.max_clients)
+
+
+def notices(how: Grouping, rule: Card, server: State, facts: Mapping[str, Any]) -> list[str]:
+    """What the rule inside the chains has to say, and which superclients are smaller than they should be."""
+    sizes = {k: n for k, n in facts["sizes"].items() if n}  # who has no rows is in no group
+    said = rule.notices(server, facts) if rule.notices else ()
+    return [*said, *short(server["groups"], sizes, limits_of(how, sizes))]
 
 
 def fewest(group_size: int, sizes: Mapping[int, int]) -> int:

@@ -139,6 +139,23 @@ class Dataset:
         return output * self.target_sd + self.target_mean if self.task == "numbers" else output
 
 
+class Held(NamedTuple):
+    """Rows of a split that one party holds, gathered whenever they are looked at."""
+
+    split: Split
+    at: np.ndarray
+
+    @property
+    def x(self) -> Tensor:
+        """Inputs in stored form."""
+        return self.split.x.index_select(0, torch.from_numpy(self.at))
+
+    @property
+    def y(self) -> Tensor:
+        """Targets in stored form."""
+        return self.split.y.index_select(0, torch.from_numpy(self.at))
+
+
 class Partition(NamedTuple):
     """Who holds which training rows. ``clients[k]`` are the indices of those that client k trains on (int64, ascending).
 
@@ -158,6 +175,10 @@ class Partition(NamedTuple):
     def sizes(self) -> list[int]:
         """Training rows of each client."""
         return [len(rows) for rows in self.clients]
+
+    def parties(self, split: Split) -> list[Held]:
+        """The training rows of each client that has some; those who hold none have nothing to say of them."""
+        return [Held(split, rows) for rows in self.clients if len(rows)]
 
     def held(self, client: int) -> np.ndarray:
         """All rows of a client: those that it trains on, then those that it keeps out of training."""

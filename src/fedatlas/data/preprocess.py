@@ -6,18 +6,18 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedatlas import summaries
-from fedatlas.data.dataset import Column, Dataset, Partition, TaskKind
+from fedatlas.data.dataset import Column, Dataset, Held, Partition, TaskKind
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.summaries import Sums, Traffic
+from fedatlas.summaries import Learn, Message, Moments, Summary, Traffic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,6 +163,7 @@ def preprocess(
     missing: Missing = "error",
     *,
     scale_target: bool = True,
+    learn: Learn | None = None,
 ) -> tuple[Dataset, Preprocess]:
     """Raw rows -> model inputs by constants that clients settle from summaries; (data set, what was done).
 
@@ -177,17 +178,21 @@ def preprocess(
 
     ``missing``: "error", "drop" (rows with a hole have left before: `drop_holes`), "median" (the exact median over all
     clients' cells, from counts, and an indicator column where a training row has a hole).
+
+    ``learn`` asks the clients and adds up what they say: all that is settled comes of its sums. None: one after another, in
+    this process.
     """
+    learn = learn or summaries.in_process(partition.parties(dataset.train))
     if dataset.train.x.dtype == torch.int64:
         if scale not in {"auto", "none"}:
             raise ConfigError(f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled.")
         return dataset, _untouched(dataset, "tokens", scale, missing)
     refuse_holes(dataset, missing)
-    target, traffic = _target_sums(dataset, partition, scale) if scale_target else (None, Traffic())
+    target, traffic = _target(dataset, learn) if scale_target and scale != "none" else (None, Traffic())
     if dataset.train.x.dim() == 2 and dataset.train.x.is_floating_point():
-        dataset, done = _table(dataset, partition, scale, missing)
+        dataset, done = _table(dataset, partition, scale, missing, learn)
     else:
-        dataset, done = _pictures(dataset, partition, scale, missing)
+        dataset, done = _pictures(dataset, partition, scale, missing, learn)
     mean, sd = (float(target.mean()), float(target.sd())) if target else (0.0, 1.0)
     traffic = traffic.plus(Traffic(done.bytes_up, done.bytes_down))
     done = replace(done, target_mean=mean, target_sd=sd, bytes_up=traffic.up, bytes_down=traffic.down)
@@ -217,51 +222,62 @@ def _untouched(dataset: Dataset, kind: Literal["pictures", "tokens"], scale: str
     )
 
 
-def _rows_of(x: Tensor, partition: Partition) -> list[Tensor]:
-    """Each client's rows; those who hold none say nothing."""
-    return [x[torch.from_numpy(rows)] for rows in partition.clients if len(rows)]
-
-
-def _target_sums(dataset: Dataset, partition: Partition, scale: str) -> tuple[Sums | None, Traffic]:
-    if dataset.task != "numbers" or scale == "none":
+def _target(dataset: Dataset, learn: Learn) -> tuple[Moments | None, Traffic]:
+    if dataset.task != "numbers":
         return None, Traffic()
-    return summaries.combine_sums([summaries.sums_of(y[:, None]) for y in _rows_of(dataset.train.y, partition)])
+    learnt = learn(summaries.TARGET_MOMENTS, {})
+    return Moments(**learnt.sum), learnt.traffic
 
 
-def _by_client(partition: Partition, sums: Sequence[Sums]) -> tuple[tuple[tuple[float, float], ...], ...]:
-    """(mean, sd) of each column, client by client, from what those who hold rows have said."""
-    said = iter(sums)
-    return tuple(
-        tuple(zip(own.mean().tolist(), own.sd().tolist(), strict=True)) if len(rows) and (own := next(said)) else ()
-        for rows in partition.clients
-    )
+class _Constants(NamedTuple):
+    """Of each column, float64: those of all clients' rows, or the mean of the clients' own, which stand beside them."""
+
+    mean: Tensor
+    sd: Tensor
+    own: tuple[tuple[tuple[float, float], ...], ...]  # (mean, sd) by client and column, with scale = "client"
+    traffic: Traffic
+
+
+def _constants(
+    moments: Summary, message: Message, scale: str, dataset: Dataset, partition: Partition, learn: Learn
+) -> _Constants:
+    """By what columns are scaled with ``scale = "federated"`` or "client"."""
+    if scale == "federated":
+        learnt = learn(moments, message)
+        whole = Moments(**learnt.sum)
+        return _Constants(whole.mean(), whole.sd(), (), learnt.traffic)
+    asked = summaries.constants_of(moments)
+    learnt = learn(asked, message)
+    mean, sd = (learnt.sum[what] / learnt.sum["clients"] for what in ("mean", "sd"))
+    own = []  # what each client works out for itself, and keeps
+    for rows in partition.clients:
+        found = asked.of(Held(dataset.train, rows), message) if len(rows) else {}
+        own.append(tuple(zip(found["mean"].tolist(), found["sd"].tolist(), strict=True)) if found else ())
+    return _Constants(mean, sd, tuple(own), learnt.traffic)
 
 
 def _numeric(rules: Sequence[Rule]) -> list[int]:
     return [j for j, rule in enumerate(rules) if not rule.categories]
 
 
-def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing) -> tuple[Dataset, Preprocess]:
+def _table(
+    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn
+) -> tuple[Dataset, Preprocess]:
     """Settles the rules of a table's columns and applies them."""
     schema = schema_of(dataset)
     resolved = {"auto": "federated" if dataset.schema else "none"}.get(scale, scale)
-    parts = _rows_of(dataset.train.x, partition)
-    rules, traffic = _categories(schema, parts)
+    rules, traffic = _categories(schema, learn)
+    if missing == "median":
+        rules, more = _medians(rules, learn)
+        traffic = traffic.plus(more)
     coded = dataset.with_inputs(lambda x: recode(x, schema, rules))
     x_train = coded.train.x
-    if missing == "median":
-        rules, more = _medians(rules, _rows_of(x_train, partition))
-        traffic = traffic.plus(more)
     numeric = _numeric(rules)
     constants: tuple[tuple[tuple[float, float], ...], ...] = ()
     if resolved in {"federated", "client"} and numeric:
-        sums = [summaries.sums_of(fill(x, rules)[:, numeric]) for x in _rows_of(x_train, partition)]
-        whole, more = summaries.combine_sums(sums)
+        asked = {"columns": numeric, "fill": _fills(rules, x_train.dtype)}
+        mean, sd, constants, more = _constants(summaries.COLUMN_MOMENTS, asked, resolved, dataset, partition, learn)
         traffic = traffic.plus(more)
-        mean, sd = whole.mean(), whole.sd()
-        if resolved == "client":
-            mean, sd = (torch.stack([getattr(s, what)() for s in sums]).mean(0) for what in ("mean", "sd"))
-            constants = _by_client(partition, sums)
         rules = _with_constants(rules, numeric, mean.tolist(), sd.tolist())
     fills = missing == "median"
     made = coded.with_inputs(lambda x: encode(x, rules, fills))
@@ -300,22 +316,22 @@ def _with_constants(
     return tuple(out)
 
 
-def _categories(schema: Sequence[Column], parts: Sequence[Tensor]) -> tuple[tuple[Rule, ...], Traffic]:
+def _categories(schema: Sequence[Column], learn: Learn) -> tuple[tuple[Rule, ...], Traffic]:
     """A rule for each column; the categories are those that any training client holds."""
     names = {j: column.categories for j, column in enumerate(schema) if column.categories}
-    kept, traffic = summaries.union_categories([summaries.held_categories(x, names) for x in parts], names)
+    kept, traffic = summaries.categories(learn, names)
     if empty := [schema[j].name for j, known in kept.items() if not known]:
         raise DataError(f"column '{empty[0]}' is missing in all training rows; leave it out with data.drop.")
     return tuple(Rule(column.name, kept.get(j, ())) for j, column in enumerate(schema)), traffic
 
 
-def _medians(rules: Sequence[Rule], parts: Sequence[Tensor]) -> tuple[tuple[Rule, ...], Traffic]:
+def _medians(rules: Sequence[Rule], learn: Learn) -> tuple[tuple[Rule, ...], Traffic]:
     """The same rules with medians for numbers, and indicators for columns with a hole in a training row."""
-    holes, traffic = summaries.missing_counts(parts)
-    numeric = [j for j, rule in enumerate(rules) if not rule.categories]
+    found, traffic = learn(summaries.MISSING, {})
+    holes, numeric = found["missing"], _numeric(rules)
     out = [replace(rule, indicator=bool(holes[j] > 0)) for j, rule in enumerate(rules)]
     if numeric:
-        values, more = summaries.medians([x[:, numeric] for x in parts])
+        values, more = summaries.medians(learn, numeric, found["n"] - holes[numeric])
         traffic = traffic.plus(more)
         for j, value in zip(numeric, values.tolist(), strict=True):
             if math.isnan(value):
@@ -342,8 +358,12 @@ def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[Rule]) -> Tensor
 
 def fill(x: Tensor, rules: Sequence[Rule]) -> Tensor:
     """Missing numbers replaced by their column's median, where it has one."""
-    medians = torch.tensor([torch.nan if rule.median is None else rule.median for rule in rules], dtype=x.dtype)
-    return torch.where(torch.isnan(x), medians, x)
+    return summaries.filled(x, _fills(rules, x.dtype))
+
+
+def _fills(rules: Sequence[Rule], dtype: torch.dtype) -> Tensor:
+    """The median of each column, NaN where it has none."""
+    return torch.tensor([torch.nan if rule.median is None else rule.median for rule in rules], dtype=dtype)
 
 
 def encode(x: Tensor, rules: Sequence[Rule], fills: bool, keep_holes: bool = False) -> Tensor:
@@ -381,22 +401,20 @@ def _hole(rule: Rule, gone: Tensor) -> DataError:
     )
 
 
-def _pictures(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing) -> tuple[Dataset, Preprocess]:
+def _pictures(
+    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn
+) -> tuple[Dataset, Preprocess]:
     """Per-channel constants of pictures (or of any rows of more than two dimensions)."""
     if scale in {"auto", "none"}:
         if scale == "none":
             dataset = replace(dataset, scale=(), shift=())
         return dataset, _untouched(dataset, "pictures", "constants" if dataset.scale else "none", missing)
-    sums = [summaries.sums_of_pictures(x) for x in _rows_of(dataset.train.x, partition)]
-    whole, traffic = summaries.combine_sums(sums)
+    mean, sd, constants, traffic = _constants(summaries.PICTURE_MOMENTS, {}, scale, dataset, partition, learn)
     if scale == "federated":
-        mean, sd = whole.mean(), whole.sd()
         dataset = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))
         done = _untouched(dataset, "pictures", scale, missing)
         return dataset, replace(done, bytes_up=traffic.up, bytes_down=traffic.down)
-    mean, sd = (torch.stack([getattr(s, what)() for s in sums]).mean(0) for what in ("mean", "sd"))
     made = dataset.with_inputs(lambda x: _standardise(x, mean, sd))
-    constants = _by_client(partition, sums)
     for k, found in enumerate(constants):
         if not found:
             continue

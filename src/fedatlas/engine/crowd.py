@@ -64,12 +64,14 @@ class StackedExecutor:
             for one, given in zip(ready, inputs, strict=True)
         ]
         trained = train_together(programs, partial(self.run_job.step_of, sort, True), members)
+        each = (time.perf_counter() - started) / len(jobs)
         for job, one, done in zip(jobs, ready, trained, strict=True):
+            began = time.perf_counter()
             loss = done.loss / done.examples if done.examples else float("nan")
             work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)
             result = finish(bench, job, one, done.params, done.buffers, work)
             check_finite(result)
-            yield result._replace(seconds=(time.perf_counter() - started) / len(jobs))
+            yield result._replace(seconds=each + time.perf_counter() - began)
 
     def programs_for(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
         """The stacked programs of a sort of job by batch size; None, or none at all, where it cannot be stacked."""

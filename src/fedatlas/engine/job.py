@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +28,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.data.batches import Draw, Masks, Rows, Values, balanced_rows, batches, parted_rows, public_rows
+from fedatlas.deploy import codec
 from fedatlas.engine.device import CPU, placing, without_cudnn
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
@@ -83,6 +85,8 @@ class Result(NamedTuple):
     work: Work
     memory: State | None = None
     seconds: float = 0.0  # the work took, sealing included
+    sealing: float = 0.0  # seconds of these that went into noise, masks or encryption
+    bare: int = 0  # bytes of the update before that
     session: Any = None  # for the questions that follow in this round
 
 
@@ -261,11 +265,13 @@ def answered(bench: Bench, job: Job) -> Result:
         reply, state, buffers = moved((reply, state, buffers), CPU)
     if buffers and "model" in reply:
         reply = {**reply, "buffers": buffers}
-    n = data.n if data is not None else 0
+    n, sealing, bare = data.n if data is not None else 0, 0.0, 0
     if job.word is not None:
-        done = protected(bench, job._replace(session=session), question, reply, n)
+        bare = codec.size(reply)
+        done, sealing = protected(bench, job._replace(session=session), question, reply, n)
         reply, session = done.sent, done.session
-    return Result(job.client, reply, state, Work(n, 0, 0, 0.0, math.nan), session=session)
+    work = Work(n, 0, 0, 0.0, math.nan)
+    return Result(job.client, reply, state, work, session=session, sealing=sealing, bare=bare)
 
 
 def training_of(bench: Bench, job: Job) -> Task:
@@ -366,16 +372,17 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         buffers and update and (work.steps or "model" in update)
     ):  # a model goes with its statistics, also one that made no step
         update = {**update, "buffers": buffers}
-    sent, memory, session, seen = update, job.memory, None, update
+    sent, memory, session, seen, sealing, bare = update, job.memory, None, update, 0.0, 0
     if job.word is not None:
-        done = protected(bench, job, task, update, prepared.rows.n)
+        bare = codec.size(update)
+        done, sealing = protected(bench, job, task, update, prepared.rows.n)
         sent, memory, session, seen = done.sent, done.memory, done.session, done.seen
     elif bench.transform is not None and memory is not None:
         sent, memory = seal(bench.transform, task, job.message, update, memory, compression_stream(job))
         seen = unseal(bench.transform, task, job.message, sent) if task.settle is not None else update
     if task.settle is not None:
         state = task.settle(seen, work, job.message, state, known)
-    return Result(job.client, sent, state, work, memory=memory, session=session)
+    return Result(job.client, sent, state, work, memory=memory, session=session, sealing=sealing, bare=bare)
 
 
 def compression_stream(job: Job) -> torch.Generator:
@@ -383,13 +390,14 @@ def compression_stream(job: Job) -> torch.Generator:
     return torch_stream(job.seed, "compression", int(job.facts.round), job.client, job.what)
 
 
-def protected(bench: Bench, job: Job, task: Task | Question, update: Update, rows: int) -> Protected:
-    """A client's update as it leaves under ``[[privacy]]``."""
+def protected(bench: Bench, job: Job, task: Task | Question, update: Update, rows: int) -> tuple[Protected, float]:
+    """A client's update as it leaves under ``[[privacy]]``, and the seconds that this took."""
     assert bench.protection is not None
     assert job.word is not None
+    started = time.perf_counter()
     doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows)
     given = (bench.protection, bench.transform, task, job.message, update, job.memory, compression_stream(job))
-    return protect(*given, job.word, job.session, doing)
+    return protect(*given, job.word, job.session, doing), time.perf_counter() - started
 
 
 def job_batches(prepared: Prepared, values: Values | None = None) -> Any:

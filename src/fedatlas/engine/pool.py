@@ -160,7 +160,8 @@ class PoolExecutor:
         kept = {name: value[name] for name in ("state", "memory", "session")}
         kept = codec.decode(codec.encode(kept), copy=False)
         done = Result(job.client, value["update"], kept["state"], Work(*value["work"]), kept["memory"])
-        return done._replace(seconds=value["seconds"], session=kept["session"])
+        spent = {name: value[name] for name in ("seconds", "sealing", "bare")}
+        return done._replace(session=kept["session"], **spent)
 
     def _ready(self, told: int, slot: int, slots: int) -> Arena:
         """Workers and an arena with room for this chunk; they are made anew where there is too little."""
@@ -284,6 +285,8 @@ def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
         "work": list(result.work),
         "memory": result.memory,
         "seconds": result.seconds,
+        "sealing": result.sealing,
+        "bare": result.bare,
         "session": result.session,
     }
     if codec.size(value) > arena.slot:

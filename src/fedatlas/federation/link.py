@@ -69,6 +69,8 @@ class Reply(NamedTuple):
     update: Update
     seconds: float
     ask: Place  # that it answers: one that comes after its ask was closed is told from those of the next
+    sealing: float = 0.0  # seconds of these that went into noise, masks or encryption
+    bare: int = 0  # bytes of the update before that
 
     def plain(self) -> dict[str, Any]:
         """As the codec carries it."""

@@ -59,7 +59,8 @@ class PartyHalf:
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
             check_shown(request, result, self.bench)
             self._keep(request, result)
-            yield Answer(Reply(result.client, result.update, result.seconds, request.ask), result.work)
+            reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing, result.bare)
+            yield Answer(reply, result.work)
 
     def commit(self, round: int, counted: Collection[int]) -> None:
         """The round has landed: who is not ``counted`` has the state from before it again."""
@@ -134,10 +135,13 @@ class PartyHalf:
 
     def _memory(self, request: Request) -> State | None:
         """The transform's memory for this task, {} before its first use; None where the update is not sealed."""
-        if request.word is not None and self.bench.transform is None:
-            return None
+        if request.word is not None:
+            return None if self.bench.transform is None else self._held(request)
         if not sealed(self.bench.transform, self.bench.tasks(request.client)[request.what], request):
             return None
+        return self._held(request)
+
+    def _held(self, request: Request) -> State:
         memory: State = (self.state.get(request.client) or {}).get(MEMORY, {}).get(request.what, {})
         return memory
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from fedatlas.aggregation import REDUCERS
 from fedatlas.aggregation.reducers import Closing, Reducer, part_of
 from fedatlas.algorithm import (
     SERVER,
@@ -26,17 +26,17 @@ from fedatlas.algorithm import (
     Task,
     Transform,
     Update,
-    Weights,
 )
 from fedatlas.deploy import codec
-from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.errors import ProtocolError
+from fedatlas.federation.asks import Mend, check_ask, coefficients_of, heard_by_others, in_seats, reducer_of
 from fedatlas.federation.link import Link, Observer, Reply, Request
+from fedatlas.federation.phases import AGGREGATE, QUESTIONS, parted, sealing_of, server_phase
 from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
 from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
 from fedatlas.privacy.protection import Protection
-from fedatlas.registry import find
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -47,6 +47,7 @@ class Cost(NamedTuple):
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_peer: int = 0
+    bytes_privacy: int = 0  # of all these, how many more than without protection
     seconds: Mapping[str, float] = {}
     weights: Mapping[int, float] = {}  # coefficients of the last mean
 
@@ -125,8 +126,12 @@ class ServerHalf:
         return frozenset(self.asked - self.lost)
 
     def drive(self, generator: RoundGenerator, number: int, lr: float, attempt: int = 0) -> State:
-        """Runs one round to its end: sends the generator the replies to each ask. The caller commits it."""
-        self.cost, self.attempt, self.asks, self.sums, self.asked, self.lost = Cost(), attempt, 0, 0, set(), set()
+        """Runs one round to its end: sends the generator the replies to each ask. The caller commits it.
+
+        What an attempt before this one has cost was spent all the same.
+        """
+        self.cost = failed(self.cost) if attempt else Cost()
+        self.attempt, self.asks, self.sums, self.asked, self.lost = attempt, 0, 0, set(), set()
         replies: Replies | None = None
         while True:
             try:
@@ -157,7 +162,8 @@ class ServerHalf:
             if inner.what == ask.what:
                 messages = inner.messages
             try:
-                inner = protocol.send(replies)
+                with self._timed(server_phase(inner.what)):
+                    inner = protocol.send(replies)
             except StopIteration as end:
                 found: Replies = end.value
                 break
@@ -215,10 +221,16 @@ class ServerHalf:
         self.asks += 1
         total: Any = None
         sizes: dict[int, int] = {}
+        more = 0  # bytes up than without protection
+        worked = sealed_for = adding = 0.0  # seconds of the clients' work, of their sealing, of the server's sum
         for reply in in_seats(self._replies(requests), clients):
             sizes[reply.client] = codec.size(reply.update)
+            worked, sealed_for = worked + reply.seconds, sealed_for + reply.sealing
+            more += sizes[reply.client] - reply.bare if requests[reply.client].word is not None else 0
             update = self._opened(requests[reply.client], reply.update)
+            began = time.perf_counter()
             total = reducer.add(total, reducer.lift(reply.client, update, coefficients[reply.client]))
+            adding += time.perf_counter() - began
         answered = tuple(k for k in clients if k in sizes)
         self.asked.update(k for k in clients if k != SERVER)
         self.lost.update(set(clients) - set(answered))
@@ -228,7 +240,8 @@ class ServerHalf:
             weights = {k: part_of(coefficients[k], "model") * mend("model") for k in answered}
             self.cost = self.cost._replace(weights=weights)
         value = self._finalized(ask, reduced.value, requests, number)
-        self._count(ask, requests, sizes, number, time.perf_counter() - started)
+        self._count(ask, requests, sizes, number, more)
+        self._spend(self._phases(ask, time.perf_counter() - started, adding, worked, sealed_for))
         return Replies(answered, value, reduced.each)
 
     def _request(self, ask: Ask, reducer: Reducer, k: int, number: int, lr: float) -> Request:
@@ -291,131 +304,62 @@ class ServerHalf:
         drawn = Round(number, clients, self.K, self.n, {k: self.sizes.get(k, self.n) for k in clients})
         return transform.finalize(value, drawn, torch_stream(self.seed, "compression", number, "server", ask.what))
 
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        """What the server computes inside is spent on this phase."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spend({phase: time.perf_counter() - began})
+
+    def _spend(self, spent: Mapping[str, float]) -> None:
+        known = self.cost.seconds
+        more = {phase: known.get(phase, 0.0) + seconds for phase, seconds in spent.items()}
+        self.cost = self.cost._replace(seconds={**known, **more})
+
+    def _phases(self, ask: Ask, seconds: float, adding: float, worked: float, sealed: float) -> Mapping[str, float]:
+        """phase -> seconds of an ask: all its task's, but what is protected has phases of its own."""
+        if self.guard is None:
+            return {ask.what: seconds}
+        if not ask.words:
+            return {QUESTIONS.get(ask.what, ask.what): seconds}
+        return {
+            **parted(ask.what, sealing_of(self.guard.protection), seconds - adding, worked, sealed),
+            AGGREGATE: adding,
+        }
+
     def _count(
-        self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], number: int, seconds: float
+        self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], number: int, more: int
     ) -> None:
         known: dict[tuple[int, ...], int] = {}
         task = self.algorithm.tasks[ask.what]
         down = {"server": 0, "peer": 0, "nobody": 0}  # bytes by who hands the messages over
+        words = 0
         for k, request in requests.items():
             key = tuple(id(value) for value in request.message.values())
             if key not in known:
                 known[key] = codec.size(dict(request.message))
             by = ask.route.sender.get(k)
+            words += codec.size(dict(request.word)) if request.word else 0
             down["server" if by is None else "nobody" if by == k else "peer"] += known[key]
             changes = request.word is not None or sealed(self.transform, task, request)
             if by != k and request.anchor is not None and changes:
                 down["server"] += codec.size(told(request.message, request.anchor)) - known[key]
+        down["server"] += words
+        own = sum(sizes.values()) + sum(down.values()) if ask.what in QUESTIONS else words + more
         c, mine = self.cost, tuple(requests) == (SERVER,)
         peer = down["peer"] + heard_by_others(ask, sizes)
         self.cost = c._replace(
             bytes_up=c.bytes_up + (0 if ask.route.via == "peer" or mine else sum(sizes.values())),
             bytes_down=c.bytes_down + (0 if mine else down["server"]),
             bytes_peer=c.bytes_peer + peer,
-            seconds={**c.seconds, ask.what: c.seconds.get(ask.what, 0.0) + seconds},
+            bytes_privacy=c.bytes_privacy + own,
         )
         if self.algorithm.card.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
             self.cost = self.cost._replace(bytes_up=self.raw_bytes if number == 1 else 0, bytes_down=0)
 
 
-class Mend:
-    """The factor by which a part of a mean is multiplied where clients asked were lost.
-
-    p_k(those who answered) / p_k(those asked), which is the same for every k of those who answered; exactly 1 where nobody is lost,
-    and for a fixed denominator.
-    """
-
-    def __init__(self, ask: Ask, clients: tuple[int, ...], answered: tuple[int, ...], sums: Collection[str]) -> None:
-        self.ratio: tuple[Mapping[int, Any], Mapping[int, Any]] | None = None
-        if ask.weights is not None and answered and len(answered) < len(clients):
-            self.ratio = coefficients_of(ask, answered, sums), coefficients_of(ask, clients, sums)
-
-    def __call__(self, part: str) -> float:
-        """Of a part."""
-        if self.ratio is None:
-            return 1.0
-        now, asked = self.ratio
-        k = max(now, key=lambda k: abs(part_of(asked[k], part)))  # of a client without weight nothing could be said
-        return part_of(now[k], part) / part_of(asked[k], part) if part_of(asked[k], part) else 1.0
-
-
-def in_seats(replies: Iterator[Reply], clients: tuple[int, ...]) -> Iterator[Reply]:
-    """Replies in the order of the seats: who comes early waits, in memory of its own, for those before it who are not lost."""
-    early: dict[int, Reply] = {}
-    place = {k: i for i, k in enumerate(clients)}
-    at = 0
-    for reply in replies:
-        if place[reply.client] != at:
-            early[reply.client] = reply._replace(update=codec.decode(codec.encode(dict(reply.update))))
-            continue
-        yield reply
-        at += 1
-        while at < len(clients) and clients[at] in early:
-            yield early.pop(clients[at])
-            at += 1
-    yield from (early[k] for k in clients if k in early)
-
-
-def reducer_of(ask: Ask) -> Reducer:
-    """The reducer that an ask names, or brings."""
-    if isinstance(ask.reduce, Reducer):
-        return ask.reduce
-    try:
-        made: Reducer = find("reducers", REDUCERS, ask.reduce)()
-    except ConfigError as error:
-        raise ProtocolError(str(error)) from None
-    return made
-
-
-def check_ask(ask: Ask, reducer: Reducer, algorithm: Algorithm) -> None:
-    """ProtocolError for an ask that no reply could answer, or that shows the server more than the algorithm declares.
-
-    It is an algorithm's own fault, said before anybody trains for nothing.
-    """
-    name = algorithm.name
-    if ask.what not in algorithm.tasks:
-        raise ProtocolError(f"'{name}' asks for the task '{ask.what}', but its tasks are {', '.join(algorithm.tasks)}.")
-    if alone := [k for k in ask.to if k not in ask.messages]:
-        raise ProtocolError(
-            f"'{name}' asks client {alone[0]} for '{ask.what}' without a message; an empty one is {{}}."
-        )
-    if ask.reduce == "mean" and ask.weights is None:
-        raise ProtocolError(f"'{name}' asks for a mean of '{ask.what}' without weights; a plain sum is reduce='sum'.")
-    if ask.reduce == "neighbours" and not algorithm.serverless:
-        raise ProtocolError(
-            f"'{name}' asks for '{ask.what}' by reduce='neighbours', but declares a server: set serverless=True."
-        )
-    if ask.reduce == "neighbours" and ask.to and not ask.mixing:
-        raise ProtocolError(f"'{name}' asks for '{ask.what}' by reduce='neighbours' without mixing.")
-    shown = reducer.single and ask.route.via == "server" and SERVER not in ask.to
-    if shown and not algorithm.tasks[ask.what].shows:
-        raise ProtocolError(
-            f"'{name}' asks for '{ask.what}' by reduce='{reducer.name}', which looks at single clients, but the task declares "
-            "that the server sees it in sums only: name the parts it shows in Task.shows."
-        )
-
-
-def coefficients_of(ask: Ask, clients: tuple[int, ...], sums: Collection[str]) -> dict[int, Any]:
-    """client -> coefficient, or part -> coefficient; the parts ``sums`` are added up as they are."""
-    if ask.weights is None or not clients:
-        return dict.fromkeys(clients, 1.0)
-    found = by_client(ask.weights(clients), clients)
-    if not sums:
-        return found
-    whole = dict.fromkeys(sums, 1.0)
-    return {k: {**(own if isinstance(own, Mapping) else {"model": own}), **whole} for k, own in found.items()}
-
-
-def by_client(weights: Weights, clients: tuple[int, ...]) -> dict[int, Any]:
-    """The algorithm's weights turned to client -> coefficient (or part -> coefficient where parts differ)."""
-    if weights and all(isinstance(value, Mapping) for value in weights.values()):
-        return {k: {part: value[k] for part, value in weights.items()} for k in clients}  # type: ignore[index]
-    return {k: weights[k] for k in clients}  # type: ignore[index]
-
-
-def heard_by_others(ask: Ask, sizes: Mapping[int, int]) -> int:
-    """Bytes of the updates that went to other nodes."""
-    if ask.mixing is None:
-        return 0
-    mixing = ask.mixing(tuple(sizes))
-    return sum(sizes[sender] for receiver, row in mixing.items() for sender in row if sender != receiver)
+def failed(cost: Cost) -> Cost:
+    """What an attempt cost that came to nothing: without protection there would have been none."""
+    return cost._replace(bytes_privacy=cost.bytes_up + cost.bytes_down + cost.bytes_peer, weights={})

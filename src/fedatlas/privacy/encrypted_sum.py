@@ -25,6 +25,7 @@ from fedatlas.privacy.mechanisms import Paillier
 from fedatlas.privacy.numbers import Leaf, Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import once
 from fedatlas.privacy.secagg.fixed import LIMB, LIMBS, reals, reals_total
+from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.tree import Tree
 
 OPEN = "paillier open"
@@ -32,19 +33,20 @@ CIPHER, CLEAR, FORM = "cipher", "clear", "form"
 
 
 @cache
-def _holder(p: int, q: int) -> paillier.Holder:
+def _holder(*halves: bytes) -> paillier.Holder:
     """The key made ready, once a process: workers that are forked later have it, too."""
-    return paillier.holder(paillier.PrivateKey(p, q))
+    plain = {name: table([half], len(half)) for name, half in zip(("p", "q"), halves, strict=True)}
+    return paillier.holder(paillier.private_key(plain, testing=True))
 
 
-def ready(private: paillier.PrivateKey) -> paillier.Holder:
-    """The holder of a key."""
-    return _holder(private.p, private.q)
+def ready(plain: Mapping[str, Tensor]) -> paillier.Holder:
+    """The holder of a key in its plain form."""
+    return _holder(raw(plain["p"]), raw(plain["q"]))
 
 
 def first_session(client: int, private: paillier.PrivateKey, record: Mapping[str, Any]) -> dict[str, Any]:
     """What a party's sessions begin with: the federation's key and the sums that it opened. In memory alone."""
-    ready(private)
+    ready(private.plain())
     kept = {run: [list(one) for one in asks] for run, asks in record.items()}
     return {"client": client, "key": private.plain(), "record": kept}
 
@@ -65,7 +67,7 @@ def reals_layout(how: Paillier, clients: int) -> paillier.Layout:
 def _open(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
     """Opens the sum of an ask, once: sums of codes by group, int64."""
     record = once.noted(session["record"], message["run"], message["round"], message["ask"])
-    keys, out = ready(paillier.private_key(session["key"], testing=True)), {}
+    keys, out = ready(session["key"]), {}
     for group, asked in message["sums"].items():
         form = paillier.Layout(*asked["layout"])
         batch = paillier.received(keys.public, asked["batch"], form.plaintexts(asked["count"]))
@@ -96,7 +98,7 @@ def chosen(how: Paillier, update: Update) -> tuple[Update, dict[str, Any]]:
 
 def encrypted(how: Paillier, update: Update, word: Mapping[str, Any], session: Any) -> tuple[Update, Any, Update]:
     """(the encrypted update, the session, the update as its decoded numbers are). ``update``: changes, noise included."""
-    me, keys = session["client"], ready(paillier.private_key(session["key"], testing=True))
+    me, keys = session["client"], ready(session["key"])
     secret, clear = chosen(how, update)
     ways = word["weights"]
     spec = lambda part: Spec(*ways.get(part, ways.get("model", next(iter(ways.values())))))  # noqa: E731

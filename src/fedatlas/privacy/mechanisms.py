@@ -187,3 +187,43 @@ ORDER = ("nbafl", "local_dp", "central_dp", "paillier", "secagg")
 
 FOR_ALL_ROUNDS = ("nbafl", "local_dp")
 """Mechanisms whose noise of every round is made for the number of rounds: their epsilon is the whole run's."""
+
+
+class Learns(NamedTuple):
+    """Who learns what of a client under a mechanism, beside what everybody is told: the models."""
+
+    server: str
+    clients: str  # other clients, each for itself
+    colluding: str  # some of them together, or with the server
+
+
+LEARNS: Mapping[str, Learns] = {
+    "secagg": Learns(
+        "the sum of a round's updates and that of their rows, and who stayed to its end; no client's own update",
+        "the models, and who else takes part",
+        "the server with clients learns the sum of the others' updates; single ones only with a share of the clients of "
+        "2 threshold - 1 or more (a third by default)",
+    ),
+    "paillier": Learns(
+        "the sum of a round's updates, which one client opens for it, and how many rows each client has where these are its weight; "
+        "what `encrypt` leaves out, client by client",
+        "the one that opens learns the sum; all hold the key, and could read an update that they got hold of",
+        "the server with any one client reads every update: this is for parties that do not collude",
+    ),
+    "central_dp": Learns(
+        "every update in the clear, and who sent it: the server has to be trusted",
+        "whether a client takes part at all, no better than epsilon and delta allow",
+        "clients together learn no more than one of them; with the server, every update",
+    ),
+    "local_dp": Learns(
+        "each update with its client's noise: of what a client holds no more than epsilon and delta allow",
+        "the models, made of updates with noise: no more than the server",
+        "the server with all other clients learns no more than the server",
+    ),
+    "nbafl": Learns(
+        "each model with its client's noise: of a single row what the honest epsilon allows, which is far above the paper's",
+        "the mean with the noise of all: of a single row what the epsilon of broadcasts allows",
+        "clients together take their own noise off the mean; with the server, no more than the server",
+    ),
+}
+"""Mechanism -> who learns what."""

@@ -53,18 +53,22 @@ def around(
         return replies
     note(how.released(place.round, replies.clients))
     if how.of(NbAFL) is not None:
-        value = nbafl.broadcast(value, sigma=down(how, ask, place, replies.clients), noise=how.noise, round=place.round)
+        value = nbafl.broadcast(value, sigma=down(how, place, replies.clients), noise=how.noise, round=place.round)
     return replies._replace(value=value)
 
 
-def down(how: Protection, ask: Ask, place: Place, clients: tuple[int, ...]) -> float:
+def down(how: Protection, place: Place, clients: tuple[int, ...]) -> float:
     """sigma_D of this round."""
-    setting = how.setting()
-    if len(clients) < how.K:
-        return nbafl.sigma_down_drawn(setting, len(clients))
     shares = {k: part_of(place.coefficients[k], "model") for k in clients}
-    sizes = {k: place.sizes[k] for k in clients} if setting.rows > 1 else dict.fromkeys(clients, 1)
-    return nbafl.sigma_down(setting, shares, sizes)
+    return sigma_down(how, shares, place.sizes)
+
+
+def sigma_down(how: Protection, shares: Mapping[int, float], sizes: Mapping[int, int]) -> float:
+    """The noise on a mean of the clients ``shares``."""
+    setting = how.setting()
+    if len(shares) < how.K:
+        return nbafl.sigma_down_drawn(setting, len(shares))
+    return nbafl.sigma_down(setting, shares, {k: sizes[k] if setting.rows > 1 else 1 for k in shares})
 
 
 def _times(x: Any, by: float) -> Any:

@@ -15,6 +15,7 @@ from fedatlas.record.fingerprint import judged_on
 from fedatlas.setup.assembly import Holdings, Setup, judged_rows
 
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer", "flops", "seconds")
+PRIVACY = "bytes_privacy"
 FIGURES = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 
 
@@ -85,13 +86,19 @@ def best(rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> dict[str,
     return out
 
 
+def totals(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is added up; under ``[[privacy]]`` its share of the bytes, too."""
+    return (*TOTALS, PRIVACY) if PRIVACY in row else TOTALS
+
+
 def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Totals over the rounds, seconds by phase, and the peak memory."""
     phases: dict[str, float] = {}
     for row in rows:
         for phase, seconds in row["seconds_by_phase"].items():
             phases[phase] = phases.get(phase, 0.0) + seconds
-    total = {key: None if any(row[key] is None for row in rows) else sum(row[key] for row in rows) for key in TOTALS}
+    keys = totals(rows[0])
+    total = {key: None if any(row[key] is None for row in rows) else sum(row[key] for row in rows) for key in keys}
     return {**total, "seconds_by_phase": phases, "peak_memory_bytes": max(row["peak_memory_bytes"] for row in rows)}
 
 
@@ -118,7 +125,7 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, 
     lasts = {key: spread_of([s["mean_last"][key] for s in summaries]) for key in first["mean_last"]}
     keys = [key for key in FIGURES if key in first["final"]]
     spread = {key: spread_of([s["final"][key] for s in summaries]) for key in keys}
-    costs = {key: spread_of([s["cost"][key] for s in summaries]) for key in TOTALS}
+    costs = {key: spread_of([s["cost"][key] for s in summaries]) for key in totals(first["cost"])}
     tests = [s["test"] for s in summaries if "test" in s]  # the rows that no choice was made by
     tested = {key: spread_of([t[key] for t in tests]) for key in keys if tests and key in tests[0]}
     kept = (

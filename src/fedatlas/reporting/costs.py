@@ -10,6 +10,7 @@ from fedatlas.reporting.blocks import NARROW, Block, Cell, Figure, Figures, Tabl
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import (
+    NOT_TOLD,
     byte_unit,
     bytes_text,
     count,
@@ -19,6 +20,7 @@ from fedatlas.wording import (
     second_unit,
     seconds_text,
     tick,
+    total_of,
 )
 
 DIRECTIONS = {
@@ -26,7 +28,18 @@ DIRECTIONS = {
     "bytes_down": "from server to clients",
     "bytes_peer": "between clients",
 }
-PHASES = {"train": "training", "evaluate": "evaluating"}
+PROTECTED = {
+    "keys": "making and exchanging keys",
+    "noise": "clipping and noise at the clients",
+    "mask": "masking",
+    "encrypt": "encrypting",
+    "aggregate": "the server's sum",
+    "decrypt": "opening the sum",
+    "unmask": "handing over shares of the masks",
+}
+PROTECTING = tuple(PROTECTED)  # phases of what protects a round
+PHASES = {"train": "training", "evaluate": "evaluating", **PROTECTED}
+HIDDEN = (*DIRECTIONS, "flops")  # totals that are not told where they would show how many took part
 DRAWN = 150  # bars; more rounds are averaged in groups
 
 
@@ -35,12 +48,13 @@ def cost_blocks(subject: Subject) -> list[Block]:
     out: list[Block] = [
         Text(
             "Bytes are the size of the messages in this project's format, before what a transport adds. Seconds were measured on one "
-            "machine that played all the clients; real ones would work at the same time."
+            f"machine that played all the clients; real ones would work at the same time.{_secret(subject)}"
         ),
         _table(subject),
     ]
     if subject.summary["rounds"] > 0:
-        out.append(Figures([_bytes(subject), _seconds(subject)]))
+        told = subject.summary["cost"]["bytes_up"] is not None
+        out.append(Figures([*([_bytes(subject)] if told else []), _seconds(subject)]))
     return out
 
 
@@ -53,6 +67,10 @@ def _table(subject: Subject) -> Table:
     def add(name: str, key: str, text: Callable[[float], str], *, each: bool = False) -> None:
         """Rounds are those from 1: what came before them stands in a line of its own."""
         total, before = _at(cost, key), _at(subject.rows[0], key)
+        if key in HIDDEN and cost[key] is None:
+            rows.append([Cell(name), Cell(NOT_TOLD), Cell(_expected(subject, key)), Cell("")])
+            table.append((name, None, None, None))
+            return
         spent = total - before
         per_visit = text(spent / visits) if each and visits else ""
         rows.append(
@@ -70,10 +88,10 @@ def _table(subject: Subject) -> Table:
             add(f"sent {name}", key, bytes_text, each=True)
     add("time", "seconds", seconds_text)
     for phase in cost["seconds_by_phase"]:
-        add(f"of which {_phase(phase)}", f"seconds_by_phase.{phase}", seconds_text)
+        add(f"of which {phase_name(phase)}", f"seconds_by_phase.{phase}", seconds_text)
     add("floating-point operations", "flops", flops_text, each=True)
     first = subject.rows[0]
-    early = sum(first[key] for key in DIRECTIONS)
+    early = total_of(first[key] for key in DIRECTIONS) or 0.0
     if early or first["flops"]:
         said = f"{bytes_text(early)}, {seconds_text(first['seconds'])}"
         rows.append([Cell("before round 1, of the bytes and time above"), Cell(said), Cell(""), Cell("")])
@@ -90,9 +108,25 @@ def _table(subject: Subject) -> Table:
     return Table(f"{subject.key}-costs", f"Cost of {count(subject.summary['rounds'], 'round')}", head, rows, text)
 
 
-def _phase(name: str) -> str:
+def phase_name(name: str) -> str:
     """'training', or what the algorithm calls its task."""
     return PHASES.get(name, f"the task '{name}'")
+
+
+def _secret(subject: Subject) -> str:
+    """Why figures are missing."""
+    if subject.summary["cost"]["bytes_up"] is not None:
+        return ""
+    return (
+        " Who takes part in a round is part of what was protected: bytes and operations would show how many they were, so they are not "
+        "told; a simulation keeps them in own-view.jsonl, which is not to be handed on."
+    )
+
+
+def _expected(subject: Subject, key: str) -> str:
+    """What is to be expected of bytes in a round that are not told."""
+    found = subject.summary.get("privacy", {}).get("expected") or {}
+    return f"about {bytes_text(found[key] / max(subject.summary['rounds'], 1))} expected" if key in found else ""
 
 
 def _at(held: Plain, path: str) -> float:
@@ -103,7 +137,7 @@ def _at(held: Plain, path: str) -> float:
 
 def _visits(row: Plain) -> int:
     """Clients that returned in a round; those of chains lie in lists."""
-    return sum(len(who) if isinstance(who, list) else 1 for who in row["clients"])
+    return sum(len(who) if isinstance(who, list) else 1 for who in row["clients"] or ())
 
 
 def _grouped(rows: Sequence[Plain]) -> list[Sequence[Plain]]:
@@ -136,7 +170,7 @@ def _seconds(subject: Subject) -> Figure:
         subject,
         "seconds",
         "Seconds in each round",
-        {p: _phase(p) for p in phases},
+        {p: phase_name(p) for p in phases},
         values,
         axis,
         seconds_text,

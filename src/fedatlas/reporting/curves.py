@@ -23,6 +23,7 @@ from fedatlas.wording import (
     second_unit,
     seconds_text,
     tick,
+    total_of,
     where,
 )
 
@@ -36,12 +37,16 @@ MODELS, DRIFT = "models", "drift_correlation"
 DRAWN = 12  # models that still get a line each
 
 
+Reached = tuple[int, float | None, float, float]
+"""(round, bytes so far, seconds so far, value); no bytes where they would tell who took part."""
+
+
 class Curve(NamedTuple):
-    """Evaluated rounds of a run: (round, bytes so far, seconds so far, value)."""
+    """Evaluated rounds of a run."""
 
     label: str
     style: int
-    points: Sequence[tuple[int, float, float, float]]
+    points: Sequence[Reached]
     thin: bool = False
 
 
@@ -59,10 +64,17 @@ def curves(entries: Sequence[Entry]) -> Choice:
         if any(MODELS in row for row in first.rows):
             panels.append((MODELS, _models(first)))
         panels += [(name, [Curve(name, 0, points(first, "figures", name))]) for name in _own(first)]
+    axes = {axis: label for axis, label in AXES.items() if all(_known(found, axis) for _, found in panels)}
     options = [
-        Option(axis, label, [_figure(first, key, found, axis) for key, found in panels]) for axis, label in AXES.items()
+        Option(axis, label, [_figure(first, key, _known(found, axis), axis) for key, found in panels])
+        for axis, label in axes.items()
     ]
     return Choice("axis", "Against", options)
+
+
+def _known(found: Sequence[Curve], axis: str) -> list[Curve]:
+    """The curves that can be drawn along an axis."""
+    return [c for c in found if axis != "bytes" or all(point[1] is not None for point in c.points)]
 
 
 def _own(subject: Subject) -> Sequence[str]:
@@ -70,9 +82,10 @@ def _own(subject: Subject) -> Sequence[str]:
     return list(subject.rows[0].get("figures") or {})
 
 
-def points(subject: Subject, *path: str) -> list[tuple[int, float, float, float]]:
+def points(subject: Subject, *path: str) -> list[Reached]:
     """The rows in which the figure under ``path`` is known."""
-    sent = accumulate(row["bytes_up"] + row["bytes_down"] + row["bytes_peer"] for row in subject.rows)
+    each = [total_of(row[key] for key in ("bytes_up", "bytes_down", "bytes_peer")) for row in subject.rows]
+    sent = accumulate(each, lambda a, b: total_of((a, b)))
     spent = accumulate(row["seconds"] for row in subject.rows)
     values = [_at(row, path) for row in subject.rows]
     rows = zip(subject.rows, sent, spent, values, strict=True)
@@ -100,12 +113,13 @@ def _overlaid(entries: Sequence[Entry], key: str) -> list[Curve]:
     return out
 
 
-def mean_curve(each: Sequence[Sequence[tuple[int, float, float, float]]]) -> list[tuple[int, float, float, float]]:
+def mean_curve(each: Sequence[Sequence[Reached]]) -> list[Reached]:
     """The mean over seeds of bytes, seconds and value, at the rounds that all of them evaluated."""
     by_round = [{point[0]: point for point in found} for found in each]
     shared = [number for number in by_round[0] if all(number in found for found in by_round)]
     n = len(by_round)
-    return [(r, *(sum(found[r][i] for found in by_round) / n for i in (1, 2, 3))) for r in shared]  # type: ignore[misc]
+    sums = {r: [total_of(found[r][i] for found in by_round) for i in (1, 2, 3)] for r in shared}
+    return [(r, *(None if x is None else x / n for x in sums[r])) for r in shared]  # type: ignore[misc]
 
 
 def _single(subject: Subject, key: str) -> list[Curve]:
@@ -139,13 +153,13 @@ def _one_of_all(subject: Subject) -> bool:
 
 def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Figure:
     column = list(AXES).index(axis)
-    x = _x_axis(axis, max((p[column] for curve in found for p in curve.points), default=0.0))
+    x = _x_axis(axis, max((p[column] or 0.0 for curve in found for p in curve.points), default=0.0))
     several = len({curve.label for curve in found}) > 1
     series = [
         Series(
             c.label,
             c.style,
-            [Point(p[column], p[3], _tip(c, p, _one(subject, key), several)) for p in c.points],
+            [Point(p[column] or 0.0, p[3], _tip(c, p, _one(subject, key), several)) for p in c.points],
             c.thin,
         )
         for c in (found[:DRAWN] if key == MODELS else found)
@@ -189,9 +203,10 @@ def _one(subject: Subject, key: str) -> str:
     return NAMES[subject.headline] if key in (CLIENT, MODELS) else NAMES.get(key, key)
 
 
-def _tip(curve: Curve, point: tuple[int, float, float, float], what: str, several: bool) -> str:
+def _tip(curve: Curve, point: Reached, what: str, several: bool) -> str:
     who = f"{curve.label}: " if several else ""
-    return f"{who}round {point[0]}, {what} {number(point[3])} ({bytes_text(point[1])}, {seconds_text(point[2])})"
+    sent = "" if point[1] is None else f"{bytes_text(point[1])}, "
+    return f"{who}round {point[0]}, {what} {number(point[3])} ({sent}{seconds_text(point[2])})"
 
 
 def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:

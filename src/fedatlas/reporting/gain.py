@@ -215,7 +215,7 @@ def _unequal(subject: Subject, gains: Gains) -> list[str]:
         out.append(
             "Together began with a set-up before round 1, which the others did not have; what it brought counts for together."
         )
-    part = any(len(row["selected"]) < len(gains.rows) for row in subject.rows[1:])
+    part = any(row["selected"] is None or len(row["selected"]) < len(gains.rows) for row in subject.rows[1:])
     if part or subject.config.failures.dropout or subject.config.failures.stragglers:
         out.append(
             "Together and pooled, a round trains the rows of those who take part and return, and as much of them as they manage; "

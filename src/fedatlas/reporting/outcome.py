@@ -25,6 +25,7 @@ from fedatlas.wording import (
     number,
     printed,
     seconds_text,
+    total_of,
     where,
 )
 
@@ -257,12 +258,12 @@ def _keys(entry: Entry) -> list[Key]:
             out.append(
                 Key(f"{NAMES[key]}, {term}", printed(found["mean"], entry.at(f"gain.summary.{part}.mean")), worst)
             )
-    sent = sum(cost[k] for k in TOTALS)
+    sent = total_of(cost[k] for k in TOTALS)
     out.append(
         Key(
             f"sent in all{', mean' if several else ''}",
             bytes_text(sent),
-            f"{bytes_text(cost['bytes_up'])} up, {bytes_text(cost['bytes_down'])} down",
+            sent_note(s),
         )
     )
     cpu = s["cpu"]
@@ -275,6 +276,17 @@ def _keys(entry: Entry) -> list[Key]:
         )
     )
     return out
+
+
+def sent_note(summary: Mapping[str, Any]) -> str:
+    """The two ways; where they would tell who took part, what is to be expected of them."""
+    cost, expected = summary["cost"], summary.get("privacy", {}).get("expected")
+    if cost["bytes_up"] is not None:
+        return f"{bytes_text(cost['bytes_up'])} up, {bytes_text(cost['bytes_down'])} down"
+    said = "it would show how many took part"
+    if not expected:
+        return said
+    return f"{said}; to be expected: {bytes_text(expected['bytes_up'])} up, {bytes_text(expected['bytes_down'])} down"
 
 
 def interval_words(subject: Subject, key: str) -> str:
@@ -365,7 +377,7 @@ def _runs(entries: Sequence[Entry]) -> Table:
             [
                 name,
                 *cells,
-                Cell(bytes_text(sum(cost[k] for k in TOTALS))),
+                Cell(bytes_text(total_of(cost[k] for k in TOTALS))),
                 Cell(seconds_text(cost["seconds"]), optional=True),
             ]
         )

@@ -22,6 +22,7 @@ from fedatlas.reporting.gain import gain_blocks, gain_of_parties, gain_over
 from fedatlas.reporting.holdings import held_blocks
 from fedatlas.reporting.mistakes import error_blocks
 from fedatlas.reporting.outcome import opening, title
+from fedatlas.reporting.privacy import privacy_blocks
 from fedatlas.reporting.repeat import left_blocks, repeat_blocks
 
 # The colours of a downloaded picture: chart.css asks for them by name, and a file outside the page has no such names.
@@ -80,8 +81,9 @@ def _gain_over(entries: Sequence[Entry]) -> list[Section]:
 
 def _rest(subject: Subject, before: str = "") -> list[Section]:
     """What follows the curves of a run."""
-    errors = error_blocks(subject)
+    errors, private = error_blocks(subject), privacy_blocks(subject)
     return [
+        *([Section(f"{before}privacy", "What was protected, and from whom", private, "Privacy")] if private else []),
         Section(f"{before}held", "Who held what", held_blocks(subject), "Data"),
         Section(f"{before}cost", "What it cost", cost_blocks(subject), "Cost"),
         *([Section(f"{before}errors", "Where the model errs", errors, "Errors")] if errors else []),

@@ -20,16 +20,24 @@ def left_blocks(subject: Subject) -> list[Block]:
     s = subject.summary
     said = Markup("What leaves a client in a round: <b>{}</b>.").format(s["leaves"])
     out: list[Block] = [Text(said, tone="lead")]
-    if s["algorithm"] not in BASELINES:
+    if s.get("privacy"):
+        out.append(
+            Text(
+                "It left as the section on privacy says. Rows, steps and the training loss of single clients stand in the record of a "
+                "simulation, or in its own view; no message carried a loss."
+            )
+        )
+    elif s["algorithm"] not in BASELINES:
         out.append(
             Text("With it go plain figures of the work: how many rows and steps it was, and the mean training loss.")
         )
     if said_before := prepared_text(subject.preprocess):
         out.append(Text(said_before))
+    unless = "" if s.get("privacy") else ", and nothing here was masked or perturbed unless the line above says so"
     out.append(
         Text(
             "This was a simulation on one machine. It shows what would be sent, not that it is safe to send: models can betray "
-            "something of the rows they were trained on, and nothing here was masked or perturbed unless the line above says so."
+            f"something of the rows they were trained on{unless}."
         )
     )
     return [*out, *(Text(f"Notice: {notice}", tone="notice") for notice in s["notices"])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,9 @@ from fedatlas.setup.protected import protected_bench
 from fedatlas.setup.protection_refusals import check_network, check_protected_rows, protection_notices
 from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
+from fedatlas.setup.secure_learning import learner_of
 from fedatlas.setup.torch_model import Networks
+from fedatlas.summaries import Learn, Learner, class_counts, in_process
 from fedatlas.tree import Tree
 
 
@@ -158,11 +160,17 @@ class Holdings(NamedTuple):
     partition: Partition
     algorithm_facts: Mapping[str, Any]
     notices: tuple[str, ...]
+    class_counts: Tensor | None  # training rows of each class; None where the target is none
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
 
 
-def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Holdings:
-    """The first half of `set_up`: all but the model, which need not suit the data yet."""
+def share_out(
+    config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
+) -> Holdings:
+    """The first half of `set_up`: all but the model, which need not suit the data yet.
+
+    All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`); None: as the mechanisms say.
+    """
     config, algorithm, transform, notices, mechanisms = resolve(config, module)
     check(config, algorithm, module, transform, mechanisms)
     part = config.partition
@@ -174,7 +182,9 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition = split_clients(partition, seed, validation, config.evaluation.clients)
     check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
-    prepared, how = prepare(config, dataset, partition)
+    parties = partition.parties(dataset.train)
+    learn = (learner or learner_of(mechanisms))(parties)
+    prepared, how = prepare(config, dataset, partition, learn)
     return Holdings(
         config=config,
         algorithm=algorithm,
@@ -185,6 +195,9 @@ def share_out(config: ExperimentConfig, seed: int, module: nn.Module | None = No
         partition=partition,
         algorithm_facts=facts,
         notices=notices,
+        class_counts=class_counts(in_process(parties), dataset.classes)
+        if dataset.task == "classes" and not mechanisms
+        else None,
         mechanisms=mechanisms,
     )
 
@@ -195,9 +208,11 @@ def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any
     return describe(clients, seed) if describe else {}
 
 
-def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
+def set_up(
+    config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
+) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    shared = share_out(config, seed, module)
+    shared = share_out(config, seed, module, learner)
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
     notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
     check_asked(config, algorithm, dataset, partition)
@@ -210,7 +225,8 @@ def set_up(config: ExperimentConfig, seed: int, module: nn.Module | None = None)
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
-    notices += [*data_notices(config, dataset), *profile_notices(config, algorithm), *unused_notices(config, algorithm)]
+    notices += data_notices(config, dataset, shared.class_counts)
+    notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     notices += protection_notices(config, shared.mechanisms)
     rows = PartyRows(dataset, partition, seed, dtype)
     sent = raw_bytes(shared.raw, partition.sizes) if algorithm.card.sends == "rows" else 0
@@ -244,12 +260,14 @@ def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> Dataset:
     return dataset
 
 
-def prepare(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> tuple[Dataset, Preprocess]:
+def prepare(
+    config: ExperimentConfig, dataset: Dataset, partition: Partition, learn: Learn
+) -> tuple[Dataset, Preprocess]:
     """The data set as models read it, and what was done to it."""
     scale, missing, own_unit = config.data.scale, config.data.missing, reads_units(config, dataset)
     if config.data.constants is not None:
         return with_constants(dataset, config.data.constants, missing, scale_target=not own_unit)
-    return preprocess(dataset, partition, scale, missing, scale_target=not own_unit)
+    return preprocess(dataset, partition, scale, missing, scale_target=not own_unit, learn=learn)
 
 
 def chain_of(algorithm: Algorithm, networks: Mapping[str, Built], sample: Tensor) -> tuple[Layer, ...]:
@@ -296,7 +314,7 @@ def own_rows(setup: Setup, client: int) -> Rows:
 
 def first_server(setup: Setup) -> dict[str, Any]:
     """The server's state before round 1, with the model's buffers where it has any."""
-    facts = {**server_facts(setup.bench, setup.sizes), "rounds": setup.config.rounds}
+    facts = told_to_server(setup)
     if setup.mixed:
         models = {name: one.params for name, one in setup.networks.items()}
         return dict(setup.algorithm.server_init(models, facts))
@@ -307,6 +325,17 @@ def first_server(setup: Setup) -> dict[str, Any]:
     }
     server = dict(setup.algorithm.server_init(models, facts))
     return {**server, "buffers": first.buffers} if first.buffers else server
+
+
+def told_to_server(setup: Setup) -> dict[str, Any]:
+    """What `Algorithm.server_init` knows of the federation beside the initial models."""
+    return {**server_facts(setup.bench, setup.sizes), "rounds": setup.config.rounds}
+
+
+def state_notices(setup: Setup, server: Mapping[str, Any]) -> Sequence[str]:
+    """What the algorithm has to say to the user of the server's state before round 1 (`Card.notices`)."""
+    notices = setup.algorithm.card.notices
+    return notices(server, {**told_to_server(setup), "sizes": setup.sizes}) if notices else ()
 
 
 def another_model(setup: Setup, number: int) -> Tree:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
@@ -93,8 +93,8 @@ def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modu
     return [f"{policy} changes nothing: the model has no batch norm (model.norm = 'batch' gives it some)."]
 
 
-def data_notices(config: ExperimentConfig, dataset: Dataset) -> list[str]:
-    """On which rows figures are taken, and classes that only the test rows have."""
+def data_notices(config: ExperimentConfig, dataset: Dataset, class_counts: Tensor | None) -> list[str]:
+    """On which rows figures are taken, and classes of test rows of which clients train on none (``class_counts``)."""
     judged = "evaluation.on = 'validation': figures are those of clients' validation rows; the test rows are used once, at the end."
     said = [judged] if config.evaluation.on == "validation" else []
     said += [*left_out(dataset), *dataset.facts.get("doubts", ())]
@@ -103,9 +103,9 @@ def data_notices(config: ExperimentConfig, dataset: Dataset) -> list[str]:
     if config.partition.name == "natural" and (absent := dataset.facts.get("owners_absent")):
         who, what = ("Owner", "has no training row and is no client") if len(absent) == 1 else OWNERS
         said.append(f"{who} {listed(absent)} {what}: all rows there are test rows, or left out.")
-    if dataset.task != "classes":
+    if class_counts is None:
         return said
-    strange, n = strange_classes(dataset.class_names, dataset.train.y, dataset.test.y)
+    strange, n = strange_classes(dataset.class_names, class_counts.nonzero()[:, 0], dataset.test.y)
     rows = f"{n} test rows have" if n > 1 else "One test row has"
     return [*said, f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else said
 

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedatlas.config import ExperimentConfig
 from fedatlas.federation.secrets import LEDGER
-from fedatlas.privacy import accountant, ledger
-from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.privacy import accountant, ledger, nbafl, noised_sum
+from fedatlas.privacy.mechanisms import LEARNS, Mechanism, NbAFL, SecAgg
 from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.secagg.keys import threshold_of, tolerated
 from fedatlas.privacy.secure_sum import PHASES
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rng import numpy_stream
+from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
 
 OWN_VIEW = "own-view.jsonl"
-HIDDEN = ("train_loss", "clients", "selected", "weights", "steps", "bytes_up", "bytes_down", "bytes_peer", "flops")
+HIDDEN = (
+    "train_loss",
+    "clients",
+    "selected",
+    "weights",
+    "steps",
+    "bytes_up",
+    "bytes_down",
+    "bytes_peer",
+    "bytes_privacy",
+    "flops",
+)
 """Fields of a row that tell who came, or how many, or what was not noised: null where the cohort is secret."""
 
 
@@ -33,18 +49,29 @@ def parted(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {**row, **dict.fromkeys(HIDDEN)}, own
 
 
-def summary(how: Protection, folder: RunFolder) -> dict[str, Any]:
-    """The summary's ``privacy``: per mechanism its parameters, and what the whole run released, by the ledger."""
-    found: dict[str, Any] = {"mechanisms": [plain(one) for one in how.mechanisms]}
+def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
+    """The summary's ``privacy``: per mechanism its parameters and who learns what, and what the whole run released, by the ledger."""
+    rows, names = folder.rows(), [one.name for one in how.mechanisms]
+    found: dict[str, Any] = {
+        "mechanisms": [plain(one) for one in how.mechanisms],
+        "learns": {name: LEARNS[name]._asdict() for name in names},
+    }
+    if (mask := how.of(SecAgg)) is not None:
+        found["withstood"] = withstood(rows, mask.threshold)
+    if how.secret_cohort:
+        found["expected"] = expected(how, setup.config, rows, own_view(folder))
     if not how.noises:
         return found
     events, torn = ledger.read(folder.path / LEDGER)
     counted = ledger.counted(events)
     delta = how.delta()
     spent = accountant.spent(counted, delta) if counted else None
+    if how.of(NbAFL) is not None:
+        found["accounts"] = accounts(how, rows, setup.sizes, counted)
     return {
         **found,
         "noise": how.noise.source,
+        "unit": counted[0].unit if counted else None,
         "delta": delta,
         "epsilon": number(spent.epsilon) if spent else 0.0,
         "how": spent.how if spent else "nothing was released",
@@ -53,6 +80,62 @@ def summary(how: Protection, folder: RunFolder) -> dict[str, Any]:
         "torn": torn,
         "curve": [[at, number(epsilon)] for at, epsilon in accountant.curve(counted, delta)] if counted else [],
     }
+
+
+def withstood(rows: Sequence[Mapping[str, Any]], threshold: float) -> dict[str, int] | None:
+    """Of the round that asked the fewest clients: how many, how many had to stay, how many could have helped a dishonest server.
+
+    None where nobody was asked.
+    """
+    chains = [[who for who in row["clients"] if isinstance(who, list)] for row in rows]
+    asked = [len(units) or len(row["selected"]) for row, units in zip(rows, chains, strict=True)]
+    fewest = min((m for m in asked if m), default=0)
+    if not fewest:
+        return None
+    needed = threshold_of(fewest, threshold)
+    return {"asked": fewest, "needed": needed, "colluding": tolerated(fewest, needed)}
+
+
+def own_view(folder: RunFolder) -> list[dict[str, Any]]:
+    """What the simulation alone knows, the last line of each round: a round that was repeated after a resume has several."""
+    path = folder.path / OWN_VIEW
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return list({own["round"]: own for own in map(json.loads, lines)}.values())
+
+
+def expected(
+    how: Protection, config: ExperimentConfig, rows: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]
+) -> dict[str, float] | None:
+    """Bytes of the run as whoever knows its file would expect them: what a client sends and is told, which is no secret, times q K.
+
+    None where nobody ever came.
+    """
+    visits = sum(len(one["clients"]) for one in own)
+    if not visits:
+        return None
+    failures, epochs = config.failures, config.local.epochs or 0
+    lost = failures.stragglers * (1 - 1 / epochs) if failures.straggler_policy == "drop" and epochs else 0.0
+    coming = how.fraction * how.K * (1 - failures.dropout) * (1 - lost) * (len(rows) - 1)
+    return {key: round(sum(one[key] for one in own) / visits) * coming for key in ("bytes_up", "bytes_down")}
+
+
+def accounts(
+    how: Protection, rows: Sequence[Mapping[str, Any]], sizes: Mapping[int, int], events: Sequence[ledger.Event]
+) -> dict[str, Any]:
+    """NbAFL's epsilon as the paper states it, and what holds with fewer of its assumptions; of its rounds the one that tells most."""
+    setting = how.setting()
+    uploads = Counter(k for event in events for k in event.clients)
+    drawn = {tuple(zip(row["clients"], row["weights"], strict=True)) for row in rows if row["weights"]}
+    each = []
+    for shares in map(dict, drawn):
+        noise = {"up": nbafl.sigma_up(setting), "down": noised_sum.sigma_down(how, shares, sizes)}
+        each.append(
+            nbafl.accounts(setting, **noise, uploads=max(uploads.values(), default=0), shares=[*shares.values()])
+        )
+    if not each:
+        return {}
+    worst = max(each, key=lambda found: found.broadcasts)
+    return {name: number(epsilon) for name, epsilon in worst._asdict().items()}
 
 
 def number(x: float) -> float | str:

@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
-from fedatlas import machine, plugins
-from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
+from fedatlas import machine
 from fedatlas.config import ExperimentConfig, bytes_of
-from fedatlas.engine.device import find_device
-from fedatlas.engine.executors import Plan, make_executor, restore, steps_of
-from fedatlas.errors import CheckpointError, DivergedError
+from fedatlas.engine.executors import Plan, restore
+from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import ClientStates, PartyState
-from fedatlas.federation.in_process import InProcess, View
 from fedatlas.federation.link import Observer
-from fedatlas.federation.secrets import LEDGER, Keyring
-from fedatlas.federation.server import Cost
-from fedatlas.metrics.clusters import cluster_figures
-from fedatlas.model import Model
-from fedatlas.models import flops
-from fedatlas.privacy import ledger
-from fedatlas.record.checkpoint import Checkpoints, Restored, RunState
-from fedatlas.record.fingerprint import fingerprint
+from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.record.initial_files import own_module, restore_derived, same_plugins, write_beginning
-from fedatlas.record.run_folder import JUDGED, SUMMARY, RunFolder, Start, file_of
-from fedatlas.record.summary import planted_groups, summarise
-from fedatlas.rounds import federated
-from fedatlas.setup.assembly import Setup, all_clients, first_server, set_up, test_rows
-from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
-from fedatlas.simulation import protected
-from fedatlas.simulation.client_models import models_of, used_by
-from fedatlas.simulation.drift import Drift
-from fedatlas.simulation.evaluation import Evaluator
+from fedatlas.record.run_folder import RunFolder, Start
+from fedatlas.setup.assembly import Setup, set_up, state_notices
+from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
-from fedatlas.simulation.protected import OWN_VIEW, leaving, parted
+from fedatlas.simulation.simulation import Row, Simulation
 
-Row = dict[str, Any]
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 
 
@@ -87,224 +68,6 @@ class Run(NamedTuple):
 
     path: Path
     summary: Mapping[str, Any]
-
-
-class Simulation:
-    """The state of a run between rounds, and what one round does to it."""
-
-    def __init__(
-        self,
-        setup: Setup,
-        plan: Plan,
-        party: PartyState,
-        checkpoints: Checkpoints,
-        folder: RunFolder,
-        observers: Iterable[Observer] = (),
-    ) -> None:
-        self.setup, self.plan, self.folder, self.checkpoints = setup, plan, folder, checkpoints
-        executor = make_executor(plan, setup.bench, setup.sizes.values())
-        self.drift = Drift(setup) if setup.config.evaluation.drift else None
-        watching = [*observers, *([self.drift] if self.drift else [])]
-        run = folder.path.name
-        self.protection, began = setup.bench.protection, time.perf_counter()
-        keyring = None if self.protection is None else Keyring(self.protection, len(setup.sizes), run, folder.path)
-        self.key_seconds = time.perf_counter() - began
-        self.federation = InProcess(
-            setup.bench, executor, party, setup.sizes, setup.seed, run=run, observers=watching, keyring=keyring
-        )
-        self.networks, self.evaluator = setup.models(plan.threads, find_device(plan.device)), Evaluator(setup)
-        self.data = fingerprint(setup)
-        self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
-        self.saved = -1  # round of the last checkpoint
-
-    @property
-    def number(self) -> int:
-        """Rounds that have landed."""
-        return self.state.round
-
-    @property
-    def server(self) -> State:
-        """The server's state."""
-        return self.state.server
-
-    def begin(self) -> Row:
-        """Round 0: the initial model, evaluated (C4)."""
-        started = time.perf_counter()
-        self.state = self.state._replace(server=first_server(self.setup))
-        algorithm, cost = self.setup.algorithm, self.setup.before
-        if algorithm.prepare is not None:
-            everybody, prepare = all_clients(self.setup), algorithm.prepare
-            self._drive(lambda: prepare(algorithm, self.server, everybody), 0, self.setup.config.local.lr)
-            spent = self.federation.cost
-            up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
-            cost = spent._replace(bytes_up=up, bytes_down=down)
-        return self._close(0, None, cost, math.nan, started)
-
-    def resume(self, restored: Restored) -> None:
-        """Continues from a checkpoint: rows after it are dropped and made again. CheckpointError for other data or rows."""
-        if restored.extra.get("data", self.data) != self.data:
-            raise CheckpointError(
-                f"the data are not those that '{self.folder.path}' began with (rows, labels or who holds them changed): "
-                "put the original data back, or start a new run."
-            )
-        if seen := restored.extra.get("ledger"):
-            ledger.verify(self.folder.path / LEDGER, ledger.Mark(*seen))
-        self.state, self.saved = restored.run, restored.run.round
-        self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
-
-    def step(self) -> Row:
-        """One round: draw, drive, evaluate, record, checkpoint."""
-        started = time.perf_counter()
-        setup, number = self.setup, self.number + 1
-        local = setup.config.local
-        lr = learning_rate(local.schedule, local.lr, number, setup.config.rounds)
-        groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
-        how = self.protection
-        secret = how.noise if how is not None and how.secret_cohort else None
-        drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups, secret)
-        if how is not None and how.masks:
-            self.federation.server.leaving = leaving(drawn, setup.seed)
-        self.began = self.state
-        try:
-            if self.drift:
-                self.drift.begin(self.server.get("model", {}))
-            rounds = setup.algorithm.rounds or federated
-            begun = self.server
-            self.federation.server.told = lambda: setup.algorithm.broadcast(begun, 0)
-            self._drive(lambda: rounds(setup.algorithm, begun, drawn.round), number, lr)
-            return self._close(number, drawn, self.federation.cost, lr, started)
-        except DivergedError:  # the last state that was finite is what is kept, on both sides
-            self.state = self.began
-            self.federation.server.commit(number, ())
-            raise
-
-    def _drive(self, make: Callable[[], RoundGenerator], number: int, lr: float) -> None:
-        try:
-            server = self.federation.drive(make, number, lr, commit=False)
-            self.state = self.state if server is None else self.state._replace(server=server)
-        except DivergedError as error:
-            raise self._diverged(number, f"{error}{self.setup.loss.domain}; lower local.lr (now {lr:g})") from None
-
-    def _diverged(self, number: int, why: str) -> DivergedError:
-        if number == 0:
-            return DivergedError(f"the run diverged before round 1: {why}.")
-        kept = f"Everything up to round {self.number} is kept in '{self.folder.path}'."
-        return DivergedError(f"the run diverged in round {number}: {why}. {kept}")
-
-    def _close(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> Row:
-        """Evaluates, appends the row, writes the checkpoint."""
-        config = self.setup.config
-        last = number == config.rounds
-        evaluated = number == 0 or last or number % config.evaluation.every == 0
-        before = time.perf_counter()
-        quality = self.quality() if evaluated else self.evaluator.blank()
-        figures = (
-            dict(self.setup.algorithm.card.figures(self.server))
-            if self.setup.algorithm.card.figures is not None
-            else None
-        )
-        self.check_finite(number, {**quality, "figures": figures})
-        keys = {"keys": self.key_seconds} if number == 0 and self.protection is not None else {}
-        phases = {**keys, **cost.seconds, "evaluate": time.perf_counter() - before}
-        row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
-        row |= {"seconds": time.perf_counter() - started, "seconds_by_phase": phases}
-        row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
-        row |= {"flops": self._flops(self.federation.view), "peak_memory_bytes": machine.peak_memory()}
-        if figures is not None:
-            row["figures"] = figures
-        if self.drift:
-            row["drift_correlation"] = self.drift.figure() if evaluated else None
-        if self.protection is not None and self.protection.secret_cohort:
-            row, own = parted(row)
-            self.folder.append_line(OWN_VIEW, own)
-        self.federation.server.commit(number)
-        self.state = RunState(number, self.server, self.folder.append(row))
-        if last or number % config.checkpoint.every == 0:
-            self.save()
-        return row
-
-    def _flops(self, view: View) -> int:
-        """Operations of a round, each party's passes times its network's; where shapes change, of the model it began with."""
-        setup = self.setup
-        if not any(isinstance(task, Task) and task.reshapes for task in setup.algorithm.tasks.values()):
-            return int(sum(passes * setup.built(name).flops for name, passes in view.passes_of.items()))
-        params = self.began.server.get("model", setup.first.params)
-        x = setup.dataset.inputs(setup.dataset.train.x[:2], next(iter(params.values())).dtype)
-        return int(view.passes * flops(setup.first.network.module, x, params))
-
-    def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
-        work = self.federation.view.work if drawn else {}
-        done = {k: w for k, w in work.items() if w.steps and k != SERVER}
-        total = sum(w.examples for w in done.values())
-        loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
-        clients, weights = took_part(drawn, work), cost.weights
-        if weights and not (drawn and drawn.round.units):  # who worked and was then left out of the mean had none
-            weights = {k: weights.get(k, 0.0) for k in clients}
-        return {
-            "train_loss": loss,
-            "clients": clients,
-            "selected": list(drawn.selected) if drawn else [],
-            "weights": [weight for k, weight in weights.items() if k >= 0],
-            "steps": [work[k].steps for k in sorted(work) if k != SERVER],
-            "lr": None if math.isnan(lr) else lr,
-        }
-
-    def check_finite(self, number: int, quality: Row) -> None:
-        """A server's step after which the model, or its loss, is not a number ends the run there."""
-        finite = all(model.finite() for model in self.models().values())
-        if not finite or not all(map(math.isfinite, floats_in(quality))):
-            after = " after the server's step" if number else ""
-            advice = "lower local.lr or the server's rate" if number else "look at model.init and the data"
-            raise self._diverged(
-                number, f"the server's model or its loss is not finite{after}{self.setup.loss.domain}; {advice}"
-            )
-
-    def save(self) -> None:
-        """A checkpoint of this round, unless there is one."""
-        if self.saved != self.number:
-            extra: dict[str, Any] = {
-                "plan": self.plan.plain(),
-                "data": self.data,
-                "rows_sha256": self.folder.rows_sha256(),
-            }
-            if self.protection is not None and self.protection.noises:
-                mark = ledger.mark(self.folder.path / LEDGER)
-                extra["ledger"] = [mark.bytes, mark.sha256]
-            self.checkpoints.save(self.state, self.federation.states, extra)
-            self.saved = self.number
-
-    def models(self) -> dict[str, Model]:
-        """name -> what is evaluated and saved."""
-        return models_of(self.setup.algorithm, self.server, self.networks)
-
-    def client_model(self, client: int) -> Model:
-        """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
-        own, facts = self.setup.bench.architecture(client), self.federation.facts(client, self.number, 0.0)
-        state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
-        return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)
-
-    def quality(self) -> Row:
-        """The quality fields of a row."""
-        every = list(self.models().items())
-        personal = self.setup.personal
-        row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(every[0][1])
-        others = every if self.setup.mixed else every[1:]
-        if others:
-            row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
-        return row
-
-    def close(self) -> None:
-        """Ends the workers and removes their scratch files."""
-        self.federation.close()
-
-
-def floats_in(value: Any) -> Iterator[float]:
-    """All floats of nested dicts and lists: what JSON would hold."""
-    if isinstance(value, float):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from floats_in(item)
 
 
 @machine.one_thread_an_operator()
@@ -358,7 +121,7 @@ def run_rounds(
             if setup.algorithm.prepare is not None:
                 progress.said(f"Set-up of '{setup.algorithm.name}' with all clients, before round 1 ...")
             first = simulation.begin()
-            for notice in simulation.server.get("notices", ()):
+            for notice in state_notices(setup, simulation.server):
                 progress.said(notice)
             progress.row(first)
         rows = folder.rows()
@@ -384,13 +147,6 @@ def run_rounds(
     return summary
 
 
-def took_part(drawn: Drawn | None, work: Mapping[int, Work]) -> list[Any]:
-    """The clients that returned, ascending; for chains a list of lists, superclients ascending."""
-    if drawn is not None and drawn.round.units:
-        return [list(unit.members) for unit in sorted(drawn.round.units) if unit.members]
-    return [k for k in sorted(work) if k >= 0]  # the union of all rows and the server are no clients
-
-
 def stopped(config: ExperimentConfig, rows: list[Row]) -> str:
     """Why ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds; else nothing."""
     if config.stop is None or not rows:
@@ -403,64 +159,3 @@ def stopped(config: ExperimentConfig, rows: list[Row]) -> str:
     if config.stop.patience is not None and seen[-1][0] - best_round >= config.stop.patience:
         return f"no better {key} since round {best_round}"
     return ""
-
-
-def write_end(
-    simulation: Simulation, folder: RunFolder, rows: list[Row], diverged: str = "", early: str = ""
-) -> dict[str, Any]:
-    """The models and the summary; of a run that ``diverged``, those before it did, and why; why one ended ``early``."""
-    models, files = simulation.models(), dict[str, str]()
-    for name, model in models.items():
-        only = not simulation.setup.mixed and name == next(iter(models))
-        file = file_of("model", "" if only else name)
-        files[file] = folder.save_model(file, model.save())
-    last = judged(simulation, rows[-1])
-    summary = summarise(simulation.setup, simulation.plan, [*rows[:-1], last or rows[-1]])
-    summary["plan"]["steps"] = steps_of(simulation.federation.executor)
-    summary["sha256"] = files  # so that no other run's model is taken for this one's
-    if simulation.setup.algorithm.groups is not None:
-        summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
-    summary["per_client"] = (
-        simulation.evaluator.per_client(simulation.client_model) if last else without_models(simulation)
-    )
-    folder.save_arrays(JUDGED, simulation.evaluator.judged if last else {})
-    if simulation.setup.algorithm.clusters is not None:
-        found = simulation.setup.algorithm.clusters(simulation.server)
-        summary["clusters"] = cluster_figures(found, planted_groups(simulation.setup.partition))
-    if not simulation.setup.personal:
-        summary["final"] |= simulation.evaluator.detail(models["global"]) if last else {"interval": {}}
-    if last and simulation.setup.config.evaluation.on == "validation":  # no choice was made by these rows
-        one, rows_left = None if simulation.setup.personal else models["global"], test_rows(simulation.setup)
-        summary["test"] = simulation.evaluator.tested(one, simulation.client_model, rows_left)
-    if simulation.protection is not None:
-        summary["privacy"] = protected.summary(simulation.protection, folder)
-    if plugins.LOADED:
-        summary["plugins"] = list(plugins.LOADED)
-    if simulation.setup.own_module:
-        summary["module"] = simulation.setup.own_module
-    if diverged:
-        summary["diverged"] = diverged
-    if early:
-        summary["stopped"] = early
-    folder.write_json(SUMMARY, summary)
-    return summary
-
-
-def judged(simulation: Simulation, row: Row) -> Row | None:
-    """The last row with its figures, which a divergence between two evaluations left out; None where they are no numbers."""
-    if row["loss"] is not None:
-        return row
-    quality = simulation.quality()
-    return {**row, **quality} if all(map(math.isfinite, floats_in(quality))) else None
-
-
-def without_models(simulation: Simulation) -> list[dict[str, Any]]:
-    """`per_client` where it is not known what the clients would use, or what they would use answers no numbers."""
-    setup, common = simulation.setup, simulation.evaluator.rows.n
-    sizes = setup.sizes
-    held = {k: len(setup.held_out.get(k, ())) for k in sorted(sizes)}
-    return [
-        {"client": k, "train_rows": sizes[k], "test_rows": n or common, "own_rows": n > 0}
-        | dict.fromkeys(("value", "low", "high"))
-        for k, n in held.items()
-    ]

@@ -1,0 +1,314 @@
+"""What was protected from whom, who could have learnt what with whose help, and at which price: for a data protection officer."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from fedatlas.reporting.blocks import NARROW, Block, Cell, Facts, Figure, Figures, Key, Keys, Table, Text
+from fedatlas.reporting.costs import DIRECTIONS, PROTECTING, phase_name
+from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, lines
+from fedatlas.reporting.entries import Subject
+from fedatlas.wording import (
+    DASH,
+    NOT_TOLD,
+    bytes_text,
+    count,
+    csv_text,
+    facts_text,
+    number,
+    printed,
+    second_unit,
+    seconds_text,
+    share,
+    tick,
+    total_of,
+)
+
+DONE = {
+    "secagg": "<b>Secure aggregation.</b> Every client covered its update with random masks that cancel in the sum of a round: the sum can "
+    "be read, a single update cannot.",
+    "paillier": "<b>Encryption.</b> Every client encrypted {encrypted} with a Paillier key of {key_bits} bits. The server added up what it "
+    "could not read, and one client, in turn, opened the sum of the round.",
+    "central_dp": "<b>Differential privacy at the server.</b> No client could change the model by more than a length of {clip:g}, and "
+    "noise {noise_multiplier:g} times as strong was added to the sum of a round: the models hardly show whether a client took part at all.",
+    "local_dp": "<b>Differential privacy at the clients.</b> Every client limited its update to a length of {clip:g} and added noise "
+    "before it left: nobody, the server included, saw an update without noise.",
+    "nbafl": "<b>Noise before aggregation (NbAFL).</b> Every client limited its model to a length of {clip:g} and added noise before "
+    "it left; the server added more where the mean still needed it.",
+}
+WHO = {"server": "the server", "clients": "another client", "colluding": "several of them together"}
+ACCOUNTS = {
+    "nominal": (
+        "as the paper states it",
+        "assumes epsilon below 1, training that averages over rows, and few uploads seen",
+    ),
+    "exposed": ("the exact account in place of the paper's formula", "still assumes the other two"),
+    "uploads": (
+        "all uploads of a client seen",
+        "as its server sees them; a row moves a model no further than a mean over rows",
+    ),
+    "honest": (
+        "and a row may move the whole model",
+        "what holds without assumptions about training, against the server",
+    ),
+    "broadcasts": ("the same, against another client", "which sees every mean and knows its own noise"),
+}
+SIMULATED = (
+    "This was a simulation: the keys and secrets of all parties lay in the memory of one process. It shows what a federation would "
+    "exchange and what that costs; from whoever ran it nothing was hidden."
+)
+LITTLE = 1e4  # a factor on the odds from which on a promise is next to none
+
+
+def privacy_blocks(subject: Subject) -> list[Block]:
+    """The section of a run under ``[[privacy]]``; nothing for any other."""
+    found = subject.summary.get("privacy")
+    if not found:
+        return []
+    made = {one["name"]: one for one in found["mechanisms"]}
+    pictures = [*_epsilons(subject, found), _phases(subject)]
+    return [
+        *(Text(_done(one), tone="lead") for one in made.values()),
+        *(Text(said, tone="notice") for said in _warnings(subject, found, made)),
+        Keys(_keys(subject, found)),
+        _learns(subject, found),
+        *(Text(said) for said in (_promised(found), _helped(found, made)) if said),
+        *([_accounts(subject, found["accounts"])] if found.get("accounts") else []),
+        _price(subject),
+        Figures(pictures),
+        Facts([(name, facts_text({k: v for k, v in one.items() if k != "name"})) for name, one in made.items()]),
+    ]
+
+
+def _done(one: Mapping[str, Any]) -> Markup:
+    chosen = one.get("encrypt")
+    what = "its whole update" if chosen == "all" else f"a part of its update ({', '.join(map(str, chosen or ()))})"
+    return Markup(DONE[one["name"]].format(**{**one, "encrypted": escape(what)}))  # noqa: S704  (the words are ours)
+
+
+def _warnings(subject: Subject, found: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
+    """What somebody who reads nothing else has to know."""
+    out = [SIMULATED]
+    if found.get("noise") == "seed":
+        out.append(
+            'The noise follows from the seed (noise = "seed"), which the record names: whoever has it can take the noise off again. '
+            "This protects nobody; it is for tests."
+        )
+    if found.get("epsilon") == "infinite":
+        out.append("A release had no noise: differential privacy promises nothing here.")
+    if "paillier" in made:
+        out.append(
+            "All clients hold the same key: a client that helps the server, or gets hold of what another one sent, reads every update."
+        )
+        if made["paillier"]["encrypt"] != "all":
+            out.append("What was not chosen to be encrypted went in the clear: the server read it, client by client.")
+    if "central_dp" in made:
+        out.append(
+            "The server saw every update in the clear and has to be trusted; protected are clients from whoever sees the models."
+        )
+    if subject.summary.get("gain"):
+        out.append(
+            "The runs that it is compared with, each client alone and all rows pooled, were made without protection, as a simulation can."
+        )
+    return out
+
+
+def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
+    cost, out = subject.summary["cost"], []
+    if "epsilon" in found:
+        bound = "at most; " if found["upper_bound"] else ""
+        text = found["epsilon"] if isinstance(found["epsilon"], str) else None
+        whole = text or printed(found["epsilon"], subject.at("privacy.epsilon"))
+        out.append(
+            Key("epsilon", whole, f"{bound}of a {found['unit'] or 'client'}, at delta = {number(found['delta'])}")
+        )
+    if found.get("withstood"):
+        most = found["withstood"]
+        body = printed(most["colluding"], subject.at("privacy.withstood.colluding"), count)
+        out.append(
+            Key(
+                "clients that may help a dishonest server",
+                body,
+                f"of {count(most['asked'])}, and it still sees sums alone",
+            )
+        )
+    sent, more = total_of(cost[key] for key in DIRECTIONS), cost["bytes_privacy"]
+    if sent is not None and more is not None:
+        text = f"{number(sent / (sent - more))} times" if sent > more else DASH
+        out.append(Key("bytes", text, f"of those without protection, {bytes_text(sent - more)}"))
+    spent = _protecting(cost["seconds_by_phase"])
+    out.append(Key("time for protection", seconds_text(spent), f"{share(spent / cost['seconds'])} of the run's time"))
+    return out
+
+
+def _protecting(phases: Mapping[str, float]) -> float:
+    return math.fsum(phases.get(phase, 0.0) for phase in PROTECTING)
+
+
+def _learns(subject: Subject, found: Mapping[str, Any]) -> Table:
+    """Who learns what, a column a mechanism."""
+    names = list(found["learns"])
+    rows = [[Cell(who), *(Cell(_code(found["learns"][name][key])) for name in names)] for key, who in WHO.items()]
+    text = csv_text(
+        ("who", *names), [(who, *(found["learns"][name][key] for name in names)) for key, who in WHO.items()]
+    )
+    caption = "Who could learn what of a client, beside the models that all are told"
+    return Table(f"{subject.key}-learns", caption, [Cell("who"), *(Cell(f"by {name}") for name in names)], rows, text)
+
+
+def _code(text: str) -> Markup:
+    """Names of keys between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  (escaped before)
+
+
+def _promised(found: Mapping[str, Any]) -> str:
+    """What epsilon means."""
+    epsilon = found.get("epsilon")
+    if epsilon is None or isinstance(epsilon, str):
+        return ""
+    odds = math.exp(epsilon) if epsilon < 700 else math.inf
+    whom = "that a given client took part" if found["unit"] == "client" else "that a given row was what it is"
+    factor = (
+        f"a factor of {number(odds)}"
+        if odds < LITTLE
+        else "a factor beyond ten thousand, which promises next to nothing"
+    )
+    chance = f", but for a chance of {number(found['delta'])} (delta) that it tells more" if found["delta"] else ""
+    torn = (
+        f" {count(found['torn'], 'line')} of the ledger broke off before a release was used." if found["torn"] else ""
+    )
+    return (
+        f"What epsilon = {number(epsilon)} means: whoever sees all that was released, and knows whatever else there is to know, can shift "
+        f"the odds {whom} by at most {factor}{chance}. It is the price of the whole run, {count(found['releases'], 'release')}, read from "
+        f"ledger.jsonl, which only ever grows. {found['how']}{torn}"
+    )
+
+
+def _helped(found: Mapping[str, Any], made: Mapping[str, Any]) -> str:
+    """Collusion and drop-outs under masks."""
+    if "secagg" not in made or not found.get("withstood"):
+        return ""
+    most = found["withstood"]
+    return (
+        f"Of {count(most['asked'], 'client')} asked in a round, the fewest in this run, at least {count(most['needed'])} had to stay to "
+        f"its end, else its sum was given up; those who leave in the middle cost the others nothing. A server that breaks the rules, "
+        f"with up to {count(most['colluding'], 'client')} of them at its side, still learns no more than the sum of the others' updates. "
+        "That sum is exact up to a rounding; what the sum itself and the models betray is not limited by it: that takes noise."
+    )
+
+
+def _accounts(subject: Subject, accounts: Mapping[str, Any]) -> Table:
+    """NbAFL's epsilon, assumption by assumption."""
+    shown = [(key, *ACCOUNTS[key], accounts[key]) for key in ACCOUNTS if key in accounts]
+    rows = [
+        [
+            Cell(name, why),
+            Cell(value if isinstance(value, str) else printed(value, subject.at(f"privacy.accounts.{key}"))),
+        ]
+        for key, name, why, value in shown
+    ]
+    caption = "Epsilon of a single row: what the paper states, and what is left of it with fewer assumptions"
+    text = csv_text(("account", "epsilon"), [(name, value) for _, name, _, value in shown])
+    return Table(f"{subject.key}-accounts", caption, [Cell("account"), Cell("epsilon")], rows, text)
+
+
+def _price(subject: Subject) -> Table:
+    """Bytes and seconds beside those without protection."""
+    cost, phases = subject.summary["cost"], subject.summary["cost"]["seconds_by_phase"]
+    sent, more = total_of(cost[key] for key in DIRECTIONS), cost["bytes_privacy"]
+    spent = _protecting(phases)
+    rows: list[list[Cell]] = []
+    table: list[tuple[object, ...]] = []
+    for name, whole, own, text in (
+        ("bytes", sent, more, bytes_text),
+        ("seconds", cost["seconds"], spent, seconds_text),
+    ):
+        if whole is None or own is None:
+            rows.append([Cell(name), Cell(NOT_TOLD), Cell(""), Cell("")])
+            table.append((name, None, None))
+            continue
+        rest = whole - own
+        rows.append(
+            [
+                Cell(name),
+                Cell(text(whole)),
+                Cell(text(rest)),
+                Cell(f"{number(whole / rest)} times" if rest > 0 else DASH),
+            ]
+        )
+        table.append((name, whole, rest))
+    for phase in (p for p in PROTECTING if p in phases):
+        rows.append(
+            [Cell(f"of the seconds, {phase_name(phase)}"), Cell(seconds_text(phases[phase])), Cell(""), Cell("")]
+        )
+        table.append((phase, phases[phase], None))
+    head = [Cell("what"), Cell("this run"), Cell("without protection"), Cell("ratio")]
+    caption = (
+        "The price, of the whole run on one machine that played all clients. Bytes without protection are those of the same messages "
+        "unsealed; seconds without it leave out what is named below, of which the server's sum would be needed anyway. "
+        "What it costs in accuracy shows beside the same run with privacy=[]"
+    )
+    return Table(f"{subject.key}-price", caption, head, rows, csv_text(("what", "with", "without"), table))
+
+
+def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
+    """Epsilon over the rounds, where it is finite."""
+    curve = found.get("curve", [])
+    if not curve or any(isinstance(epsilon, str) for _, epsilon in curve):
+        return []
+    points = [Point(0, 0.0, "before round 1: epsilon 0")]
+    points += [Point(at, epsilon, f"after round {at}: epsilon {number(epsilon)}") for at, epsilon in curve]
+    how = (
+        f"What all releases up to a round cost together, at delta = {number(found['delta'])}. Lower is more private; it never falls, "
+        "because what was released stays released."
+    )
+    draw = partial(
+        _lines, [Series("epsilon", 0, points)], f"Epsilon over the rounds: it ends at {number(curve[-1][1])}."
+    )
+    return [
+        Figure(
+            f"{subject.key}-epsilon",
+            "Epsilon over the rounds",
+            how,
+            draw,
+            csv_text(("round", "epsilon"), curve),
+            (NARROW,),
+        )
+    ]
+
+
+def _lines(series: Sequence[Series], label: str, width: int) -> str:
+    return lines(width, Axis("round", whole=True), Axis("Epsilon", number, zero=True), series, label)
+
+
+def _phases(subject: Subject) -> Figure:
+    """Seconds of the whole run by phase, the work itself among them."""
+    spent = {phase: s for phase, s in subject.summary["cost"]["seconds_by_phase"].items() if phase != "evaluate"}
+    order = sorted(spent, key=lambda phase: PROTECTING.index(phase) if phase in PROTECTING else -1)
+    unit, size = second_unit(max(spent.values(), default=0.0))
+    kinds = (("the work itself", False), ("protection", True))
+    stacks = [
+        Bars(
+            label,
+            style,
+            [spent[phase] if (phase in PROTECTING) == ours else 0.0 for phase in order],
+            [f"{phase_name(phase)}: {seconds_text(spent[phase])}" for phase in order],
+        )
+        for style, (label, ours) in enumerate(kinds)
+    ]
+    axis = Axis(f"{unit} in all rounds", lambda v: tick(v / size), size)
+    how = "One bar a phase: " + "; ".join(f"{phase}: {phase_name(phase)}" for phase in order) + "."
+    label = "Seconds by phase: " + ", ".join(f"{phase} {seconds_text(spent[phase])}" for phase in order)
+    draw = partial(_bars, order, axis, stacks, label)
+    text = csv_text(("phase", "seconds"), [(phase, spent[phase]) for phase in order])
+    return Figure(f"{subject.key}-phases", "Seconds by phase", how, draw, text, (NARROW,))
+
+
+def _bars(names: Sequence[str], y: Axis, stacks: Sequence[Bars], label: str, width: int) -> str:
+    return bars(width, names, "phase", y, stacks, label)

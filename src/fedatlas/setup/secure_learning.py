@@ -1,0 +1,129 @@
+"""What the set-up learns from all parties' rows, learnt through the secure sum: under masks or encryption no answer is seen alone.
+
+The questions are those of `summaries`; the protocols those of the rounds, driven here in one process before there is a model. Every set-up
+has keys of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedatlas.algorithm import Ask, Question, Replies
+from fedatlas.deploy import codec
+from fedatlas.errors import ConfigError
+from fedatlas.privacy import encrypted_sum, paillier, secure_sum
+from fedatlas.privacy.asking import Asking, Place, SessionFailed
+from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg
+from fedatlas.privacy.secagg.keys import FEWEST, MOST, Party, identity
+from fedatlas.summaries import Learn, Learner, Learnt, Rows, Summary, Traffic, in_process
+
+LEARN = "learn"
+
+
+def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
+    """Who asks the parties: in the clear where nothing hides updates from the server."""
+    hiding = next((one for one in mechanisms if isinstance(one, SecAgg | Paillier)), None)
+    if hiding is None:
+        return in_process
+    made: list[_Learning] = []
+
+    def learner(parties: Sequence[Rows]) -> Learn:
+        def learn(summary: Summary, message: Mapping[str, Any]) -> Learnt:
+            if not made:  # keys cost seconds, and many set-ups ask nothing
+                made.append(_Learning(hiding, parties))
+            return made[0].learn(summary, message)
+
+        return learn
+
+    return learner
+
+
+class _Learning:
+    """The parties of a set-up, with their keys."""
+
+    def __init__(self, how: SecAgg | Paillier, parties: Sequence[Rows]) -> None:
+        self.how, self.parties, self.asked = how, parties, 0
+        many = len(parties)
+        if isinstance(how, SecAgg):
+            if not FEWEST <= many <= MOST:
+                raise ConfigError(
+                    f"privacy.secagg: columns are prepared by a sum over {FEWEST} to {MOST} clients, and {many} hold rows: "
+                    "name a file of constants in data.constants."
+                )
+            pairs = [identity() for _ in parties]
+            self.public = {k: public for k, (_, public) in enumerate(pairs)}
+            self.first = [
+                secure_sum.first_session(Party(k, "set-up", private, self.public), how.threshold, {})
+                for k, (private, _) in enumerate(pairs)
+            ]
+        else:
+            self.key = paillier.generate(how.key_bits)
+            self.first = [encrypted_sum.first_session(k, self.key, {}) for k in range(many)]
+
+    def learn(self, summary: Summary, message: Mapping[str, Any]) -> Learnt:
+        """The sum of the answers to one question. ConfigError for what takes more than one sum."""
+        if not summary.linear:
+            raise ConfigError(
+                f"privacy.{self.how.name}: '{summary.name}' takes many sums, each of which says something: "
+                "use data.missing = 'drop', or name a file of constants in data.constants."
+            )
+        clients = tuple(range(len(self.parties)))
+        answers = [summary.of(rows, message) for rows in self.parties]
+        ask = Ask(clients, LEARN, {k: dict(message) for k in clients}, "sum")
+        place = Place(
+            run="set-up",
+            round=0,
+            attempt=0,
+            number=self.asked,
+            task=Question(lambda *given: ({}, {}, None)),
+            sizes=dict.fromkeys(clients, 1),
+            n=len(clients),
+            K=len(clients),
+            coefficients=dict.fromkeys(clients, 1.0),
+            mend=lambda answered: lambda part: 1.0,
+            leaving={},
+        )
+        self.asked += 1
+        how = self.how
+        if isinstance(how, SecAgg):
+            protocol = secure_sum.around(how, self.public, "set-up", ask, place)
+        else:
+            protocol = encrypted_sum.around(how, self.key.public, ask, place)
+        try:
+            return self._drive(protocol, answers, summary, message)
+        except SessionFailed as error:
+            raise ConfigError(f"privacy.{how.name}: the columns could not be prepared: {error}") from None
+
+    def _drive(
+        self, protocol: Asking, answers: Sequence[Mapping[str, Any]], summary: Summary, message: Mapping[str, Any]
+    ) -> Learnt:
+        sessions, traffic, ask = [dict(one) for one in self.first], Traffic(), next(protocol)
+        while True:
+            total, each = None, {}
+            for k in ask.to:
+                reply, sessions[k] = self._answer(ask, k, answers[k], sessions[k])
+                traffic = traffic.plus(Traffic(codec.size(dict(reply)), codec.size(dict(ask.messages[k]))))
+                each[k] = reply
+                if ask.what == LEARN:
+                    total = ask.reduce.add(total, ask.reduce.lift(k, reply, 1.0))
+            try:
+                ask = protocol.send(Replies(ask.to, None, each))
+            except StopIteration as end:
+                found: Replies = end.value
+                break
+        value = found.value or {}
+        told = summary.told(message, value)
+        return Learnt(value, traffic.plus(Traffic(0, 0 if told is None else codec.size(told) * len(answers))))
+
+    def _answer(self, ask: Ask, k: int, answer: Mapping[str, Any], session: Any) -> tuple[Mapping[str, Any], Any]:
+        if ask.what == LEARN:
+            word = ask.words[k]
+            if isinstance(self.how, SecAgg):
+                reply, session, _ = secure_sum.masked(self.how, answer, 1, word, session)
+            else:
+                reply, session, _ = encrypted_sum.encrypted(self.how, answer, word, session)
+            return reply, session
+        questions = secure_sum.QUESTIONS if isinstance(self.how, SecAgg) else encrypted_sum.QUESTIONS
+        reply, _, session = questions[ask.what].answer(None, None, ask.messages[k], {}, session)  # type: ignore[arg-type]
+        return reply, session
