@@ -178,6 +178,14 @@ def test_a_plugin_brings_a_question_and_a_reducer_that_its_algorithm_names(examp
     said = CliRunner().invoke(app, ["list", "reducers"])
     assert "The coordinate-wise median of the models" in " ".join(said.output.split())
 
+    chosen += ["model.norm=batch", "local.lr=0.01"]  # the statistics of batch norm are reduced, too
+    said = CliRunner().invoke(
+        app, ["run", "--plugin", "robust.py", "--out", "norm", "--no-baselines", "--quiet", *chosen]
+    )
+    assert said.exit_code == 0, said.output
+    state = load_file("norm/model.safetensors")
+    assert all(x.abs().sum() > 0 for name, x in state.items() if name.endswith(("running_mean", "batches_tracked")))
+
     seen = Models()
     tables = {
         "algorithm": {"name": "robust"},
