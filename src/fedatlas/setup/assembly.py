@@ -169,7 +169,8 @@ def share_out(
 ) -> Holdings:
     """The first half of `set_up`: all but the model, which need not suit the data yet.
 
-    All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`); None: as the mechanisms say.
+    All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`); None: as the mechanisms say. The
+    class counts of a notice are a simulation's own.
     """
     config, algorithm, transform, notices, mechanisms = resolve(config, module)
     check(config, algorithm, module, transform, mechanisms)
