@@ -35,9 +35,10 @@ from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.cost import Cost
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
-from fedatlas.federation.server import Cost, ServerHalf
+from fedatlas.federation.server import ServerHalf
 from fedatlas.transforms import TRANSFORMS
 from federation import SIZES, Federation, Normed, Smooth, brief, federation, rows_of
 

@@ -10,9 +10,9 @@ import pytest
 from fedatlas.deploy import codec
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.cost import parted
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer, Request
-from fedatlas.federation.phases import parted
 from fedatlas.federation.secrets import Keyring
 from fedatlas.privacy import mechanisms
 from fedatlas.privacy.mechanisms import Mechanism

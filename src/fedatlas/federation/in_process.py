@@ -8,10 +8,11 @@ from typing import Any
 from fedatlas.algorithm import Facts, Question, RoundGenerator, State, Work
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.cost import Cost
 from fedatlas.federation.link import Observer, Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.secrets import Keyring
-from fedatlas.federation.server import Cost, ServerHalf
+from fedatlas.federation.server import ServerHalf
 from fedatlas.privacy.asking import RoundClosed, SessionFailed
 from fedatlas.privacy.secure_sum import MASKED
 

@@ -30,8 +30,8 @@ from fedatlas.algorithm import (
 from fedatlas.deploy import codec
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.asks import Mend, check_ask, coefficients_of, heard_by_others, in_seats, reducer_of
+from fedatlas.federation.cost import QUESTIONS, Cost, phases_of, server_phase
 from fedatlas.federation.link import Link, Observer, Reply, Request
-from fedatlas.federation.phases import AGGREGATE, QUESTIONS, parted, sealing_of, server_phase
 from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
 from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
@@ -39,17 +39,6 @@ from fedatlas.privacy.mechanisms import Paillier, SecAgg
 from fedatlas.privacy.protection import Protection
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
-
-
-class Cost(NamedTuple):
-    """What a round cost so far as the server counts it; bytes are the codec's."""
-
-    bytes_up: int = 0
-    bytes_down: int = 0
-    bytes_peer: int = 0
-    bytes_privacy: int = 0  # of all these, how many more than without protection
-    seconds: Mapping[str, float] = {}
-    weights: Mapping[int, float] = {}  # coefficients of the last mean
 
 
 class Guard(NamedTuple):
@@ -130,7 +119,7 @@ class ServerHalf:
 
         What an attempt before this one has cost was spent all the same.
         """
-        self.cost = failed(self.cost) if attempt else Cost()
+        self.cost = self.cost.in_vain() if attempt else Cost()
         self.attempt, self.asks, self.sums, self.asked, self.lost = attempt, 0, 0, set(), set()
         replies: Replies | None = None
         while True:
@@ -241,7 +230,9 @@ class ServerHalf:
             self.cost = self.cost._replace(weights=weights)
         value = self._finalized(ask, reduced.value, requests, number)
         self._count(ask, requests, sizes, number, more)
-        self._spend(self._phases(ask, time.perf_counter() - started, adding, worked, sealed_for))
+        how = None if self.guard is None else self.guard.protection
+        spent = phases_of(ask, how, time.perf_counter() - started, adding, worked, sealed_for)
+        self.cost = self.cost.spending(spent)
         return Replies(answered, value, reduced.each)
 
     def _request(self, ask: Ask, reducer: Reducer, k: int, number: int, lr: float) -> Request:
@@ -311,23 +302,7 @@ class ServerHalf:
         try:
             yield
         finally:
-            self._spend({phase: time.perf_counter() - began})
-
-    def _spend(self, spent: Mapping[str, float]) -> None:
-        known = self.cost.seconds
-        more = {phase: known.get(phase, 0.0) + seconds for phase, seconds in spent.items()}
-        self.cost = self.cost._replace(seconds={**known, **more})
-
-    def _phases(self, ask: Ask, seconds: float, adding: float, worked: float, sealed: float) -> Mapping[str, float]:
-        """phase -> seconds of an ask: all its task's, but what is protected has phases of its own."""
-        if self.guard is None:
-            return {ask.what: seconds}
-        if not ask.words:
-            return {QUESTIONS.get(ask.what, ask.what): seconds}
-        return {
-            **parted(ask.what, sealing_of(self.guard.protection), seconds - adding, worked, sealed),
-            AGGREGATE: adding,
-        }
+            self.cost = self.cost.spending({phase: time.perf_counter() - began})
 
     def _count(
         self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], number: int, more: int
@@ -358,8 +333,3 @@ class ServerHalf:
         )
         if self.algorithm.card.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
             self.cost = self.cost._replace(bytes_up=self.raw_bytes if number == 1 else 0, bytes_down=0)
-
-
-def failed(cost: Cost) -> Cost:
-    """What an attempt cost that came to nothing: without protection there would have been none."""
-    return cost._replace(bytes_privacy=cost.bytes_up + cost.bytes_down + cost.bytes_peer, weights={})

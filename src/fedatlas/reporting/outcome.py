@@ -95,11 +95,17 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
     """The first screen."""
     if len(entries) > 1:
         said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
-        warned = [*_diverged(entries), *_stopped(entries), *_incomparable(entries), *_means(entries)]
+        warned = [
+            *_diverged(entries),
+            *_stopped(entries),
+            *_incomparable(entries),
+            *_means(entries),
+            *_released(entries),
+        ]
         return [*said, *warned, *_differences(entries), _runs(entries)]
     entry = entries[0]
     out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
-    out += [*_diverged(entries), *_stopped(entries), *_own_rows(entries), *_means(entries)]
+    out += [*_diverged(entries), *_stopped(entries), *_own_rows(entries), *_means(entries), *_released(entries)]
     if len(entry.subjects) == 1:
         return [*out, _figures(entry.subjects[0]), *_weighted(entry)]
     tested = [_seeds(entry, "test")] if "test" in entry.summary["over_seeds"] else []
@@ -156,7 +162,7 @@ def not_run(entry: Entry) -> list[int]:
 
 def _differences(entries: Sequence[Entry]) -> list[Block]:
     """The keys of the configurations that are not the same in all runs."""
-    configs = [flat(entry.config.plain()) for entry in entries]
+    configs = [flat(by_name(entry.config.plain())) for entry in entries]
     keys = dict.fromkeys(key for config in configs for key in config)
     rows = [(key.replace(" ", "."), *(config.get(key, "") for config in configs)) for key in keys]
     rows = [row for row in rows if len({str(value) for value in row[1:]}) > 1]
@@ -168,6 +174,14 @@ def _differences(entries: Sequence[Entry]) -> list[Block]:
     text = csv_text(("key", *labels), rows)
     head = [Cell("key"), *map(Cell, labels)]
     return [Table("differences", "In what the configurations of these runs differ", head, cells, text, [], folded)]
+
+
+def by_name(plain: dict[str, Any]) -> dict[str, Any]:
+    """A configuration whose mechanisms of privacy stand under their names, each key by itself."""
+    if "privacy" not in plain:
+        return plain
+    made = {one["name"]: {k: v for k, v in one.items() if k != "name"} for one in plain["privacy"]}
+    return {**plain, "privacy": made}
 
 
 def _incomparable(entries: Sequence[Entry]) -> list[Block]:
@@ -204,6 +218,22 @@ def _means(entries: Sequence[Entry]) -> list[Block]:
             )
         )
     return out
+
+
+def _released(entries: Sequence[Entry]) -> list[Block]:
+    """A warning where several runs released noise on the same rows, one after the other: each says its own price alone."""
+    runs = [
+        s.summary["privacy"] for entry in entries for s in entry.subjects if "epsilon" in s.summary.get("privacy", {})
+    ]
+    if len(runs) < 2:
+        return []
+    return [
+        Text(
+            f"{count(len(runs), 'run')} here released noise. Each one's epsilon is that of this run alone: whoever sees several of them, "
+            "made of the same rows, sees what all their epsilons add up to.",
+            tone="notice",
+        )
+    ]
 
 
 def _of_clients(entry: Entry) -> str:

@@ -42,6 +42,7 @@ DONE = {
     "nbafl": "<b>Noise before aggregation (NbAFL).</b> Every client limited its model to a length of {clip:g} and added noise before "
     "it left; the server added more where the mean still needed it.",
 }
+UNITS = {"client": "one client", "record": "one row", None: "nobody: nothing was released"}
 WHO = {"server": "the server", "clients": "another client", "colluding": "several of them together"}
 ACCOUNTS = {
     "nominal": (
@@ -63,6 +64,12 @@ SIMULATED = (
     "This was a simulation: the keys and secrets of all parties lay in the memory of one process. It shows what a federation would "
     "exchange and what that costs; from whoever ran it nothing was hidden."
 )
+PRICED = (
+    "These are figures of one machine that played all clients. Bytes without protection are those of the same messages unsealed; seconds "
+    "without it leave out the phases named, of which the server's sum would be needed anyway. What protection costs in accuracy shows "
+    "beside the same run without it: add privacy=[] to the command below."
+)
+UNPROTECTED = " The runs that it is compared with, each client alone and all rows pooled, were made without protection."
 LITTLE = 1e4  # a factor on the odds from which on a promise is next to none
 
 
@@ -72,18 +79,34 @@ def privacy_blocks(subject: Subject) -> list[Block]:
     if not found:
         return []
     made = {one["name"]: one for one in found["mechanisms"]}
-    pictures = [*_epsilons(subject, found), _phases(subject)]
+    said = [text for text in (_promised(found), _helped(found, made)) if text]
     return [
         *(Text(_done(one), tone="lead") for one in made.values()),
-        *(Text(said, tone="notice") for said in _warnings(subject, found, made)),
+        *(Text(warned, tone="notice") for warned in _warnings(found, made)),
         Keys(_keys(subject, found)),
-        _learns(subject, found),
-        *(Text(said) for said in (_promised(found), _helped(found, made)) if said),
+        *_learns(found),
+        *map(Text, said),
         *([_accounts(subject, found["accounts"])] if found.get("accounts") else []),
         _price(subject),
-        Figures(pictures),
-        Facts([(name, facts_text({k: v for k, v in one.items() if k != "name"})) for name, one in made.items()]),
+        Text(PRICED + (UNPROTECTED if subject.summary.get("gain") else "")),
+        Figures([*_epsilons(subject, found), _phases(subject)]),
+        Facts([(name, facts_text(_given(one))) for name, one in made.items()]),
     ]
+
+
+def _given(one: Mapping[str, Any]) -> dict[str, Any]:
+    """A mechanism's keys but for its name and what was left to it."""
+    return {key: value for key, value in one.items() if key != "name" and value is not None}
+
+
+def times_text(ratio: float) -> str:
+    """'1.67 times'; 'the same' where nothing is to be seen."""
+    return "the same" if abs(ratio - 1) < 5e-4 else f"{_plainly(ratio)} times"
+
+
+def _plainly(value: float) -> str:
+    """Three digits: '3.04', '50', '8,128,150'."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _done(one: Mapping[str, Any]) -> Markup:
@@ -92,7 +115,7 @@ def _done(one: Mapping[str, Any]) -> Markup:
     return Markup(DONE[one["name"]].format(**{**one, "encrypted": escape(what)}))  # noqa: S704  (the words are ours)
 
 
-def _warnings(subject: Subject, found: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
+def _warnings(found: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
     """What somebody who reads nothing else has to know."""
     out = [SIMULATED]
     if found.get("noise") == "seed":
@@ -112,21 +135,18 @@ def _warnings(subject: Subject, found: Mapping[str, Any], made: Mapping[str, Any
         out.append(
             "The server saw every update in the clear and has to be trusted; protected are clients from whoever sees the models."
         )
-    if subject.summary.get("gain"):
-        out.append(
-            "The runs that it is compared with, each client alone and all rows pooled, were made without protection, as a simulation can."
-        )
     return out
 
 
 def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
     cost, out = subject.summary["cost"], []
     if "epsilon" in found:
-        bound = "at most; " if found["upper_bound"] else ""
+        bound = "an upper bound, " if found["upper_bound"] else ""
+        unless = "if the noise were secret: " if found["noise"] == "seed" else ""
         text = found["epsilon"] if isinstance(found["epsilon"], str) else None
-        whole = text or printed(found["epsilon"], subject.at("privacy.epsilon"))
+        whole = text or printed(found["epsilon"], subject.at("privacy.epsilon"), _plainly)
         out.append(
-            Key("epsilon", whole, f"{bound}of a {found['unit'] or 'client'}, at delta = {number(found['delta'])}")
+            Key("epsilon", whole, f"{unless}{bound}of {UNITS[found['unit']]}, at delta = {number(found['delta'])}")
         )
     if found.get("withstood"):
         most = found["withstood"]
@@ -140,7 +160,7 @@ def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
         )
     sent, more = total_of(cost[key] for key in DIRECTIONS), cost["bytes_privacy"]
     if sent is not None and more is not None:
-        text = f"{number(sent / (sent - more))} times" if sent > more else DASH
+        text = times_text(sent / (sent - more)) if sent > more else DASH
         out.append(Key("bytes", text, f"of those without protection, {bytes_text(sent - more)}"))
     spent = _protecting(cost["seconds_by_phase"])
     out.append(Key("time for protection", seconds_text(spent), f"{share(spent / cost['seconds'])} of the run's time"))
@@ -151,15 +171,14 @@ def _protecting(phases: Mapping[str, float]) -> float:
     return math.fsum(phases.get(phase, 0.0) for phase in PROTECTING)
 
 
-def _learns(subject: Subject, found: Mapping[str, Any]) -> Table:
-    """Who learns what, a column a mechanism."""
-    names = list(found["learns"])
-    rows = [[Cell(who), *(Cell(_code(found["learns"][name][key])) for name in names)] for key, who in WHO.items()]
-    text = csv_text(
-        ("who", *names), [(who, *(found["learns"][name][key] for name in names)) for key, who in WHO.items()]
-    )
-    caption = "Who could learn what of a client, beside the models that all are told"
-    return Table(f"{subject.key}-learns", caption, [Cell("who"), *(Cell(f"by {name}") for name in names)], rows, text)
+def _learns(found: Mapping[str, Any]) -> list[Block]:
+    """Who learns what, mechanism by mechanism."""
+    out: list[Block] = []
+    for name, learnt in found["learns"].items():
+        by = f" under {name}" if len(found["learns"]) > 1 else ""
+        out.append(Text(f"What could be learnt of a client{by}, beside the models that all are told", tone="subhead"))
+        out.append(Facts([(who, _code(learnt[key])) for key, who in WHO.items()]))
+    return out
 
 
 def _code(text: str) -> Markup:
@@ -175,7 +194,7 @@ def _promised(found: Mapping[str, Any]) -> str:
     odds = math.exp(epsilon) if epsilon < 700 else math.inf
     whom = "that a given client took part" if found["unit"] == "client" else "that a given row was what it is"
     factor = (
-        f"a factor of {number(odds)}"
+        f"a factor of {_plainly(odds)}"
         if odds < LITTLE
         else "a factor beyond ten thousand, which promises next to nothing"
     )
@@ -183,10 +202,11 @@ def _promised(found: Mapping[str, Any]) -> str:
     torn = (
         f" {count(found['torn'], 'line')} of the ledger broke off before a release was used." if found["torn"] else ""
     )
+    means = "would mean if the noise were secret" if found["noise"] == "seed" else "means"
     return (
-        f"What epsilon = {number(epsilon)} means: whoever sees all that was released, and knows whatever else there is to know, can shift "
-        f"the odds {whom} by at most {factor}{chance}. It is the price of the whole run, {count(found['releases'], 'release')}, read from "
-        f"ledger.jsonl, which only ever grows. {found['how']}{torn}"
+        f"What epsilon = {_plainly(epsilon)} {means}: whoever sees all that was released, and knows whatever else there is to know, can "
+        f"shift the odds {whom} by at most {factor}{chance}. It is the price of the whole run, {count(found['releases'], 'release')}, "
+        f"read from ledger.jsonl, which only ever grows. {found['how']}{torn}"
     )
 
 
@@ -209,7 +229,7 @@ def _accounts(subject: Subject, accounts: Mapping[str, Any]) -> Table:
     rows = [
         [
             Cell(name, why),
-            Cell(value if isinstance(value, str) else printed(value, subject.at(f"privacy.accounts.{key}"))),
+            Cell(value if isinstance(value, str) else printed(value, subject.at(f"privacy.accounts.{key}"), _plainly)),
         ]
         for key, name, why, value in shown
     ]
@@ -239,7 +259,7 @@ def _price(subject: Subject) -> Table:
                 Cell(name),
                 Cell(text(whole)),
                 Cell(text(rest)),
-                Cell(f"{number(whole / rest)} times" if rest > 0 else DASH),
+                Cell(times_text(whole / rest) if rest > 0 else DASH),
             ]
         )
         table.append((name, whole, rest))
@@ -249,12 +269,9 @@ def _price(subject: Subject) -> Table:
         )
         table.append((phase, phases[phase], None))
     head = [Cell("what"), Cell("this run"), Cell("without protection"), Cell("ratio")]
-    caption = (
-        "The price, of the whole run on one machine that played all clients. Bytes without protection are those of the same messages "
-        "unsealed; seconds without it leave out what is named below, of which the server's sum would be needed anyway. "
-        "What it costs in accuracy shows beside the same run with privacy=[]"
+    return Table(
+        f"{subject.key}-price", "The price of the whole run", head, rows, csv_text(("what", "with", "without"), table)
     )
-    return Table(f"{subject.key}-price", caption, head, rows, csv_text(("what", "with", "without"), table))
 
 
 def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
@@ -263,13 +280,13 @@ def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
     if not curve or any(isinstance(epsilon, str) for _, epsilon in curve):
         return []
     points = [Point(0, 0.0, "before round 1: epsilon 0")]
-    points += [Point(at, epsilon, f"after round {at}: epsilon {number(epsilon)}") for at, epsilon in curve]
+    points += [Point(at, epsilon, f"after round {at}: epsilon {_plainly(epsilon)}") for at, epsilon in curve]
     how = (
         f"What all releases up to a round cost together, at delta = {number(found['delta'])}. Lower is more private; it never falls, "
         "because what was released stays released."
     )
     draw = partial(
-        _lines, [Series("epsilon", 0, points)], f"Epsilon over the rounds: it ends at {number(curve[-1][1])}."
+        _lines, [Series("epsilon", 0, points)], f"Epsilon over the rounds: it ends at {_plainly(curve[-1][1])}."
     )
     return [
         Figure(
@@ -284,7 +301,7 @@ def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
 
 
 def _lines(series: Sequence[Series], label: str, width: int) -> str:
-    return lines(width, Axis("round", whole=True), Axis("Epsilon", number, zero=True), series, label)
+    return lines(width, Axis("round", whole=True), Axis("Epsilon", zero=True), series, label)
 
 
 def _phases(subject: Subject) -> Figure:

@@ -21,8 +21,8 @@ from fedatlas.deploy import codec
 from fedatlas.engine.device import CPU
 from fedatlas.engine.job import Bench, Built, LocalOptions
 from fedatlas.engine.optim import Optimizer
+from fedatlas.federation.cost import Cost
 from fedatlas.federation.in_process import server_facts
-from fedatlas.federation.server import Cost
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain

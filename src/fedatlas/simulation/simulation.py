@@ -13,11 +13,10 @@ from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.cost import KEYS, Cost
 from fedatlas.federation.in_process import InProcess, View
 from fedatlas.federation.link import Observer
-from fedatlas.federation.phases import KEYS
 from fedatlas.federation.secrets import LEDGER, Keyring
-from fedatlas.federation.server import Cost
 from fedatlas.model import Model
 from fedatlas.models import flops
 from fedatlas.privacy import ledger

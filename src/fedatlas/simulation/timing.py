@@ -9,9 +9,10 @@ from fedatlas.algorithm import SERVER, Ask, Replies, State, Unit
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.cost import Cost
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Link
-from fedatlas.federation.server import Cost, ServerHalf
+from fedatlas.federation.server import ServerHalf
 from fedatlas.metrics.intervals import bootstrap, usual_draws
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, all_clients, first_server

@@ -14,7 +14,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.deploy import codec
 from fedatlas.engine.executors import Plan
 from fedatlas.errors import ConfigError
-from fedatlas.federation.server import Cost
+from fedatlas.federation.cost import Cost
 from fedatlas.files import write_text
 from fedatlas.machine import one_thread_an_operator
 from fedatlas.record.summary import partition_facts

@@ -1,4 +1,4 @@
-"""What the seconds of a round went into: the algorithm's tasks by their names, and the phases of what protects them.
+"""What a round costs: bytes, and seconds by the algorithm's tasks and by the phases of what protects them.
 
 =========  ==========================================================================================================
 keys       identities and keys before round 1; of a masked round its key exchange and the sharing of its secrets
@@ -16,7 +16,9 @@ Clients work side by side, so what an ask took on the clock is parted between th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from fedatlas.algorithm import Ask
 from fedatlas.privacy import encrypted_sum, secure_sum
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
 from fedatlas.privacy.protection import Protection
@@ -41,6 +43,26 @@ QUESTIONS: Mapping[str, str] = {
 """A protocol's question -> the phase that it belongs to."""
 
 
+class Cost(NamedTuple):
+    """What a round cost so far as the server counts it; bytes are the codec's."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    bytes_peer: int = 0
+    bytes_privacy: int = 0  # of all these, how many more than without protection
+    seconds: Mapping[str, float] = {}
+    weights: Mapping[int, float] = {}  # coefficients of the last mean
+
+    def spending(self, seconds: Mapping[str, float]) -> Cost:
+        """The same after so many more seconds, by phase."""
+        known = self.seconds
+        return self._replace(seconds={**known, **{p: known.get(p, 0.0) + more for p, more in seconds.items()}})
+
+    def in_vain(self) -> Cost:
+        """Of an attempt that came to nothing: without protection it would not have been."""
+        return self._replace(bytes_privacy=self.bytes_up + self.bytes_down + self.bytes_peer, weights={})
+
+
 def sealing_of(how: Protection) -> str:
     """The phase in which clients seal their updates."""
     return MASK if how.of(SecAgg) is not None else ENCRYPT if how.of(Paillier) is not None else NOISE
@@ -50,6 +72,17 @@ def parted(what: str, sealing: str, seconds: float, worked: float, sealed: float
     """phase -> its share of ``seconds`` on the clock; clients worked for ``worked`` seconds, ``sealed`` of these on sealing."""
     share = min(sealed / worked, 1.0) if worked else 0.0
     return {what: seconds * (1 - share), sealing: seconds * share}
+
+
+def phases_of(
+    ask: Ask, how: Protection | None, seconds: float, adding: float, worked: float, sealed: float
+) -> Mapping[str, float]:
+    """phase -> seconds of an ask: all its task's; what is protected has phases of its own, the server's ``adding`` among them."""
+    if how is None:
+        return {ask.what: seconds}
+    if not ask.words:
+        return {QUESTIONS.get(ask.what, ask.what): seconds}
+    return {**parted(ask.what, sealing_of(how), seconds - adding, worked, sealed), AGGREGATE: adding}
 
 
 def server_phase(what: str) -> str:
