@@ -24,6 +24,7 @@ from typing import Any
 
 import gmpy2
 import numpy as np
+import secagg_speed
 import torch
 from contest import machine_busy, watched
 from table import number, table
@@ -232,7 +233,11 @@ def main() -> None:
     one.add_argument("--repeats", type=int, default=3)
     one.add_argument("--sample", type=int, default=8, help="values a repeat that the naive forms take")
     one.add_argument("--json", type=Path, help="where the figures go")
+    secagg_speed.options(kinds.add_parser("secagg", help="masked sums of many clients"))
     given = parser.parse_args()
+    if given.what == "secagg":
+        secagg_speed.measure(given)
+        return
     measure, said = {"paillier": (measure_paillier, said_paillier)}[given.what]
     found = measure(given)
     if given.json:

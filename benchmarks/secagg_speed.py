@@ -1,4 +1,4 @@
-"""Secure aggregation in seconds: ``python benchmarks/secagg_speed.py [--clients 100] [--values 1000000] [--dropped 10]``.
+"""Secure aggregation in seconds: ``python benchmarks/privacy.py secagg [--clients 100] [--values 1000000] [--dropped 10]``.
 
 Whole sessions in rings of 2^32 and 2^64: every key, share and mask is real, every surviving client masks, one after another, and the opened
 sum is compared with the plain one. Medians over clients, one thread; on the clock, and of the processor alone, which other programs on
@@ -107,13 +107,15 @@ def shamirs(clients: int) -> tuple[float, float]:
     return fast, (time.perf_counter() - begun) * clients
 
 
-def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def options(parser: argparse.ArgumentParser) -> None:
+    """What can be asked for."""
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--values", type=int, default=1_000_000)
     parser.add_argument("--dropped", type=int, default=10)
-    given = parser.parse_args()
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Measures and prints."""
     torch.set_num_threads(1)
     found = {ring: session(given.clients, given.values, given.dropped, ring) for ring in (32, 64)}
     print(f"{given.clients} clients, {given.values:,} values, {given.dropped} dropped before their masked input\n")
@@ -130,7 +132,3 @@ def main() -> None:
     print(f"all secrets rebuilt: {1e3 * fast:.1f} ms; with Lagrange's coefficients anew for each: {1e3 * slow:,.0f} ms")
     if (given.clients, given.values) == (100, 1_000_000):
         print(f"masking in at most {1e3 * LIMIT:.0f} ms: {'met' if mask <= LIMIT else 'MISSED'} ({1e3 * mask:.0f} ms).")
-
-
-if __name__ == "__main__":
-    main()

@@ -175,7 +175,8 @@ class Federation(NamedTuple):
         server = {**server, "buffers": self.buffers} if self.buffers and not kinds else server
         if algorithm.prepare is None:
             return server
-        return host.drive(algorithm.prepare(algorithm, server, self.round(0, tuple(sorted(self.held)))), 0, lr)
+        everybody = self.round(0, tuple(sorted(self.held)))
+        return host.drive(partial(algorithm.prepare, algorithm, server, everybody), 0, lr) or server
 
     def round(
         self,
@@ -189,10 +190,10 @@ class Federation(NamedTuple):
         groups = self.bench.algorithm.groups
         units = [] if groups is None or server is None else [Unit(i, g) for i, g in enumerate(groups(server))]
         there = [Unit(i, tuple(k for k in members if k in cohort)) for i, members in units]
-        sizes = {k: self.held[k].n for k in cohort}
+        sizes = {k: r.n for k, r in self.held.items()}
         local = self.bench.local
-        examples = sum(examples_of(budgets.get(k, local.budget), n, local.batch_size) for k, n in sizes.items())
-        n = sum(r.n for r in self.held.values())
+        examples = sum(examples_of(budgets.get(k, local.budget), sizes[k], local.batch_size) for k in cohort)
+        n = sum(sizes.values())
         present = tuple(unit for unit in there if unit.members)
         drawn = Round(number, cohort, len(self.held), n, sizes, examples, budgets, seed=1)
         return drawn._replace(units=present, groups=len(units))
@@ -259,7 +260,9 @@ def play(
     for number, cohort in enumerate(plan, start=first):
         limited = {k: b for k, b in (budgets or {}).items() if k in cohort}
         drawn = fed.round(number, cohort, limited, server)
-        server = host.drive(generate(fed.bench.algorithm, server, drawn), number, lr)
+        host.server.told = partial(fed.bench.algorithm.broadcast, server, 0)
+        after = host.drive(partial(generate, fed.bench.algorithm, server, drawn), number, lr)
+        server = server if after is None else after  # None: the round was closed without a change
     return server, host
 
 

@@ -23,7 +23,7 @@ from fedatlas import config
 from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, Network, State, plain_loss
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows
-from fedatlas.federation.server import by_client
+from fedatlas.federation.asks import by_client
 from fedatlas.models import Dropout, draw_masks, dropout_shapes
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import set_up

@@ -44,7 +44,7 @@ SEAM = {
     "federation.link",
     "federation.sealing",
 }  # what crosses between parties, and how it is sealed
-SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config", "summaries"}
+SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
 SIMULATION = RECORD | {"record"}
 STUDY = SIMULATION | {"simulation", "reporting", "wording"}

@@ -18,6 +18,7 @@ from fedatlas.api import run
 from fedatlas.cli import app
 from fedatlas.data.by_name import SOURCES
 from fedatlas.errors import ConfigError
+from fedatlas.privacy.mechanisms import MECHANISMS
 
 
 def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> None:
@@ -85,7 +86,11 @@ def shown(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its docstring or its annotation, and `show` prints it once."""
     monkeypatch.setattr(registry, "PLUGINS", {kind: {} for kind in registry.PLUGINS})
-    tables = {**plugins.OURS, "data": {name: source.builder for name, source in SOURCES.items()}}
+    tables = {
+        **plugins.OURS,
+        "data": {name: source.builder for name, source in SOURCES.items()},
+        "privacy": MECHANISMS,
+    }
     silent, twice = [], []
     for kind in catalogue.KINDS:
         for row in (row for row in catalogue.rows(kind) if row.get("parameters")):

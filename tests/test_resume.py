@@ -15,7 +15,7 @@ from fedatlas import Experiment, config, load
 from fedatlas.api import resume, run
 from fedatlas.errors import CheckpointError, ConfigError, FedatlasError
 from fedatlas.setup.assembly import first_server
-from fedatlas.simulation import run as simulation
+from fedatlas.simulation import simulation
 from fedatlas.simulation.run import Silent
 from tables import of_table, table
 

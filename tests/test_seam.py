@@ -103,7 +103,7 @@ def test_a_party_in_another_process_refuses_what_was_not_declared(parties: Parti
     task = fed.bench.algorithm.training()._replace(shows=("model",))
     remote.server.algorithm = fed.bench.algorithm._replace(tasks={"train": task})
     ask = Ask((0, 1), "train", {k: {"model": fed.params} for k in (0, 1)}, "each")
-    with pytest.raises(ProtocolError, match=r"client 0 is asked for 'train' on its own, but 'fedavg' declares"):
+    with pytest.raises(ProtocolError, match=r"client [01] is asked for 'train' on its own, but 'fedavg' declares"):
         remote.server.answer(ask, 1, 0.1)
 
 

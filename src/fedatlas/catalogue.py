@@ -44,7 +44,7 @@ EXTRAS = {
     "tables": ("pyarrow", ".parquet files"),
     "images": ("PIL", "folders of pictures"),
     "dp": ("dp_accounting", "differential privacy"),
-    "he": ("tenseal", "homomorphic encryption"),
+    "he": ("gmpy2", "masks and homomorphic encryption"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),
     "cluster": ("ray", "many machines"),

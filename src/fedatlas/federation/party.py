@@ -78,7 +78,8 @@ class PartyHalf:
         bench, k = self.bench, request.client
         task = bench.tasks(k)[request.what]
         memory = self._memory(request)
-        message = request.message if memory is None else told(request.message, request.anchor)
+        whole = memory is None and request.word is None  # else what leaves is a change of what the server knows, too
+        message = request.message if whole else told(request.message, request.anchor)
         facts = self.facts(k, request.round, request.lr, request.K, request.n)
         state = self.state_of(k, message, facts) if task.stateful else {}
         where = request.architecture or bench.architecture(k)

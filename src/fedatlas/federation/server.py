@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from fedatlas.aggregation import REDUCERS
 from fedatlas.aggregation.reducers import Closing, Reducer, part_of
 from fedatlas.algorithm import (
     SERVER,
@@ -27,18 +26,17 @@ from fedatlas.algorithm import (
     Task,
     Transform,
     Update,
-    Weights,
 )
 from fedatlas.deploy import codec
-from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.errors import ProtocolError
+from fedatlas.federation.asks import Mend, check_ask, coefficients_of, heard_by_others, in_seats, reducer_of
 from fedatlas.federation.cost import QUESTIONS, Cost, phases_of, server_phase
 from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
-from fedatlas.privacy.asking import Asking, Journal, Place, bases, journalled, restored
+from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
 from fedatlas.privacy.protection import Protection
-from fedatlas.registry import find
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -107,6 +105,7 @@ class ServerHalf:
         self.cost = Cost()
         self.attempt = 0  # how often this round was begun anew
         self.asks = 0  # of this round, so far
+        self.sums = 0  # that a protocol opened in this round, so far: a repeated round counts the same
         self.asked: set[int] = set()  # of this round
         self.lost: set[int] = set()  # those who owe a reply
 
@@ -121,7 +120,7 @@ class ServerHalf:
         What an attempt before this one has cost was spent all the same.
         """
         self.cost = self.cost.in_vain() if attempt else Cost()
-        self.attempt, self.asks, self.asked, self.lost = attempt, 0, set(), set()
+        self.attempt, self.asks, self.sums, self.asked, self.lost = attempt, 0, 0, set(), set()
         replies: Replies | None = None
         while True:
             try:
@@ -143,12 +142,14 @@ class ServerHalf:
             return replies
         if not ask.to and not guard.protection.secret_cohort:
             return Replies((), None, {})
-        protocol = guard.around(self, ask, self._place(ask, number, task))
-        inner, base = next(protocol), None
+        place, before = self._place(ask, number, task), set(self.lost)
+        protocol = guard.around(self, ask, place)
+        self.sums += 1
+        inner, messages = next(protocol), None
         while True:
             replies = self.answer(inner, number, lr)
             if inner.what == ask.what:
-                base = inner.messages
+                messages = inner.messages
             try:
                 with self._timed(server_phase(inner.what)):
                     inner = protocol.send(replies)
@@ -156,13 +157,17 @@ class ServerHalf:
                 found: Replies = end.value
                 break
         self.leaving = {}
+        # Who is in the sum counts, whoever fell silent while it was opened; who was left out of it does not.
+        self.lost = before | ({*ask.to, *place.leaving} - {*found.clients})
+        self.asked |= self.lost
         if ask.reduce == "mean":
             self._weigh(ask, found.clients)
         if found.value is None or guard.protection.whole:
             return found
-        k = next((k for k in found.clients if k in (base or {})), None)
+        k = next((k for k in found.clients if k in (messages or {})), None)
         told_ = self.told() if k is None else told(ask.messages[k], ask.route.anchors.get(k))
-        return found._replace(value=restored(found.value, bases(task, told_, found.value), exact=True))
+        base = bases(task, told_, found.value, chain=bool(ask.route.anchors))
+        return found._replace(value=with_counters(restored(found.value, base, exact=True), told_))
 
     def _place(self, ask: Ask, number: int, task: Task | Question) -> Place:
         sums = task.sums if isinstance(task, Task) else ()
@@ -171,7 +176,7 @@ class ServerHalf:
             run=self.run,
             round=number,
             attempt=self.attempt,
-            number=self.asks,
+            number=self.sums,
             task=task,
             sizes=self.sizes,
             n=self.n,
@@ -247,7 +252,7 @@ class ServerHalf:
             budget=ask.budgets.get(k),
             visits=ask.route.visits.get(k, 0),
             anchor=ask.route.anchors.get(k),
-            word=ask.words.get(k),
+            word={**ask.words[k], CHAIN: bool(ask.route.anchors)} if k in ask.words else None,
             architecture=ask.architectures.get(k, ""),
             sender=ask.route.sender.get(k),
             peer=ask.route.via == "peer",
@@ -313,7 +318,8 @@ class ServerHalf:
             by = ask.route.sender.get(k)
             words += codec.size(dict(request.word)) if request.word else 0
             down["server" if by is None else "nobody" if by == k else "peer"] += known[key]
-            if by != k and request.anchor is not None and sealed(self.transform, task, request):
+            changes = request.word is not None or sealed(self.transform, task, request)
+            if by != k and request.anchor is not None and changes:
                 down["server"] += codec.size(told(request.message, request.anchor)) - known[key]
         down["server"] += words
         own = sum(sizes.values()) + sum(down.values()) if ask.what in QUESTIONS else words + more
@@ -327,106 +333,3 @@ class ServerHalf:
         )
         if self.algorithm.card.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
             self.cost = self.cost._replace(bytes_up=self.raw_bytes if number == 1 else 0, bytes_down=0)
-
-
-class Mend:
-    """The factor by which a part of a mean is multiplied where clients asked were lost.
-
-    p_k(those who answered) / p_k(those asked), which is the same for every k of those who answered; exactly 1 where nobody is lost,
-    and for a fixed denominator.
-    """
-
-    def __init__(self, ask: Ask, clients: tuple[int, ...], answered: tuple[int, ...], sums: Collection[str]) -> None:
-        self.ratio: tuple[Mapping[int, Any], Mapping[int, Any]] | None = None
-        if ask.weights is not None and answered and len(answered) < len(clients):
-            self.ratio = coefficients_of(ask, answered, sums), coefficients_of(ask, clients, sums)
-
-    def __call__(self, part: str) -> float:
-        """Of a part."""
-        if self.ratio is None:
-            return 1.0
-        now, asked = self.ratio
-        k = max(now, key=lambda k: abs(part_of(asked[k], part)))  # of a client without weight nothing could be said
-        return part_of(now[k], part) / part_of(asked[k], part) if part_of(asked[k], part) else 1.0
-
-
-def in_seats(replies: Iterator[Reply], clients: tuple[int, ...]) -> Iterator[Reply]:
-    """Replies in the order of the seats: who comes early waits, in memory of its own, for those before it who are not lost."""
-    early: dict[int, Reply] = {}
-    place = {k: i for i, k in enumerate(clients)}
-    at = 0
-    for reply in replies:
-        if place[reply.client] != at:
-            early[reply.client] = reply._replace(update=codec.decode(codec.encode(dict(reply.update))))
-            continue
-        yield reply
-        at += 1
-        while at < len(clients) and clients[at] in early:
-            yield early.pop(clients[at])
-            at += 1
-    yield from (early[k] for k in clients if k in early)
-
-
-def reducer_of(ask: Ask) -> Reducer:
-    """The reducer that an ask names, or brings."""
-    if isinstance(ask.reduce, Reducer):
-        return ask.reduce
-    try:
-        made: Reducer = find("reducers", REDUCERS, ask.reduce)()
-    except ConfigError as error:
-        raise ProtocolError(str(error)) from None
-    return made
-
-
-def check_ask(ask: Ask, reducer: Reducer, algorithm: Algorithm) -> None:
-    """ProtocolError for an ask that no reply could answer, or that shows the server more than the algorithm declares.
-
-    It is an algorithm's own fault, said before anybody trains for nothing.
-    """
-    name = algorithm.name
-    if ask.what not in algorithm.tasks:
-        raise ProtocolError(f"'{name}' asks for the task '{ask.what}', but its tasks are {', '.join(algorithm.tasks)}.")
-    if alone := [k for k in ask.to if k not in ask.messages]:
-        raise ProtocolError(
-            f"'{name}' asks client {alone[0]} for '{ask.what}' without a message; an empty one is {{}}."
-        )
-    if ask.reduce == "mean" and ask.weights is None:
-        raise ProtocolError(f"'{name}' asks for a mean of '{ask.what}' without weights; a plain sum is reduce='sum'.")
-    if ask.reduce == "neighbours" and not algorithm.serverless:
-        raise ProtocolError(
-            f"'{name}' asks for '{ask.what}' by reduce='neighbours', but declares a server: set serverless=True."
-        )
-    if ask.reduce == "neighbours" and ask.to and not ask.mixing:
-        raise ProtocolError(f"'{name}' asks for '{ask.what}' by reduce='neighbours' without mixing.")
-    shown = reducer.single and ask.route.via == "server" and SERVER not in ask.to
-    if shown and not algorithm.tasks[ask.what].shows:
-        raise ProtocolError(
-            f"'{name}' asks for '{ask.what}' by reduce='{reducer.name}', which looks at single clients, but the task declares "
-            "that the server sees it in sums only: name the parts it shows in Task.shows."
-        )
-
-
-def coefficients_of(ask: Ask, clients: tuple[int, ...], sums: Collection[str]) -> dict[int, Any]:
-    """client -> coefficient, or part -> coefficient; the parts ``sums`` are added up as they are."""
-    if ask.weights is None or not clients:
-        return dict.fromkeys(clients, 1.0)
-    found = by_client(ask.weights(clients), clients)
-    if not sums:
-        return found
-    whole = dict.fromkeys(sums, 1.0)
-    return {k: {**(own if isinstance(own, Mapping) else {"model": own}), **whole} for k, own in found.items()}
-
-
-def by_client(weights: Weights, clients: tuple[int, ...]) -> dict[int, Any]:
-    """The algorithm's weights turned to client -> coefficient (or part -> coefficient where parts differ)."""
-    if weights and all(isinstance(value, Mapping) for value in weights.values()):
-        return {k: {part: value[k] for part, value in weights.items()} for k in clients}  # type: ignore[index]
-    return {k: weights[k] for k in clients}  # type: ignore[index]
-
-
-def heard_by_others(ask: Ask, sizes: Mapping[int, int]) -> int:
-    """Bytes of the updates that went to other nodes."""
-    if ask.mixing is None:
-        return 0
-    mixing = ask.mixing(tuple(sizes))
-    return sum(sizes[sender] for receiver, row in mixing.items() for sender in row if sender != receiver)

@@ -17,6 +17,9 @@ from fedatlas.algorithm import Ask, Message, Question, Replies, Task, Update
 from fedatlas.tree import Tree
 
 BUFFERS = "buffers"
+SEND = "send"  # in a client's word: False where its sum was opened before
+CHAIN = "chain"  # in a client's word: True where models were handed from client to client
+SESSION = "session"  # in a client's word: what belongs to one masked session and to no repetition
 
 Asking = Generator[Ask, Replies, Replies]
 
@@ -35,7 +38,7 @@ class Place(NamedTuple):
     run: str
     round: int
     attempt: int
-    number: int  # of the ask in its round
+    number: int  # of the sum in its round: the same in every attempt and when the round is repeated
     task: Task | Question
     sizes: Mapping[int, int]  # rows of the clients
     n: int
@@ -62,22 +65,36 @@ class RoundClosed(Exception):  # an event of the protocol: the round changes not
 def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[int, ...]], None]) -> Asking:
     """A protocol whose opened sum is written to the journal before it is used, after ``note`` has told the ledger who answered.
 
-    A round that is repeated reads it there, and those who answered do their work again without sending anything. RoundClosed
-    where a party has helped to open this ask and the sum was lost: it is not opened twice.
+    A round that is repeated reads it there, and those who answered do their work again without sending anything: what they were told
+    stands in the journal, too, so that their states follow from the numbers that were opened. RoundClosed where a party has helped
+    to open this ask and the sum was lost: it is not opened twice.
     """
-    journal = place.journal
+    journal, words = place.journal, dict[str, Any]()
     if journal is not None and (kept := journal.read(place.round, place.number)) is not None:
         clients = tuple(kept["clients"])
-        yield ask._replace(to=clients, reduce="sum", weights=None, words={k: {} for k in clients})
+        again = {k: {**kept["words"][str(k)], SEND: False} for k in clients}
+        yield ask._replace(to=clients, reduce="sum", weights=None, words=again)
         return Replies(clients, kept["value"], {})
     if journal is not None and journal.given(place.run, place.round, place.number):
         raise RoundClosed(f"a sum of round {place.round} was opened and then lost")
-    replies = yield from protocol
-    if replies.value is not None:
-        note(replies.clients)
+    inner = next(protocol)
+    while True:
+        if inner.what == ask.what:
+            words = {
+                str(k): {name: x for name, x in word.items() if name != SESSION} for k, word in inner.words.items()
+            }
+        replies = yield inner
+        try:
+            inner = protocol.send(replies)
+        except StopIteration as end:
+            found: Replies = end.value
+            break
+    if found.value is not None:
+        note(found.clients)
         if journal is not None:
-            journal.write(place.round, place.number, {"clients": list(replies.clients), "value": dict(replies.value)})
-    return replies
+            opened = {"clients": list(found.clients), "value": dict(found.value), "words": words}
+            journal.write(place.round, place.number, opened)
+    return found
 
 
 def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Collection[str]) -> float:
@@ -85,12 +102,17 @@ def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Col
     return 1.0 if part in sums else part_of(coefficients[client], part)
 
 
-def bases(task: Task | Question, message: Message, update: Mapping[str, Any]) -> dict[str, Tree]:
-    """Part -> what both ends know it is a change of: `Sealing.base`, and the buffers that came with the message."""
+def bases(
+    task: Task | Question, message: Message, update: Mapping[str, Any], *, chain: bool = False
+) -> dict[str, Tree]:
+    """Part -> what both ends know it is a change of: `Sealing.base`, and the buffers that came with the message.
+
+    In a ``chain`` these are those of the client before, which the server does not know.
+    """
     if not isinstance(task, Task):
         return {}
     found = {name: Tree(base) for name, base in task.sealing.base(message, update).items()}
-    told = message.get(BUFFERS)
+    told = None if chain else message.get(BUFFERS)
     return {**found, BUFFERS: Tree(told)} if told and BUFFERS in update else found
 
 
@@ -106,6 +128,12 @@ def changed(update: Update, base: Mapping[str, Tree]) -> dict[str, Any]:
     return out
 
 
+def with_counters(value: Update, told: Message) -> dict[str, Any]:
+    """Buffers that were summed as they are, with the counters that were not: those of ``told``."""
+    whole = {**told.get(BUFFERS, {}), **value.get(BUFFERS, {})}
+    return {**value, BUFFERS: Tree(whole)} if whole and BUFFERS in value else dict(value)
+
+
 def restored(change: Update, base: Mapping[str, Tree], *, exact: bool = False) -> dict[str, Any]:
     """The parts with their base again; ``exact``: in float64, as a reduced value is, else in the base's precision."""
     out: dict[str, Any] = {}
@@ -115,6 +143,14 @@ def restored(change: Update, base: Mapping[str, Tree], *, exact: bool = False) -
             continue
         out[part] = Tree({name: _added(b, value.get(name), exact) for name, b in base[part].items()})
     return out
+
+
+def in_precision(value: Any, like: Any) -> Any:
+    """``value`` with floating tensors in the precision that they have in ``like``: what a client keeps is as without a mechanism."""
+    if isinstance(value, Mapping):
+        out = {name: in_precision(x, like[name]) if name in like else x for name, x in value.items()}
+        return Tree(out) if isinstance(value, Tree) else out
+    return value.to(like.dtype) if isinstance(value, Tensor) and isinstance(like, Tensor) else value
 
 
 def _added(base: Tensor, change: Tensor | None, exact: bool) -> Tensor:

@@ -20,7 +20,7 @@ from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy import paillier
-from fedatlas.privacy.asking import BUFFERS, Asking, Place, RoundClosed, mended, weight_of
+from fedatlas.privacy.asking import BUFFERS, SEND, Asking, Place, RoundClosed, mended, weight_of
 from fedatlas.privacy.mechanisms import Paillier
 from fedatlas.privacy.numbers import Leaf, Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import once
@@ -110,7 +110,7 @@ def encrypted(how: Paillier, update: Update, word: Mapping[str, Any], session: A
         codes.setdefault(leaf.group, []).append(words)
         seen.setdefault(leaf.group, []).append(decoded)
     out = {}
-    for group, rows in codes.items():
+    for group, rows in codes.items() if word[SEND] else ():
         layout = paillier.Layout(*word["layouts"]["reals" if group.startswith("reals") else group])
         packed = paillier.pack(layout, np.concatenate(rows))
         out[group] = {**paillier.encrypt(keys.public, packed, keys=keys).plain(), "count": sum(map(len, rows))}
@@ -118,7 +118,7 @@ def encrypted(how: Paillier, update: Update, word: Mapping[str, Any], session: A
     for part, value in clear.items():
         whole[part] = Tree({**whole[part], **value}) if part in whole else value
     ordered = {part: _ordered(whole[part], value) for part, value in update.items() if part in whole}
-    return {CIPHER: out, CLEAR: clear, FORM: form}, session, ordered
+    return {CIPHER: out, CLEAR: clear, FORM: form} if word[SEND] else {}, session, ordered
 
 
 def _ordered(value: Any, like: Any) -> Any:
@@ -149,7 +149,7 @@ def whole_weights(how: Paillier, given: Mapping[int, float]) -> dict[int, int]:
 
 def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, workers: int = 1) -> Asking:
     """The replies to an ask whose sum alone is ever decrypted."""
-    asked, mean = ask.to, ask.reduce == "mean"
+    asked, mean = tuple(sorted(ask.to)), ask.reduce == "mean"  # equal remainders go by the number of the client
     names = [""]
     if mean and isinstance(place.coefficients[asked[0]], Mapping):
         names = [*place.coefficients[asked[0]]]
@@ -163,6 +163,7 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
     layouts["reals"] = [*reals_layout(how, len(asked))]
     words = {
         k: {
+            SEND: True,
             "mean": mean,
             "sums": list(place.sums),
             "layouts": layouts,
@@ -175,6 +176,8 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
     clients = tuple(k for k in replies.clients if k in taken.batches)
     if not clients:
         return Replies((), None, {})
+    if len(clients) == 1:
+        raise RoundClosed(f"the sum of client {clients[0]} alone is its update: two have to take part")
     sums: dict[str, Any] = {}
     for group, count in taken.counts.items():
         real = group.startswith("reals")
@@ -193,7 +196,10 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
             break
     if opened is None:
         raise RoundClosed(f"nobody opened the sum of round {place.round}")
-    value = _decoded(how, taken.form, opened, totals if server else {})
+    try:
+        value = _decoded(how, taken.form, opened, totals if server else {})
+    except (ProtocolError, AttributeError, TypeError) as error:
+        raise RoundClosed(f"what was opened is no sum of round {place.round}: {error}") from None
     for part, clear in (taken.clear or {}).items():
         value[part] = Tree({**clear, **value[part]}) if part in value else clear
     return Replies(clients, mended(value, place.mend(clients)) if mean else value, {})
@@ -218,14 +224,14 @@ class _Taken:
         k, update = one
         try:
             counts = {group: int(sent["count"]) for group, sent in update[CIPHER].items()}
-            if self.counts and counts != self.counts:
+            if (self.counts and counts != self.counts) or any(count < 0 for count in counts.values()):
                 raise ProtocolError(f"the ciphertexts of client {k} hold other parts than those before them.")
             found = {}
             for group, sent in update[CIPHER].items():
                 layout = paillier.Layout(*self.layouts["reals" if group.startswith("reals") else group])
                 batch = paillier.received(self.public, sent, layout.plaintexts(counts[group]))
                 found[group] = paillier.Batch(batch.key, batch.ciphertexts.clone())
-        except (ProtocolError, KeyError, TypeError) as error:
+        except (ProtocolError, AttributeError, KeyError, TypeError, ValueError) as error:
             self.refused[k] = str(error)
             return total
         self.counts, self.form, self.batches[k] = counts, dict(update[FORM]), found

@@ -205,7 +205,8 @@ LEARNS: Mapping[str, Learns] = {
         "2 threshold - 1 or more (a third by default)",
     ),
     "paillier": Learns(
-        "the sum of a round's updates, which one client opens for it; what `encrypt` leaves out, client by client",
+        "the sum of a round's updates, which one client opens for it, and how many rows each client has where these are its weight; "
+        "what `encrypt` leaves out, client by client",
         "the one that opens learns the sum; all hold the key, and could read an update that they got hold of",
         "the server with any one client reads every update: this is for parties that do not collude",
     ),

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedatlas.aggregation.reducers import Reduced, Reducer, added, part_of
 from fedatlas.algorithm import Algorithm, Ask, Replies, Transform, Update
+from fedatlas.errors import PrivacyError
 from fedatlas.privacy import nbafl
 from fedatlas.privacy.asking import Asking, Place
 from fedatlas.privacy.clipping import clipped
@@ -77,10 +78,13 @@ def _times(x: Any, by: float) -> Any:
 def _clipped_sum(clip: float, transform: Transform | None) -> Reducer:
     """The sum of changes, each clipped by the server: no client is trusted to have done it."""
 
-    def lift(client: int, update: Update, coefficient: float | Mapping[str, float]) -> Update:
-        return clipped(opened(transform, update), clip)
+    def lift(client: int, update: Update, coefficient: float | Mapping[str, float]) -> Update | None:
+        try:
+            return clipped(opened(transform, update), clip)
+        except PrivacyError:  # it has no norm: the sum, whose denominator is fixed, goes on without it
+            return None
 
-    def add(so_far: Update | None, one: Update) -> Update:
-        return added(so_far, one, 1.0)
+    def add(so_far: Update | None, one: Update | None) -> Update | None:
+        return so_far if one is None else added(so_far, one, 1.0)
 
     return Reducer("clipped sum", lift, add, lambda total, _: Reduced(total))

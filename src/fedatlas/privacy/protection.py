@@ -5,15 +5,16 @@ Order (P16): clip, noise, compress, mask or encrypt. All act on changes of what 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from fedatlas.algorithm import Algorithm, Message, Question, Round, State, Task, Transform, Update, Weights
-from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.errors import DivergedError, PrivacyError, ProtocolError
 from fedatlas.privacy import central_dp, encrypted_sum, local_dp, nbafl, secure_sum
-from fedatlas.privacy.asking import BUFFERS, bases, changed, restored
+from fedatlas.privacy.asking import BUFFERS, CHAIN, bases, changed, in_precision, restored
 from fedatlas.privacy.clipping import as_before, clipped
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanisms import CentralDP, LocalDP, Mechanism, NbAFL, Paillier, SecAgg
@@ -158,9 +159,8 @@ def protect(
     """What a client does with its update before it leaves: noise, compression, masks or encryption."""
     if not update:
         return Protected({}, memory, session, {})
-    if how.masks and not word:  # its sum was opened before: the work is done again, and nothing is sent
-        return Protected({}, memory, session, update)
-    base = bases(task, message, update)
+    check_finite(update, doing.client)
+    base = bases(task, message, update, chain=bool(word.get(CHAIN)))
     if how.noises:
         check_parts(update, base)
     if (one := how.of(NbAFL)) is not None:
@@ -182,7 +182,7 @@ def protect(
         parts, session, seen = secure_sum.masked(mask, parts, doing.rows, word, session)
     elif (lock := how.of(Paillier)) is not None:
         parts, session, seen = encrypted_sum.encrypted(lock, parts, word, session)
-    return Protected(parts, memory, session, restored(seen, base))
+    return Protected(parts, memory, session, in_precision(restored(seen, base), update))
 
 
 def _compressed(
@@ -201,6 +201,15 @@ def opened(transform: Transform | None, sent: Update) -> Update:
     if transform is None or transform.decode is None:
         return sent
     return {**sent, **transform.decode({name: x for name, x in sent.items() if name != BUFFERS})}
+
+
+def check_finite(update: Mapping[str, Any], client: int) -> None:
+    """DivergedError, as without a mechanism, before an update that is no number is clipped, masked or encrypted."""
+    for value in update.values():
+        if isinstance(value, Mapping):
+            check_finite(value, client)
+        elif not (value.isfinite().all() if isinstance(value, torch.Tensor) else math.isfinite(value)):
+            raise DivergedError(f"the update of client {client} is not finite")
 
 
 def check_parts(update: Update, base: Mapping[str, Any]) -> None:

@@ -18,11 +18,11 @@ from torch import Tensor
 from fedatlas.aggregation.reducers import Reduced, Reducer
 from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.errors import PrivacyError, ProtocolError
-from fedatlas.privacy.asking import Asking, Place, RoundClosed, SessionFailed, mended, weight_of
+from fedatlas.privacy.asking import SEND, SESSION, Asking, Place, RoundClosed, SessionFailed, mended, weight_of
 from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.privacy.numbers import REALS, Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import client, fixed, server
-from fedatlas.privacy.secagg.keys import KEY, Party, Secret, place_of
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, Party, Secret, place_of
 from fedatlas.privacy.secagg.messages import raw, table, told
 from fedatlas.privacy.secagg.session import carried, restored
 
@@ -102,9 +102,11 @@ def masked(how: SecAgg, update: Update, rows: int, word: Mapping[str, Any], sess
             seen.append(fixed.total(q, hidden))
     if ROWS in groups and hidden is not None:
         groups[ROWS].append(np.array([rows], groups[ROWS][0].dtype))
-    own = client.receive({"shares": word["shares"], "present": word["present"]}, restored(session["secagg"]))
-    reply, own = client.mask({group: np.concatenate(words) for group, words in groups.items()}, own)
     decoded = rebuilt(form, _by_group(found, seen))
+    if not word[SEND]:
+        return {}, session, decoded
+    own = client.receive(word[SESSION], restored(session["secagg"]))
+    reply, own = client.mask({group: np.concatenate(words) for group, words in groups.items()}, own)
     return {**reply, "form": form}, {**session, "secagg": carried(own)}, decoded
 
 
@@ -142,6 +144,8 @@ def way_of(ways: Mapping[str, Any], part: str) -> Any:
 def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, place: Place) -> Asking:
     """The replies to an ask whose sum alone the server sees. Raises SessionFailed before a share was given, RoundClosed afterwards."""
     asked = tuple(sorted({*ask.to, *place.leaving}))
+    if len(asked) < FEWEST:
+        raise RoundClosed(f"a sum of {len(asked)} clients is no secret: {FEWEST} have to take part")
     try:
         at = place_of(federation, place.run, place.round, place.attempt, place.number, asked, how.threshold)
         heard = yield _phase(KEYS, asked, dict.fromkeys(asked, told(at)))
@@ -149,8 +153,8 @@ def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, 
         heard = yield _phase(SHARES, _clients(transcript), dict.fromkeys(_clients(transcript), message))
         each, transcript, _ = server.shares_heard(transcript, heard.each.items())
         coefficients, summed = weights(ask, place, asked), _Summing(transcript)
-        common = {"clients": len(asked), "mean": ask.reduce == "mean", "sums": list(place.sums)}
-        words = {k: {**each[k], **common, "weights": coefficients[k]} for k in each}
+        common = {"clients": len(asked), "mean": ask.reduce == "mean", "sums": list(place.sums), SEND: True}
+        words = {k: {SESSION: each[k], **common, "weights": coefficients[k]} for k in each}
         messages = {k: ask.messages.get(k, ask.messages[ask.to[0]]) for k in each}
         made = ask._replace(to=tuple(sorted(each)), messages=messages, weights=None)
         yield made._replace(reduce=summed.reducer(), words=words)
@@ -161,9 +165,9 @@ def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, 
     heard = yield _phase(UNMASK, survivors, dict.fromkeys(survivors, message))
     try:
         sums, _ = server.opened(transcript, heard.each.items())
+        value = decoded(how, summed.form, sums, place, len(asked))
     except (PrivacyError, ProtocolError) as error:
         raise RoundClosed(str(error)) from None
-    value = decoded(how, summed.form, sums, place, len(asked))
     factor, ways = place.mend(survivors), coefficients[asked[0]]
     if ask.reduce == "mean":
         hidden = {part: way_of(ways, part)[0] != TOLD for part in value}

@@ -195,7 +195,9 @@ def share_out(
         partition=partition,
         algorithm_facts=facts,
         notices=notices,
-        class_counts=class_counts(in_process(parties), dataset.classes) if dataset.task == "classes" else None,
+        class_counts=class_counts(in_process(parties), dataset.classes)
+        if dataset.task == "classes" and not mechanisms
+        else None,
         mechanisms=mechanisms,
     )
 

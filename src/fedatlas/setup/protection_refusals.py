@@ -18,11 +18,9 @@ from fedatlas.data.holes import schema_of
 from fedatlas.errors import ConfigError
 from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanisms import CentralDP, Mechanism, NbAFL, Paillier, SecAgg
+from fedatlas.privacy.secagg.keys import FEWEST, MOST
 from fedatlas.setup.networks import reads_units
 from fedatlas.setup.protection import MASKS, NOISE, check_algorithm
-
-FEWEST, MOST = 3, 100
-"""Clients whose updates are masked together: of two, each would learn the other's; the full graph grows with the square."""
 
 SETTLED = 'write data.constants = "FILE.json", a file of the form of a run\'s preprocess.json made without these rows, which settles it'
 

@@ -182,6 +182,8 @@ class Simulation:
 
     def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
         work = self.federation.view.work if drawn else {}
+        if self.protection is not None:  # who left in the middle of a sum did some work, and does not count
+            work = {k: w for k, w in work.items() if k in self.federation.server.counted}
         done = {k: w for k, w in work.items() if w.steps and k != SERVER}
         total = sum(w.examples for w in done.values())
         loss = sum(w.loss * w.examples for w in done.values()) / total if total else None

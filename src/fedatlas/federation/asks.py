@@ -1,0 +1,122 @@
+"""What an ask means to the server half: its reducer, its coefficients, whether it may be asked, its replies in their seats."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from fedatlas.aggregation import REDUCERS
+from fedatlas.aggregation.reducers import Reducer, part_of
+from fedatlas.algorithm import (
+    SERVER,
+    Algorithm,
+    Ask,
+    Weights,
+)
+from fedatlas.deploy import codec
+from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.federation.link import Reply
+from fedatlas.registry import find
+
+
+class Mend:
+    """The factor by which a part of a mean is multiplied where clients asked were lost.
+
+    p_k(those who answered) / p_k(those asked), which is the same for every k of those who answered; exactly 1 where nobody is lost,
+    and for a fixed denominator.
+    """
+
+    def __init__(self, ask: Ask, clients: tuple[int, ...], answered: tuple[int, ...], sums: Collection[str]) -> None:
+        self.ratio: tuple[Mapping[int, Any], Mapping[int, Any]] | None = None
+        if ask.weights is not None and answered and len(answered) < len(clients):
+            self.ratio = coefficients_of(ask, answered, sums), coefficients_of(ask, clients, sums)
+
+    def __call__(self, part: str) -> float:
+        """Of a part."""
+        if self.ratio is None:
+            return 1.0
+        now, asked = self.ratio
+        k = max(now, key=lambda k: abs(part_of(asked[k], part)))  # of a client without weight nothing could be said
+        return part_of(now[k], part) / part_of(asked[k], part) if part_of(asked[k], part) else 1.0
+
+
+def in_seats(replies: Iterator[Reply], clients: tuple[int, ...]) -> Iterator[Reply]:
+    """Replies in the order of the seats: who comes early waits, in memory of its own, for those before it who are not lost."""
+    early: dict[int, Reply] = {}
+    place = {k: i for i, k in enumerate(clients)}
+    at = 0
+    for reply in replies:
+        if place[reply.client] != at:
+            early[reply.client] = reply._replace(update=codec.decode(codec.encode(dict(reply.update))))
+            continue
+        yield reply
+        at += 1
+        while at < len(clients) and clients[at] in early:
+            yield early.pop(clients[at])
+            at += 1
+    yield from (early[k] for k in clients if k in early)
+
+
+def reducer_of(ask: Ask) -> Reducer:
+    """The reducer that an ask names, or brings."""
+    if isinstance(ask.reduce, Reducer):
+        return ask.reduce
+    try:
+        made: Reducer = find("reducers", REDUCERS, ask.reduce)()
+    except ConfigError as error:
+        raise ProtocolError(str(error)) from None
+    return made
+
+
+def check_ask(ask: Ask, reducer: Reducer, algorithm: Algorithm) -> None:
+    """ProtocolError for an ask that no reply could answer, or that shows the server more than the algorithm declares.
+
+    It is an algorithm's own fault, said before anybody trains for nothing.
+    """
+    name = algorithm.name
+    if ask.what not in algorithm.tasks:
+        raise ProtocolError(f"'{name}' asks for the task '{ask.what}', but its tasks are {', '.join(algorithm.tasks)}.")
+    if alone := [k for k in ask.to if k not in ask.messages]:
+        raise ProtocolError(
+            f"'{name}' asks client {alone[0]} for '{ask.what}' without a message; an empty one is {{}}."
+        )
+    if ask.reduce == "mean" and ask.weights is None:
+        raise ProtocolError(f"'{name}' asks for a mean of '{ask.what}' without weights; a plain sum is reduce='sum'.")
+    if ask.reduce == "neighbours" and not algorithm.serverless:
+        raise ProtocolError(
+            f"'{name}' asks for '{ask.what}' by reduce='neighbours', but declares a server: set serverless=True."
+        )
+    if ask.reduce == "neighbours" and ask.to and not ask.mixing:
+        raise ProtocolError(f"'{name}' asks for '{ask.what}' by reduce='neighbours' without mixing.")
+    shown = reducer.single and ask.route.via == "server" and SERVER not in ask.to
+    if shown and not algorithm.tasks[ask.what].shows:
+        raise ProtocolError(
+            f"'{name}' asks for '{ask.what}' by reduce='{reducer.name}', which looks at single clients, but the task declares "
+            "that the server sees it in sums only: name the parts it shows in Task.shows."
+        )
+
+
+def coefficients_of(ask: Ask, clients: tuple[int, ...], sums: Collection[str]) -> dict[int, Any]:
+    """client -> coefficient, or part -> coefficient; the parts ``sums`` are added up as they are."""
+    if ask.weights is None or not clients:
+        return dict.fromkeys(clients, 1.0)
+    found = by_client(ask.weights(clients), clients)
+    if not sums:
+        return found
+    whole = dict.fromkeys(sums, 1.0)
+    return {k: {**(own if isinstance(own, Mapping) else {"model": own}), **whole} for k, own in found.items()}
+
+
+def by_client(weights: Weights, clients: tuple[int, ...]) -> dict[int, Any]:
+    """The algorithm's weights turned to client -> coefficient (or part -> coefficient where parts differ)."""
+    if weights and all(isinstance(value, Mapping) for value in weights.values()):
+        return {k: {part: value[k] for part, value in weights.items()} for k in clients}  # type: ignore[index]
+    return {k: weights[k] for k in clients}  # type: ignore[index]
+
+
+def heard_by_others(ask: Ask, sizes: Mapping[int, int]) -> int:
+    """Bytes of the updates that went to other nodes."""
+    if ask.mixing is None:
+        return 0
+    mixing = ask.mixing(tuple(sizes))
+    return sum(sizes[sender] for receiver, row in mixing.items() for sender in row if sender != receiver)
