@@ -7,12 +7,7 @@ from typing import Any
 
 from fedatlas.aggregation import REDUCERS
 from fedatlas.aggregation.reducers import Reducer, part_of
-from fedatlas.algorithm import (
-    SERVER,
-    Algorithm,
-    Ask,
-    Weights,
-)
+from fedatlas.algorithm import SERVER, Algorithm, Ask, Question, Task, Weights
 from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.federation.link import Reply
@@ -55,6 +50,16 @@ def in_seats(replies: Iterator[Reply], clients: tuple[int, ...]) -> Iterator[Rep
             yield early.pop(clients[at])
             at += 1
     yield from (early[k] for k in clients if k in early)
+
+
+def summed(ask: Ask) -> bool:
+    """Whether the server forms a sum of what clients send."""
+    return ask.route.via == "server" and SERVER not in ask.to and ask.reduce in {"mean", "sum"}
+
+
+def hidden(ask: Ask, task: Task | Question) -> bool:
+    """Whether ``[[privacy]]`` has something to protect in an ask: a sum, of clients that send something."""
+    return summed(ask) and not (isinstance(task, Task) and task.sealing.silent)
 
 
 def reducer_of(ask: Ask) -> Reducer:

@@ -29,7 +29,16 @@ from fedatlas.algorithm import (
 )
 from fedatlas.deploy import codec
 from fedatlas.errors import ProtocolError
-from fedatlas.federation.asks import Mend, check_ask, coefficients_of, heard_by_others, in_seats, reducer_of
+from fedatlas.federation.asks import (
+    Mend,
+    check_ask,
+    coefficients_of,
+    heard_by_others,
+    hidden,
+    in_seats,
+    reducer_of,
+    summed,
+)
 from fedatlas.federation.cost import QUESTIONS, Cost, phases_of, server_phase
 from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told, unseal
@@ -134,10 +143,9 @@ class ServerHalf:
         """The replies to an ask of a protected run: by the protocol of its mechanisms, where the server would see something."""
         guard, task = self.guard, self.algorithm.tasks.get(ask.what)
         assert guard is not None
-        seen = ask.route.via == "server" and SERVER not in ask.to and ask.reduce in {"mean", "sum"}
-        if task is None or not seen or (isinstance(task, Task) and task.sealing.silent):
+        if task is None or not hidden(ask, task):
             replies = self.answer(ask, number, lr)
-            if seen and replies.value:
+            if summed(ask) and replies.value:
                 raise ProtocolError(f"'{self.algorithm.name}' says that '{ask.what}' sends nothing, but it does.")
             return replies
         if not ask.to and not guard.protection.secret_cohort:

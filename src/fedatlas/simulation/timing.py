@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fedatlas.algorithm import SERVER, Ask, Replies, State, Unit
@@ -11,7 +12,7 @@ from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import Cost
 from fedatlas.federation.in_process import InProcess
-from fedatlas.federation.link import Link
+from fedatlas.federation.link import Link, Observer
 from fedatlas.federation.server import ServerHalf
 from fedatlas.metrics.intervals import bootstrap, usual_draws
 from fedatlas.rounds import federated
@@ -26,18 +27,17 @@ FEW_DRAWS = 20  # by which all are judged
 class Sampled(ServerHalf):
     """Asks one party for each task, once, and takes its answer for everybody's: costs are those of all."""
 
-    def __init__(self, setup: Setup, link: Link) -> None:
+    def __init__(self, setup: Setup, link: Link, observers: Iterable[Observer] = ()) -> None:
         bench = setup.bench
-        super().__init__(
-            bench.algorithm, link, setup.sizes, setup.seed, transform=bench.transform, raw_bytes=bench.raw_bytes
-        )
-        self.known: dict[tuple[str, bool], tuple[Replies, Cost]] = {}  # by task, and whether the server was asked
+        half = (bench.algorithm, link, setup.sizes, setup.seed)
+        super().__init__(*half, transform=bench.transform, raw_bytes=bench.raw_bytes, observers=observers)
+        self.known: dict[tuple[str, str], tuple[Replies, Cost]] = {}  # by task, and who asks and answers
 
     def answer(self, ask: Ask, number: int, lr: float) -> Replies:
         if not ask.to:
             return super().answer(ask, number, lr)
         one, before = ask.to[:1], self.cost
-        key = (ask.what, one == (SERVER,))
+        key = (ask.what, "itself" if one == (SERVER,) else ask.route.via)
         if key not in self.known:
             for _ in range(2):  # the first derives the step
                 self.cost = Cost()

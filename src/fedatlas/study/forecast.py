@@ -24,6 +24,7 @@ from fedatlas.setup.cohort import draw_round
 from fedatlas.simulation.plan import resolve_plan
 from fedatlas.simulation.timing import Judging, trial, trial_of_evaluation, trial_of_setup
 from fedatlas.study.baselines import examples_alone, wants_baselines
+from fedatlas.study.privacy_forecast import sentences, spent_protected
 from fedatlas.wording import bytes_text, count, facts_text, held_text, seconds_text
 
 SHOWN = 40  # clients whose holdings fit on a screen
@@ -67,7 +68,12 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     ]
     returning = sum(d.round.m for d in drawn) / len(drawn)
     parties = [party for d in drawn for party in parties_of(d.round)]
-    spent = spent_by(setup, plan, parties or [tuple(k for k, n in setup.sizes.items() if n)[:1]])
+    private, own = dict[str, Any](), 1.0  # own: the share of a round's seconds that goes into the work itself
+    if setup.bench.protection is None:
+        spent = spent_by(setup, plan, parties or [tuple(k for k, n in setup.sizes.items() if n)[:1]])
+    else:
+        costs, each, work, private = spent_protected(setup, plan, drawn)
+        spent, own = [(costs, each, len(parties))], work / each
     share = 1 / len(drawn) if parties else 0.0
     known = returning / len(setup.sizes)  # of them were there in the round before, too
     sent = {
@@ -85,9 +91,11 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     notices = list(setup.notices)
     if not returning and setup.config.failures.dropout < 1:  # which is said already
         notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
-    alone = beside(setup, baselines, drawn[0].round.examples, seconds, workers, judging)
+    alone = beside(setup, baselines, drawn[0].round.examples, seconds * own, workers, judging)
+    keys = private.get("seconds_keys", 0.0)
     return {
         "seeds": seeds,
+        "rounds": rounds,
         "partition": partition_facts(setup),
         "held": draw_text(setup.partition, setup.dataset.train.y.numpy(), setup.dataset.class_names),
         "cohort": len(drawn[0].selected),
@@ -102,9 +110,10 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "seconds_setup": sum(before.seconds.values()) / workers,
         "seconds_evaluation": judged,
         "seconds_baselines": alone,
-        "seconds_about": seeds * (sum(before.seconds.values()) / workers + seconds * rounds + judged + alone),
+        "seconds_about": seeds * (sum(before.seconds.values()) / workers + seconds * rounds + judged + alone + keys),
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.algorithm_facts),
+        **({"privacy": private} if private else {}),
         "models": setup.owned(),
         "read": setup.dataset.facts.get("read", ""),
         "notices": notices,
@@ -176,6 +185,8 @@ def show(found: dict[str, Any]) -> None:
         spent = f" and takes about {seconds_text(found['seconds_setup'])}" if found["seconds_setup"] else ""
         console.print(f"What comes before round 1 sends {bytes_text(found['bytes_setup'])}{spent}.")
     console.print(said[found["sends"]])
+    for sentence in sentences(found["privacy"], found["rounds"]) if "privacy" in found else ():
+        console.print(sentence, markup=False)
     if found["algorithm_facts"]:
         console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
     about, judging = (seconds_text(found[k]) for k in ("seconds_about", "seconds_evaluation"))
