@@ -130,7 +130,7 @@ def test_the_front_is_what_nothing_beats():
 
 
 def test_the_chance_of_a_front_is_that_of_noise_known_exactly():
-    """Two choices, the second dearer in bytes, equal seconds: it is on the front exactly where its quality is the larger one, or its seconds the smaller."""
+    """Two choices of equal seconds, the second dearer in bytes: it is on the front exactly where its quality is the larger one."""
     rows = [r for r in table(np.random.default_rng(8)) if r["scheme"] in {"fedavg", "yogi"}]
     for row in rows:
         row["cpu_seconds"] = 10.0

@@ -74,8 +74,11 @@ def from_logit(value: Floats) -> Floats:
     return np.asarray(1.0 / (1.0 + np.exp(-value)))
 
 
-def fit_study(study: Study) -> Fitted:
-    """Everything that answers need from a study's table. With 1,000 runs some seconds; answering then takes milliseconds."""
+def fit_study(study: Study, way: str | None = None) -> Fitted:
+    """Everything that answers need from a study's table. With 1,000 runs some seconds; answering then takes milliseconds.
+
+    ``way`` overrules the contest, to compare with its loser.
+    """
     x, data = features(study)
     chosen = choice_names(study)
     gaps, levels, noise = _gaps(study, chosen)
@@ -89,7 +92,8 @@ def fit_study(study: Study) -> Fitted:
         for quality, y in gaps.items():
             found[WAYS[0]][quality][:, j] = _left_out_inverse(z, y[:, j])
             found[WAYS[1]][quality][:, j] = _left_out_gaussian(z, y[:, j], per_block, blocks)
-    way, score = _winner({w: found[w]["accuracy"] for w in WAYS}, gaps["accuracy"])
+    best, score = _winner({w: found[w]["accuracy"] for w in WAYS}, gaps["accuracy"])
+    way = way or best
     by_data = _data_sets_left_out(z, gaps, noise, data, way) if len(set(data)) > 1 else {}
     return Fitted(
         chosen,
