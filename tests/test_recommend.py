@@ -14,6 +14,7 @@ import pytest
 from fedatlas.errors import DataError
 from fedatlas.study.contest import Fitted, fit_study, from_logit, quantiles, residuals
 from fedatlas.study.measured import Study, read_study
+from fedatlas.study.predict import Kernel, gaussian, inverse_distance, left_out
 from fedatlas.study.ranking import chances, rank
 from fedatlas.study.recommend import foresee, place_of, recommend
 from fedatlas.study.requirements import requirements
@@ -137,7 +138,8 @@ def test_relaxing_a_limit_never_lowers_the_best_utility_among_the_allowed():
         h, nodes = float(stream.uniform()), int(stream.integers(3, 90))
         best = []
         for share in (0.0, 0.05, 0.2):
-            ask = asked(h, nodes, at_least={"accuracy": least - share, "macro_f1": least - share}, at_most={"bytes": most * (1 + 5 * share)},
+            quality = dict.fromkeys(("accuracy", "macro_f1"), least - share)
+            ask = asked(h, nodes, at_least=quality, at_most={"bytes": most * (1 + 5 * share)},
                         weights={"accuracy": 2.0, "bytes": 1.0})  # fmt: skip
             outlook = foresee(fitted(), place_of(fitted(), ask), 0.9, new_data=True)
             ranking = rank(fitted(), outlook, ask, ("fedavg",))
@@ -210,6 +212,17 @@ def test_a_federation_left_out_lies_above_low_and_below_high_as_often_as_is_said
         assert max(above, below) <= 0.98
     wide = [np.diff(quantiles(residuals(fit, "accuracy", new)[:, 0, -1], 0.9))[0] for new in (False, True)]
     assert wide[1] > wide[0], "wider for new data"
+
+
+def test_leaving_out_in_closed_form_is_leaving_out():
+    stream = np.random.default_rng(0)
+    x, y = stream.normal(size=(12, 3)), stream.normal(size=(12, 2))
+    kernel = Kernel(np.array([1.0, 2.0, 0.5]), 0.1, 0.05)
+    found = left_out(x, kernel) @ y
+    for i in range(12):
+        rest = np.arange(12) != i
+        np.testing.assert_allclose(found[i], gaussian(x[rest], x[i : i + 1], kernel)[0] @ y[rest], atol=1e-10)
+    assert inverse_distance(x, x[3:4])[0] @ y == pytest.approx(y[3]), "a measured setting is itself"
 
 
 def test_quantiles_are_order_statistics():

@@ -38,7 +38,7 @@ LEVEL_OF = {"client_accuracy_p10": "accuracy"}  # quality -> the baseline's resp
 EDGE = 1e-3  # a share is taken as at least this far from 0 and 1 before its logit
 COSTS = ("cpu_seconds", "bytes", "messages", "flops", "memory", "epsilon")
 WAYS = ("inverse distance", "gaussian process")
-BLOCKS = 10  # settings are dealt to so many blocks; a kernel for a block is fitted to the others
+BLOCKS = 5  # settings are dealt to so many blocks; a kernel for a block is fitted to the others
 
 
 class Fitted(NamedTuple):
@@ -228,7 +228,8 @@ def _mean(values: Floats, axis: int) -> Floats:
 def _whole_outputs(y: Floats, among: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """The outputs that are measured anywhere among the settings, and the settings in which all of those are."""
     outputs = np.isfinite(y[among]).any(axis=0)
-    return outputs, np.asarray(among & np.isfinite(y[:, outputs]).all(axis=1) & outputs.any())
+    whole: NDArray[np.bool_] = among & np.isfinite(y[:, outputs]).all(axis=1) & outputs.any()
+    return np.asarray(outputs), whole
 
 
 def _kernel(z: Floats, y: Floats, noise: float, among: NDArray[np.bool_]) -> Kernel:

@@ -79,8 +79,8 @@ def noise_between(values: Floats) -> Noise:
 def root_of(covariance: Floats) -> Floats:
     """A lower root L with L L' = covariance, also of one that lacks a rank; it moves little where the covariance does, unlike its axes."""
     size = float(covariance.diagonal().max(initial=0.0))
-    root: Floats = np.linalg.cholesky(covariance + (1e-12 * size + 1e-200) * np.eye(len(covariance)))
-    return root
+    root = np.linalg.cholesky(covariance + (1e-12 * size + 1e-200) * np.eye(len(covariance)))
+    return np.asarray(root, dtype=np.float64)
 
 
 def grouped_levels(levels: Sequence[str]) -> list[str]:
@@ -151,8 +151,8 @@ def _design(
         of_level: Floats = np.ones((1, 1))
         of_cell: Floats = np.ones((number, 1))
         for factor in factors:
-            of_level = np.kron(of_level, coded[factor][1])
-            of_cell = (of_cell[:, :, None] * coded[factor][2][:, None, :]).reshape(number, -1)
+            of_level = np.asarray(np.kron(of_level, coded[factor][1]), dtype=float)
+            of_cell = np.asarray((of_cell[:, :, None] * coded[factor][2][:, None, :]).reshape(number, -1), dtype=float)
         names += [(factors, pair) for pair in itertools.product(*(coded[factor][0] for factor in factors))]
         parts.append((sum(block.shape[1] for block in blocks), of_level))
         blocks.append(of_cell)

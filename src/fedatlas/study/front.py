@@ -34,9 +34,13 @@ def not_dominated(better: Floats) -> NDArray[np.bool_]:
 
     A point beats another where it is as good in all figures and better in one.
     """
-    one, other = better[..., :, None, :], better[..., None, :, :]
-    beaten = (other >= one).all(axis=-1) & (other > one).any(axis=-1)
-    return np.asarray(~beaten.any(axis=-1))
+    shape = (*better.shape[:-1], better.shape[-2])
+    as_good, better_once = np.ones(shape, bool), np.zeros(shape, bool)
+    for k in range(better.shape[-1]):  # figure by figure, because an axis of three is slow to reduce
+        one, other = better[..., :, None, k], better[..., None, :, k]
+        as_good &= other >= one
+        better_once |= other > one
+    return np.asarray(~(as_good & better_once).any(axis=-1))
 
 
 def fronts(

@@ -46,10 +46,12 @@ def inverse_distance(x: Floats, at: Floats) -> Floats:
 
 def gaussian(x: Floats, at: Floats, kernel: Kernel) -> Floats:
     """(points, settings) weights of the settings under a Gaussian process with a constant mean, estimated by least squares."""
-    inverse, mean = _solved(x, kernel)
+    covariance = _covariance(x, x, kernel.lengths) + (kernel.left_over + kernel.noise) * np.eye(len(x))
     across = _covariance(at, x, kernel.lengths)
+    solved = np.asarray(np.linalg.solve(covariance, np.column_stack([across.T, np.ones(len(x))])), dtype=np.float64).T
+    mean = solved[-1] / solved[-1].sum()
     # m + k' C^-1 (y - m 1) with m = mean' y
-    weights: Floats = across @ inverse + (1.0 - across @ inverse.sum(axis=1))[:, None] * mean[None, :]
+    weights: Floats = solved[:-1] + (1.0 - solved[:-1].sum(axis=1))[:, None] * mean[None, :]
     return weights
 
 
@@ -58,7 +60,8 @@ def left_out(x: Floats, kernel: Kernel) -> Floats:
 
     With Q = C^-1 - C^-1 1 1' C^-1 / 1' C^-1 1, what a setting is off its prediction from the others is (Q y)_i / Q_ii (Dubrule 1983).
     """
-    inverse, _ = _solved(x, kernel)
+    covariance = _covariance(x, x, kernel.lengths) + (kernel.left_over + kernel.noise) * np.eye(len(x))
+    inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
     sums = inverse.sum(axis=1)
     q = inverse - np.outer(sums, sums) / sums.sum()
     weights: Floats = np.eye(len(x)) - q / q.diagonal()[:, None]
@@ -107,18 +110,10 @@ def _covariance(a: Floats, b: Floats, lengths: Floats) -> Floats:
     return found
 
 
-def _solved(x: Floats, kernel: Kernel) -> tuple[Floats, Floats]:
-    """The inverse of the settings' covariance, and the weights of their mean by generalised least squares."""
-    covariance = _covariance(x, x, kernel.lengths) + (kernel.left_over + kernel.noise) * np.eye(len(x))
-    inverse: Floats = np.linalg.inv(covariance)
-    sums: Floats = inverse.sum(axis=1)
-    return inverse, sums / sums.sum()
-
-
 def _likelihood(x: Floats, y: Floats, kernel: Kernel) -> float:
     """Log of the marginal likelihood, the scale of the process at its best value for all outputs together."""
     covariance = _covariance(x, x, kernel.lengths) + (kernel.left_over + kernel.noise) * np.eye(len(x))
-    root: Floats = np.linalg.cholesky(covariance)
+    root: Floats = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
     z = np.linalg.solve(root, np.column_stack([y, np.ones(len(x))]))
     ones, z = z[:, -1], z[:, :-1]
     z = z - np.outer(ones, ones @ z / (ones @ ones))

@@ -116,7 +116,11 @@ def told_apart(
     """Whether the utility of ``one`` is above the ``other``'s with this confidence, both under the same left-out residual vectors."""
     pairs = []
     for at in (one, other):
-        values = {name: outlook.spread.get(name, x)[..., at[0], at[1]] for name, x in outlook.values.items()}
+        values = {
+            name: outlook.spread.get(name, x)[..., at[0], at[1]]
+            for name, x in outlook.values.items()
+            if weights.get(name)
+        }
         size = next(iter(outlook.spread.values())).shape[0]
         pairs.append(utility_of(fitted, {name: np.broadcast_to(x, (size,)) for name, x in values.items()}, weights))
     return quantiles(pairs[0] - pairs[1], confidence)[0] > 0
