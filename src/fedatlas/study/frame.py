@@ -5,19 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.files import write_text
 
 if TYPE_CHECKING:
-    import pandas
+    import sqlite3
 
-    from fedatlas.study.table import Table
+    import pandas
 
 QUALITY = ("accuracy", "macro_f1", "loss", "client_mean", "client_p10", "client_min")
 SPENT = ("cpu_seconds", "bytes_up", "bytes_down", "messages_up", "messages_down", "flops", "memory_mib", "epsilon")
 HEAD = ("run_key", "study", "kind", "status", "reason", "seed", "rounds")
+
+
+class Table(Protocol):
+    """What is needed of `study.table.Table`."""
+
+    path: Path
+    db: sqlite3.Connection
+
+    def studies(self) -> list[str]: ...
+    def rows(self, run_key: str) -> list[dict[str, Any]]: ...
 
 
 def which(table: Table, study: str | None) -> str:
