@@ -28,7 +28,7 @@ if __name__ == "__main__":
 import torch
 
 from fedatlas import errors
-from fedatlas.algorithm import RoundGenerator, State
+from fedatlas.algorithm import State
 from fedatlas.data.batches import Rows
 from fedatlas.deploy import codec
 from fedatlas.engine.fast import FastRunner
@@ -36,6 +36,7 @@ from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import Cost
+from fedatlas.federation.in_process import Rounds
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.server import ServerHalf
@@ -245,8 +246,8 @@ class Remote:
         sizes = {k: rows.n for k, rows in fed.held.items()}
         self.server = ServerHalf(bench.algorithm, parties, sizes, 1, transform=bench.transform)
 
-    def drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
-        state = self.server.drive(generator, number, lr)
+    def drive(self, generator: Rounds, number: int, lr: float) -> State:
+        state = self.server.drive(generator() if callable(generator) else generator, number, lr)
         self.server.commit(number)
         return state
 
