@@ -38,7 +38,7 @@ from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_
 from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.secure_learning import learner_of
 from fedatlas.setup.torch_model import Networks
-from fedatlas.summaries import Learn, Learner, class_counts, in_process
+from fedatlas.summaries import Learn, Learner, class_counts
 from fedatlas.tree import Tree
 
 
@@ -196,9 +196,7 @@ def share_out(
         partition=partition,
         algorithm_facts=facts,
         notices=notices,
-        class_counts=class_counts(in_process(parties), dataset.classes)
-        if dataset.task == "classes" and not mechanisms
-        else None,
+        class_counts=class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None,
         mechanisms=mechanisms,
     )
 
