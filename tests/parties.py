@@ -28,7 +28,7 @@ if __name__ == "__main__":
 import torch
 
 from fedatlas import errors
-from fedatlas.algorithm import State
+from fedatlas.algorithm import RoundGenerator, State
 from fedatlas.data.batches import Rows
 from fedatlas.deploy import codec
 from fedatlas.engine.fast import FastRunner
@@ -36,7 +36,6 @@ from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import Cost
-from fedatlas.federation.in_process import Rounds
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.server import ServerHalf
