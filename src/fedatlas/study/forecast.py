@@ -57,9 +57,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
 
     Of several seeds all are set up, for what they refuse; the first is looked at and stands for each.
     """
-    first, *others = config.seeds or (config.seed,)
-    _ = [set_up(config, seed, module) for seed in others]  # each is asked whether it can be set up
-    setup, seeds = set_up(config, first, module), 1 + len(others)
+    setup, seeds = first_setup(config, module), len(config.seeds or (config.seed,))
     plan, rounds, algorithm = resolve_plan(setup), setup.config.rounds, setup.algorithm
     before, server = trial_of_setup(setup, plan) if algorithm.prepare is not None else (Cost(), {})
     groups = algorithm.groups(server) if algorithm.groups is not None else None
@@ -112,6 +110,14 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "read": setup.dataset.facts.get("read", ""),
         "notices": notices,
     }
+
+
+def first_setup(config: ExperimentConfig, module: nn.Module | None) -> Setup:
+    """The first seed set up; the others too, for what they refuse, and let go."""
+    first, *others = config.seeds or (config.seed,)
+    for seed in others:
+        set_up(config, seed, module)
+    return set_up(config, first, module)
 
 
 def first_rounds(setup: Setup, groups: Groups | None) -> list[Drawn]:
