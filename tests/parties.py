@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -245,8 +245,8 @@ class Remote:
         sizes = {k: rows.n for k, rows in fed.held.items()}
         self.server = ServerHalf(bench.algorithm, parties, sizes, 1, transform=bench.transform)
 
-    def drive(self, generator: RoundGenerator, number: int, lr: float) -> State:
-        state = self.server.drive(generator, number, lr)
+    def drive(self, make: Callable[[], RoundGenerator], number: int, lr: float) -> State:
+        state = self.server.drive(make(), number, lr)
         self.server.commit(number)
         return state
 

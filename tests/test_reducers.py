@@ -96,12 +96,21 @@ def largest() -> Reducer:
     def lift(client: int, update: Mapping[str, Any], coefficient: Any) -> list[Tree]:
         return [Tree({name: x.clone() for name, x in update["model"].items()})]
 
-    return Reducer("largest", lift, lambda held, one: (held or []) + one, close, single=True)
+    return Reducer("largest", lift, lambda held, one: (held or []) + one, close)
 
 
 def by_largest(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
     replies = yield Ask(round.cohort, "train", messages(algorithm, server, round.cohort), largest())
     return updated(algorithm, server, replies, returned(round, replies))
+
+
+def test_a_reducer_that_says_nothing_may_look_at_single_updates() -> None:
+    """What it does with them nobody can tell: the task has to declare what it shows."""
+    assert largest().single
+    with pytest.raises(
+        ProtocolError, match="by reduce='largest', which looks at single clients, but the task declares"
+    ):
+        play(federation(Algorithm("upmost", rounds=by_largest)), [(0, 1, 2)])
 
 
 def test_a_reducer_that_an_ask_brings_sees_what_was_opened() -> None:
@@ -168,6 +177,14 @@ def test_a_plugin_brings_a_question_and_a_reducer_that_its_algorithm_names(examp
     assert 0 < rows[1]["figures"]["right"] < rows[2]["figures"]["right"] <= 1
     said = CliRunner().invoke(app, ["list", "reducers"])
     assert "The coordinate-wise median of the models" in " ".join(said.output.split())
+
+    chosen += ["model.norm=batch", "local.lr=0.01"]  # the statistics of batch norm are reduced, too
+    said = CliRunner().invoke(
+        app, ["run", "--plugin", "robust.py", "--out", "norm", "--no-baselines", "--quiet", *chosen]
+    )
+    assert said.exit_code == 0, said.output
+    state = load_file("norm/model.safetensors")
+    assert all(x.abs().sum() > 0 for name, x in state.items() if name.endswith(("running_mean", "batches_tracked")))
 
     seen = Models()
     tables = {

@@ -21,6 +21,7 @@ from fedatlas.config import CohortConfig, ScheduleConfig
 from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
 from fedatlas.federation.in_process import InProcess, joined
+from fedatlas.privacy.noise import Noise
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.cohort import draw_round, learning_rate, select
 from fedatlas.simulation.plan import chunk_for
@@ -408,6 +409,25 @@ def test_stragglers_draw_every_number_of_epochs() -> None:
     assert seen == {1, 2, 3}
     dropped = config.parse({"failures": {"stragglers": 0.9, "straggler_policy": "drop"}, "local": {"epochs": 3}})
     assert draw_round(dropped, dict.fromkeys(range(10), 5), 1, 1).round.m < 10
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop"])
+def test_under_a_secret_cohort_failures_strike_client_by_client(policy: str) -> None:
+    """Whether one client is there changes nobody else's work: noise on the level of clients covers one change, not several."""
+    failures = {"dropout": 0.2, "stragglers": 0.5, "straggler_policy": policy}
+    everybody = {"sampling": "poisson", "fraction": 1.0}
+    parsed = config.parse({"failures": failures, "local": {"epochs": 4}, "cohort": everybody})
+    sizes = dict.fromkeys(range(12), 5)
+
+    def work(held: dict[int, int], number: int) -> dict[int, Any]:
+        drawn = draw_round(parsed, held, 1, number, secret=Noise("seed", 1)).round
+        return {k: drawn.budgets.get(k) for k in drawn.cohort}
+
+    for number in range(1, 20):
+        whole = work(sizes, number)
+        for gone in sizes:
+            without = {k: n for k, n in sizes.items() if k != gone}
+            assert work(without, number) == {k: budget for k, budget in whole.items() if k != gone}
 
 
 def test_schedules_are_functions_of_the_global_round() -> None:

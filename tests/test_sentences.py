@@ -249,6 +249,7 @@ def test_a_name_that_is_not_utf8_is_one_sentence(tmp_path: Path, command: Callab
         ((*data, f"data.path={tmp_path / own}", *few, "--dry-run"), "data.path: "),
         (("run", f"model.init={LATIN}.safetensors"), "model.init: "),
         (("new", str(tmp_path / f"{LATIN}.toml")), ""),
+        (("run", "--plugin", str(tmp_path / f"{LATIN}.py")), "--plugin "),
     ):
         done = command(*words)
         assert done.code == 2, words

@@ -397,7 +397,7 @@ class Algorithm(NamedTuple):
 
     name: str = "fedavg"
     tasks: Mapping[str, Task | Question] = {"train": Task()}
-    # Of the initial models and `Host.server_facts`, with the run's rounds.
+    # Of the initial models and `federation.in_process.server_facts`, with the run's rounds.
     server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model
     client_init: Callable[[Tree, Facts], State] | None = None
     broadcast: Callable[[State, int], Message] = send_model

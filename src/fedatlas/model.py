@@ -1,6 +1,6 @@
 """What a run evaluates, saves and predicts with, whatever it is made of.
 
-A torch network is one kind (`experiment.torch_model`). Trees whose tests are held by several parties, or a regression in closed form, are
+A torch network is one kind (`setup.torch_model`). Trees whose tests are held by several parties, or a regression in closed form, are
 others: they may ask over the link before they answer.
 """
 

@@ -15,7 +15,7 @@ from fedatlas.aggregation import REDUCERS
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.store import sha256
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models.registry import MODELS
 from fedatlas.registry import PLUGINS, Builder
 from fedatlas.transforms import TRANSFORMS
@@ -36,6 +36,7 @@ RECORD = "plugins.json"
 def load_plugins(paths: Iterable[Path]) -> None:
     """Runs each file and takes its builders; ConfigError if it cannot be run or brings none."""
     for path in paths:
+        as_utf8(str(path), "--plugin ")  # a run's record holds it
         spec = importlib.util.spec_from_file_location(f"fedatlas_plugin_{path.stem}", path)
         if spec is None or spec.loader is None or not path.is_file():
             raise ConfigError(f"--plugin {path}: there is no such Python file.")

@@ -4,16 +4,20 @@ No library code leaves a global generator touched (the initial weights of a netw
 stream and put back afterwards), so the order in which clients, chunks or workers happen to
 run changes nothing (C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
 ``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``, ``grouping``, ``graph``,
-``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``, ``check``, ``noise``.
+``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``, ``check``, ``noise``,
+``effects``, ``front``, ``track``.
 The union of all rows and the server, which are no clients, shuffle with the streams of client 0.
 """
 
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive(seed: int, purpose: str, *key: int | str) -> int:
@@ -29,4 +33,6 @@ def numpy_stream(seed: int, purpose: str, *key: int | str) -> np.random.Generato
 
 def torch_stream(seed: int, purpose: str, *key: int | str) -> torch.Generator:
     """A torch CPU generator for one purpose."""
+    import torch  # seconds to load, which what only draws with NumPy is spared
+
     return torch.Generator().manual_seed(derive(seed, purpose, *key))

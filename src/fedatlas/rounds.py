@@ -1,4 +1,4 @@
-"""Round generators: who is asked what, in which order. They do no I/O and are driven by `fedatlas.engine` or a transport."""
+"""Round generators: who is asked what, in which order. They do no I/O and are driven by `federation.server`."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ class Reducer(NamedTuple):
     lift: Callable[[int, Update, Coefficient], Any]
     add: Callable[[Any, Any], Any]  # of the total so far (None at first) and what was lifted
     close: Callable[[Any, Closing], Reduced]
-    single: bool = False  # whether the server looks at single clients' updates: a task has to declare what it shows
+    # Whether the server may look at single clients' updates: a task has to declare what it shows. Only who adds up says False.
+    single: bool = True
 
 
 def mean() -> Reducer:
@@ -58,17 +59,17 @@ def mean() -> Reducer:
         factors = {part: closing.mend(part) for part in so_far}
         return Reduced({part: _scaled(value, factors[part]) for part, value in so_far.items()})
 
-    return Reducer("mean", _weighted, _add_weighted, close)
+    return Reducer("mean", _weighted, _add_weighted, close, single=False)
 
 
 def total() -> Reducer:
     """sum_k u_k, of whole numbers exactly; of those who answered."""
-    return Reducer("sum", lambda client, update, coefficient: (update, 1.0), _add_summed, lambda s, _: Reduced(s))
+    return Reducer("sum", lambda client, update, _: (update, 1.0), _add_summed, lambda s, _: Reduced(s), single=False)
 
 
 def each() -> Reducer:
     """Every client's own update."""
-    return Reducer("each", _kept, _collect, lambda held, _: Reduced(each=held or {}), single=True)
+    return Reducer("each", _kept, _collect, lambda held, _: Reduced(each=held or {}))
 
 
 def neighbours() -> Reducer:
@@ -86,7 +87,7 @@ def neighbours() -> Reducer:
             mixed[receiver] = so_far or {}
         return Reduced(each={k: mixed[k] for k in closing.clients if k in mixed})
 
-    return Reducer("neighbours", _kept, _collect, close)
+    return Reducer("neighbours", _kept, _collect, close, single=False)
 
 
 def part_of(coefficients: Coefficient, part: str) -> float:

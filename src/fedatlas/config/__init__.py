@@ -1,6 +1,8 @@
 """The experiment file: from TOML to frozen typed values, and a template to start from."""
 
 from fedatlas.config.experiment import (
+    ALTERNATIVES,
+    COMPONENTS,
     AlgorithmConfig,
     CohortConfig,
     EngineConfig,
@@ -13,11 +15,14 @@ from fedatlas.config.experiment import (
     bytes_of,
     parse,
     read,
+    renamed,
 )
-from fedatlas.config.overrides import override
+from fedatlas.config.overrides import override, put
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 
 __all__ = [
+    "ALTERNATIVES",
+    "COMPONENTS",
     "AlgorithmConfig",
     "CohortConfig",
     "EngineConfig",
@@ -32,5 +37,7 @@ __all__ = [
     "bytes_of",
     "override",
     "parse",
+    "put",
     "read",
+    "renamed",
 ]

@@ -24,9 +24,14 @@ def override(values: dict[str, Any], text: str) -> None:
         raise ConfigError(f"'{text}' is not an override: write table.key=value, such as local.lr=0.01.")
     if parts[0] in BY_NAME and len(parts) == 1 and not raw.strip().startswith("{"):
         raise ConfigError(f"'{text}': write {parts[0]}.name={raw.strip()}.")
-    value = _value(raw)
+    put(values, key.strip(), _value(raw), text)
+
+
+def put(values: dict[str, Any], key: str, value: Any, text: str = "") -> None:
+    """Puts a value at ``table.key``, as `override` does with the value of a text; ``text``: how it was written."""
+    parts = key.split(".")
     if parts[0] == SEVERAL:
-        _of_several(values, text, parts[1:], value)
+        _of_several(values, text or key, parts[1:], value)
         return
     at = values
     for part in parts[:-1]:

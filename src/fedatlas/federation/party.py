@@ -161,6 +161,12 @@ class PartyHalf:
             self.state.put(result.client, {**state, MEMORY: memory} if memory else state)
 
 
+def alone(request: Request) -> bool:
+    """Whether the server would look at this update alone; by its own word, or by the name of what it goes into."""
+    looked = request.single or request.reduce == "each"
+    return looked and not request.peer and request.client != SERVER
+
+
 def check_request(request: Request, bench: Bench) -> None:
     """ProtocolError for what this party would not do: a task it does not know, or one whose updates are seen in sums only."""
     task = bench.tasks(request.client).get(request.what)
@@ -168,7 +174,7 @@ def check_request(request: Request, bench: Bench) -> None:
         raise ProtocolError(
             f"client {request.client} is asked for '{request.what}', which '{bench.algorithm.name}' does not know."
         )
-    if request.single and not request.peer and request.client != SERVER and not task.shows:
+    if alone(request) and not task.shows:
         raise ProtocolError(
             f"client {request.client} is asked for '{request.what}' on its own, but '{bench.algorithm.name}' declares that "
             "the server sees it in sums only (Task.shows)."
@@ -177,7 +183,7 @@ def check_request(request: Request, bench: Bench) -> None:
 
 def check_shown(request: Request, result: Result, bench: Bench) -> None:
     """ProtocolError where the server would see a part of a single client's update that the task does not declare."""
-    if not request.single or request.peer or request.client == SERVER:
+    if not alone(request):
         return
     shows = bench.tasks(request.client)[request.what].shows
     if odd := sorted(result.update.keys() - {*shows, BUFFERS}):

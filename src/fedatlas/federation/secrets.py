@@ -57,6 +57,11 @@ class Keyring:
                     append(self.folder / OPENED, json.dumps([client, run, one]))
         self.records[client] = {run: [list(one) for one in asks] for run, asks in new.items()}
 
+    def forget(self, done: int) -> None:
+        """The journal's sums of rounds up to ``done``, which are not repeated, go."""
+        if self.folder is not None:
+            Journal(self.folder, "", self).forget(done)
+
     def guard(self, run: str, workers: int = 1) -> Guard:
         """What the server half is given: public keys, the journal, the ledger; none of the secrets."""
         folder = self.folder
@@ -89,17 +94,20 @@ class Journal:
         return found
 
     def write(self, round: int, ask: int, opened: Mapping[str, Any]) -> None:
-        """Writes an opened sum whole; sums of rounds before the last one are forgotten."""
+        """Writes an opened sum whole."""
         self.folder.mkdir(exist_ok=True)
-        for old in self.folder.glob("round-*.bin"):
-            if int(old.name.split("-")[1]) < round - 1:
-                old.unlink()
         part = self._path(round, ask).with_suffix(".part")
         with part.open("wb") as file:
             file.write(codec.encode(dict(opened)))
             file.flush()
             os.fsync(file.fileno())
         part.replace(self._path(round, ask))
+
+    def forget(self, done: int) -> None:
+        """Sums of rounds up to ``done`` go: no checkpoint that is kept would repeat them."""
+        for old in self.folder.glob("round-*.bin"):
+            if int(old.name.split("-")[1]) <= done:
+                old.unlink()
 
     def given(self, run: str, round: int, ask: int) -> bool:
         """Whether a party helped to open this ask."""

@@ -218,7 +218,9 @@ class _Taken:
 
     def reducer(self) -> Reducer:
         """As the server half takes it."""
-        return Reducer("encrypted", lambda k, update, _: (k, update), self._add, lambda total, _: Reduced())
+        return Reducer(
+            "encrypted", lambda k, update, _: (k, update), self._add, lambda total, _: Reduced(), single=False
+        )
 
     def _add(self, total: Any, one: tuple[int, Update]) -> Any:
         k, update = one

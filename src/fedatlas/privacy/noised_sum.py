@@ -87,4 +87,4 @@ def _clipped_sum(clip: float, transform: Transform | None) -> Reducer:
     def add(so_far: Update | None, one: Update | None) -> Update | None:
         return so_far if one is None else added(so_far, one, 1.0)
 
-    return Reducer("clipped sum", lift, add, lambda total, _: Reduced(total))
+    return Reducer("clipped sum", lift, add, lambda total, _: Reduced(total), single=False)

@@ -192,7 +192,7 @@ class _Summing:
 
     def reducer(self) -> Reducer:
         """As the server half takes it: updates are added up as they come."""
-        return Reducer("masked", lambda k, update, _: (k, update), self._add, lambda total, _: Reduced())
+        return Reducer("masked", lambda k, update, _: (k, update), self._add, lambda total, _: Reduced(), single=False)
 
     def _add(self, total: Any, one: tuple[int, Update]) -> Any:
         k, update = one

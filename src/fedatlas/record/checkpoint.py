@@ -71,6 +71,10 @@ class Checkpoints:
         write_bytes(self.folder / f"manifest-{number:06d}.json", _sealed(body))
         self._forget()
 
+    def oldest(self) -> int:
+        """The round of the oldest checkpoint that is kept: a run that is resumed repeats none before it."""
+        return min((int(path.stem.split("-")[1]) for path in self.folder.glob("manifest-*.json")), default=-1)
+
     def load(self, party: PartyState) -> Restored:
         """The newest checkpoint that is whole; CheckpointError if there is none."""
         refused: list[str] = []

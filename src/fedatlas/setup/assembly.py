@@ -38,7 +38,7 @@ from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_
 from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.secure_learning import learner_of
 from fedatlas.setup.torch_model import Networks
-from fedatlas.summaries import Learn, Learner, class_counts, in_process
+from fedatlas.summaries import Learn, Learner, class_counts
 from fedatlas.tree import Tree
 
 
@@ -169,7 +169,8 @@ def share_out(
 ) -> Holdings:
     """The first half of `set_up`: all but the model, which need not suit the data yet.
 
-    All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`); None: as the mechanisms say.
+    All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`); None: as the mechanisms say. The
+    class counts of a notice are a simulation's own.
     """
     config, algorithm, transform, notices, mechanisms = resolve(config, module)
     check(config, algorithm, module, transform, mechanisms)
@@ -195,9 +196,7 @@ def share_out(
         partition=partition,
         algorithm_facts=facts,
         notices=notices,
-        class_counts=class_counts(in_process(parties), dataset.classes)
-        if dataset.task == "classes" and not mechanisms
-        else None,
+        class_counts=class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None,
         mechanisms=mechanisms,
     )
 

@@ -56,21 +56,24 @@ def draw_round(
     else:
         units = [units[i] for i in select(config.cohort, list(range(len(units))), seed, number)]
         selected = tuple(sorted(k for unit in units for k in unit.members))
-    stream = numpy_stream(seed, "failures", number)
-    failures = config.failures
-    if secret is not None:  # client by client: who fails does not depend on who else was drawn
-        chances = [float(numpy_stream(seed, "failures", number, k).random()) for k in selected]
-    else:
-        chances = list(stream.random(len(selected)))
-    back = [k for k, u in zip(selected, chances, strict=True) if u >= failures.dropout]
-    budgets: dict[int, Budget] = {}
-    slow = stream.permutation(len(back))[: math.floor(failures.stragglers * len(back) + 1e-9)]
-    epochs = config.local.epochs or 0
-    if len(slow) and epochs:
-        shorter = stream.integers(1, epochs + 1, size=len(slow))
-        budgets = {back[i]: Budget(epochs=int(e)) for i, e in zip(slow, shorter, strict=True)}
-        if failures.straggler_policy == "drop":
-            back, budgets = [k for k in back if k not in budgets or budgets[k].epochs == epochs], {}
+    failures, epochs = config.failures, config.local.epochs or 0
+    slow: dict[int, int] = {}  # clients that run fewer epochs, and how many
+    if secret is None:
+        stream = numpy_stream(seed, "failures", number)
+        chances = stream.random(len(selected))
+        back = [k for k, u in zip(selected, chances, strict=True) if u >= failures.dropout]
+        struck = stream.permutation(len(back))[: math.floor(failures.stragglers * len(back) + 1e-9)]
+        if len(struck) and epochs:
+            shorter = stream.integers(1, epochs + 1, size=len(struck))
+            slow = {back[i]: int(e) for i, e in zip(struck, shorter, strict=True)}
+    else:  # client by client: who fails, or works less, does not depend on who else was drawn
+        own = {k: numpy_stream(seed, "failures", number, k) for k in selected}
+        back = [k for k in selected if own[k].random() >= failures.dropout]
+        late = [k for k in back if own[k].random() < failures.stragglers] if epochs else []
+        slow = {k: int(own[k].integers(1, epochs + 1)) for k in late}
+    budgets = {k: Budget(epochs=e) for k, e in slow.items()}
+    if failures.straggler_policy == "drop":
+        back, budgets = [k for k in back if slow.get(k, epochs) == epochs], {}
     usual = local_budget(config)
     examples = sum(examples_of(budgets.get(k, usual), sizes[k], config.local.batch_size) for k in back)
     there = [Unit(unit.number, tuple(k for k in unit.members if k in set(back))) for unit in units]

@@ -50,6 +50,8 @@ def check(
     check_builder(config, module)
     with_batch_norm(algorithm, config.model.bn, bool(config.models))
     check_augment(config)
+    if config.model.norm == "batch" and not config.models and module is None:
+        check_single_rows(config.local.batch_size)
     check_split(config.partition.name, config.partition.parameters(), config.partition.clients)
     check_cohort(config)
     if config.data.constants is not None:
@@ -130,6 +132,14 @@ def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modul
         )
 
 
+def check_single_rows(batch_size: int) -> None:
+    """ConfigError for batches of one row under batch norm."""
+    if batch_size == 1:
+        raise ConfigError(
+            "local.batch_size = 1: batch norm has no variance of one row; take batches of two rows or more."
+        )
+
+
 def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -> None:
     """ConfigError where a client's last batch has a single row: batch norm has no variance of one.
 
@@ -137,10 +147,7 @@ def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -
     """
     if not has_batch_norm(module):
         return
-    if batch_size == 1:
-        raise ConfigError(
-            "local.batch_size = 1: batch norm has no variance of one row; take batches of two rows or more."
-        )
+    check_single_rows(batch_size)
     for k, n in enumerate(partition.sizes):
         if n and (n % batch_size if batch_size else n) == 1:
             raise ConfigError(

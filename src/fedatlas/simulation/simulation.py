@@ -53,6 +53,7 @@ class Simulation:
         run = folder.path.name
         self.protection, began = setup.bench.protection, time.perf_counter()
         keyring = None if self.protection is None else Keyring(self.protection, len(setup.sizes), run, folder.path)
+        self.keyring = keyring
         masks = self.protection is not None and self.protection.masks
         self.key_seconds = time.perf_counter() - began if masks else 0.0  # until a row has them
         self.federation = InProcess(
@@ -221,6 +222,8 @@ class Simulation:
                 mark = ledger.mark(self.folder.path / LEDGER)
                 extra["ledger"] = [mark.bytes, mark.sha256]
             self.checkpoints.save(self.state, self.federation.states, extra)
+            if self.keyring is not None:
+                self.keyring.forget(self.checkpoints.oldest())
             self.saved = self.number
 
     def models(self) -> dict[str, Model]:

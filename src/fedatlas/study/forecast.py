@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from torch import nn
 
-from fedatlas.algorithm import Round
+from fedatlas.algorithm import Groups, Round
 from fedatlas.config import ExperimentConfig
 from fedatlas.deploy import codec
 from fedatlas.engine.executors import Plan
@@ -20,7 +21,7 @@ from fedatlas.machine import one_thread_an_operator
 from fedatlas.record.summary import partition_facts
 from fedatlas.reporting.drawing.partition import draw, draw_text
 from fedatlas.setup.assembly import Setup, judged_rows, set_up, share_out
-from fedatlas.setup.cohort import draw_round
+from fedatlas.setup.cohort import Drawn, draw_round
 from fedatlas.simulation.plan import resolve_plan
 from fedatlas.simulation.timing import Judging, trial, trial_of_evaluation, trial_of_setup
 from fedatlas.study.baselines import examples_alone, wants_baselines
@@ -63,9 +64,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     plan, rounds, algorithm = resolve_plan(setup), setup.config.rounds, setup.algorithm
     before, server = trial_of_setup(setup, plan) if algorithm.prepare is not None else (Cost(), {})
     groups = algorithm.groups(server) if algorithm.groups is not None else None
-    drawn = [
-        draw_round(setup.config, setup.sizes, setup.seed, t, groups) for t in range(1, min(max(rounds, 1), DRAWN) + 1)
-    ]
+    drawn = first_rounds(setup, groups)
     returning = sum(d.round.m for d in drawn) / len(drawn)
     parties = [party for d in drawn for party in parties_of(d.round)]
     private, own = dict[str, Any](), 1.0  # own: the share of a round's seconds that goes into the work itself
@@ -76,11 +75,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         spent, own = [(costs, each, len(parties))], work / each
     share = 1 / len(drawn) if parties else 0.0
     known = returning / len(setup.sizes)  # of them were there in the round before, too
-    sent = {
-        key: share
-        * sum(((1 - known) * getattr(first, key) + known * getattr(second, key)) * n for (first, second), _, n in spent)
-        for key in ("bytes_up", "bytes_down", "bytes_peer")
-    }
+    sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer")}
     messages = algorithm.card.sends == "messages"
     up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
     workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)
@@ -118,6 +113,17 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "read": setup.dataset.facts.get("read", ""),
         "notices": notices,
     }
+
+
+def first_rounds(setup: Setup, groups: Groups | None) -> list[Drawn]:
+    """Some rounds as they would be drawn."""
+    count = min(max(setup.config.rounds, 1), DRAWN)
+    return [draw_round(setup.config, setup.sizes, setup.seed, t, groups) for t in range(1, count + 1)]
+
+
+def sent_by(spent: Sequence[tuple[Sequence[Cost], float, int]], known: float, key: str) -> float:
+    """Bytes of all parties, of which a share ``known`` was there in the round before, too."""
+    return sum(((1 - known) * getattr(a, key) + known * getattr(b, key)) * n for (a, b), _, n in spent)
 
 
 def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, workers: int, judging: Judging) -> float:

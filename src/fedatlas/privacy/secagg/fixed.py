@@ -169,6 +169,5 @@ def _steps(x: Tensor, form: Fixed, client: int | str, part: str, coefficient: fl
     while low * form.step < -wanted or high * form.step >= wanted * (1 - math.ldexp(1.0, 1 - form.bits)):
         wanted *= 2
     raise PrivacyError(
-        f"'{part}' of client {client} holds a value of size {max(high, -low) * form.step:.6g}, "
-        f"outside [-{form.range:g}, {form.range:g}): range = {wanted:.15g} would do."
+        f"'{part}' of client {client} holds a value outside [-{form.range:g}, {form.range:g}): range = {wanted:.15g} would do."
     )

@@ -1,0 +1,180 @@
+"""Runs as children of one warm parent: forked when torch and the data are there already, dead when the parent is.
+
+A child works through `ensure` in the run's folder and says in one file beside it how it ended; the parent alone writes the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedatlas.config import ExperimentConfig
+from fedatlas.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DiskError,
+    DivergedError,
+    FedatlasError,
+    PrivacyError,
+    first_line,
+    lacks_memory,
+)
+from fedatlas.files import write_json
+from fedatlas.record.run_folder import SUMMARY, RunFolder
+from fedatlas.study.ensure import ensure
+from fedatlas.study.forecast import dry_run
+from fedatlas.study.responses import Counter
+
+END, LOG = "end.json", "log.txt"
+BUSY = "busy"  # another process still holds the run's folder
+SPOILT = "spoilt"  # its checkpoint cannot be used: the run begins anew
+DISK = "disk"  # the study stops, whole
+PR_SET_PDEATHSIG = 1
+
+
+class Child(NamedTuple):
+    """A run at work."""
+
+    pid: int
+    folder: Path
+    began: float  # by time.monotonic
+
+
+class Ended(NamedTuple):
+    """How a child ended: by itself, with a status and a sentence, or by a signal."""
+
+    status: str
+    reason: str
+    signal: int
+    cpu_seconds: float
+    said: Mapping[str, Any]
+
+
+def begin(config: ExperimentConfig, folder: Path) -> Child:
+    """Forks a child that runs a configuration in ``folder / "run"``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / END).unlink(missing_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; a child uses none of them
+        pid = os.fork()
+    if pid:
+        return Child(pid, folder, time.monotonic())
+    code = 1
+    try:
+        die_with(parent)
+        quiet(folder / LOG)
+        write_json(folder / END, work(config, folder / "run"))
+        code = 0
+    finally:
+        os._exit(code)  # nothing of the parent's is closed, flushed or caught here
+
+
+def die_with(parent: int) -> None:
+    """From now on this process is killed when its parent ends; at once where that has happened already.
+
+    Where the system cannot be asked for it (macOS), a run whose parent was killed ends by itself, and its folder's lock is waited for.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, and kills
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def quiet(log: Path) -> None:
+    """What the child prints goes to a file, which says why where it ends in an unknown way."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for number in (1, 2):
+        os.dup2(file, number)
+
+
+def work(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
+    """Runs it, and says how that ended."""
+    counter = Counter(folder.parent)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run = ensure(config, folder, report=False, observers=[counter])
+        secret = any(row["bytes_up"] is None for row in RunFolder.open(folder).rows())
+        return {"status": "done", **ending(), **(expected(config, run.summary) if secret else {})}
+    except DivergedError as error:
+        kept = (folder / SUMMARY).exists()
+        return {"status": "diverged", "reason": str(error).partition(" Everything up to")[0], "kept": kept, **ending()}
+    except CheckpointError as error:
+        return {"status": SPOILT, "reason": str(error)}
+    except DiskError as error:
+        return {"status": DISK, "reason": str(error)}
+    except (ConfigError, DataError, PrivacyError) as error:
+        status = BUSY if "is being run by another process" in str(error) else "refused"
+        return {"status": status, "reason": str(error), **ending()}
+    except FedatlasError as error:
+        return {"status": "failed", "reason": str(error), **ending()}
+    except Exception as error:  # noqa: BLE001  (whatever a plug-in raises is an outcome of its run)
+        status = "memory" if lacks_memory(error) else "failed"
+        return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}.", **ending()}
+    finally:
+        counter.close()
+
+
+def ending() -> dict[str, Any]:
+    """What the child knows of itself at its end."""
+    return {"memory": private_memory(os.getpid())}
+
+
+def expected(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What may be said of a run whose cohorts are secret: the expectation of bytes, messages and operations, never what was seen.
+
+    Operations: a backward pass counts as two forward passes, for each example of a round.
+    """
+    found, rounds = dry_run(config, baselines=False), summary["rounds"]
+    trained = 3 * summary["forward_flops"] * found["examples_per_round"]
+    out = {"bytes_up": found["bytes_up_per_round"], "bytes_down": found["bytes_down_per_round"], "flops": trained}
+    out |= {"messages_up": found["returning"], "messages_down": found["cohort"]}
+    return {"expected": {key: value * rounds for key, value in out.items()}}
+
+
+def private_memory(pid: int) -> int:
+    """Bytes that a process holds beyond what it shares with the parent that it was forked from; 0 where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return 0
+
+
+def reaped(child: Child) -> Ended | None:
+    """How a child ended; None while it is at work."""
+    pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+    if not pid:
+        return None
+    killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    spent = usage.ru_utime + usage.ru_stime
+    try:
+        said = json.loads((child.folder / END).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        said = {}
+    if said:
+        return Ended(said["status"], said.get("reason", ""), 0, spent, said)
+    return Ended(
+        "failed", f"The run ended without a word (exit code {os.waitstatus_to_exitcode(status)}).", killed, spent, {}
+    )
+
+
+def kill(child: Child) -> None:
+    """Ends a child at once, and waits for it."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitpid(child.pid, 0)

@@ -1,0 +1,232 @@
+"""Factors and their levels: names, keys, and what an experiment becomes under a level. Every wrong one is refused here."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.config import ALTERNATIVES, COMPONENTS, ExperimentConfig, parse, put, renamed
+from fedatlas.data.by_name import find_source
+from fedatlas.data.config import DataConfig
+from fedatlas.data.partition import PARTITIONS
+from fedatlas.errors import ConfigError, FedatlasError, unknown_name
+from fedatlas.models.registry import MODELS
+from fedatlas.registry import builders_of, field_model, keywords
+from fedatlas.setup.resolution import resolve
+from fedatlas.study.design import FactorTable, LevelTable, Role, StudyFile
+from fedatlas.study.run_key import data_files, described
+from fedatlas.transforms import TRANSFORMS
+
+OWN = {
+    "seed": "the study's seeds = [...] say it",
+    "seeds": "the study's seeds = [...] say it",
+    "engine.workers": "a study runs each cell in one process",
+    "engine.chunk": "a study runs each cell with the same one",
+    "checkpoint": "it changes no result",
+}
+"""Keys that no level may set, and why."""
+KINDS = {
+    "algorithm": ("algorithms", ALGORITHMS),
+    "model": ("models", MODELS),
+    "partition": ("partitions", PARTITIONS),
+    "compression": ("transforms", TRANSFORMS),
+}
+TAKEN = {
+    "run_key",
+    "study",
+    "kind",
+    "status",
+    "reason",
+    "seed",
+    "rounds",
+    "round",
+    "role",
+    "accuracy",
+    "macro_f1",
+    "loss",
+}
+TAKEN |= {
+    "client_mean",
+    "client_p10",
+    "client_min",
+    "gap",
+    "gain",
+    "cpu_seconds",
+    "bytes_up",
+    "bytes_down",
+    "messages_up",
+}
+TAKEN |= {"messages_down", "flops", "memory_mib", "epsilon"}
+
+
+class Level(NamedTuple):
+    """One value of a factor: its name, and key -> value of what it sets."""
+
+    name: str
+    set: Mapping[str, Any]
+
+
+class Factor(NamedTuple):
+    """What is varied."""
+
+    name: str
+    role: Role
+    levels: tuple[Level, ...]
+    scale: str = "category"
+
+    def level(self, name: str) -> Level:
+        """The level of this name; ConfigError with the nearest one where there is none."""
+        found = {level.name: level for level in self.levels}
+        if name not in found:
+            raise unknown_name(f"level of factor '{self.name}'", name, found)
+        return found[name]
+
+
+def level_name(value: Any) -> str:
+    """A value as a level is called: a text as it is, everything else as JSON writes it."""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def overridden(base: Mapping[str, Any], sets: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of an experiment with keys set: another component takes away its predecessor's keys, as on the command line."""
+    values = copy.deepcopy(dict(base))
+    given = {key: value for one in sets for key, value in one.items()}
+    for one, other in (*ALTERNATIVES, *(pair[::-1] for pair in ALTERNATIVES)):
+        if one in given and other not in given:
+            table, _, key = other.rpartition(".")
+            held = values.get(table) if table else values
+            if isinstance(held, dict):
+                held.pop(key, None)
+    for key, value in sorted(given.items(), key=lambda pair: not pair[0].endswith(".name")):
+        if key.endswith(".name") and key.partition(".")[0] in COMPONENTS:
+            renamed(values, f"{key}={json.dumps(value)}")
+        put(values, key, copy.deepcopy(value))
+    return values
+
+
+def check_key(key: str) -> None:
+    """ConfigError, with the nearest valid one, for a key that no experiment file has, or that is not a level's to set."""
+    for own, why in OWN.items():
+        if key == own or key.startswith(f"{own}."):
+            raise ConfigError(f"key '{key}' cannot be varied: {why}.")
+    table, *rest = key.split(".")
+    if table not in ExperimentConfig.model_fields:
+        raise unknown_name("key", key, [*ExperimentConfig.model_fields, *every_key()])
+    if not rest or table in ("privacy", "models", "public"):
+        return
+    if table == "data" or table in KINDS:
+        known = keys_of(table)
+        if rest[0] not in known:
+            raise unknown_name("key", key, [f"{table}.{each}" for each in known])
+        return
+    model: Any = ExperimentConfig
+    at = ""
+    for part in key.split("."):
+        known = list(model.model_fields) if model is not None else []
+        if part not in known:
+            raise unknown_name("key", key, [f"{at}{each}" for each in known])
+        model, at = field_model(model, part), f"{at}{part}."
+
+
+def keys_of(table: str) -> list[str]:
+    """The keys that a table of a component may have under any name."""
+    if table == "data":
+        from fedatlas.data.by_name import SOURCES
+
+        found = {*DataConfig.model_fields}
+        return sorted(found.union(*(keywords(find_source(name).builder) for name in SOURCES)))
+    kind, ours = KINDS[table]
+    fields = COMPONENTS[table].model_fields
+    return sorted({*fields}.union(*(keywords(builder) for builder in builders_of(kind, ours).values())))
+
+
+def every_key() -> list[str]:
+    """``table.key`` of the tables with fixed keys, for a suggestion."""
+    tables = {name: field_model(ExperimentConfig, name) for name in ExperimentConfig.model_fields}
+    return [f"{name}.{key}" for name, model in tables.items() if model is not None for key in model.model_fields]
+
+
+def factors_of(study: StudyFile) -> tuple[tuple[Factor, ...], list[str]]:
+    """The factors of a study with their levels, and what was left out because it is not there yet.
+
+    ConfigError for an unknown key or component, for a level that is there twice or resolves like another, and for a key that two
+    factors set.
+    """
+    out, notices = [], []
+    for given in study.table.factor:
+        if given.name in TAKEN:
+            raise ConfigError(f"factor '{given.name}': a column of the table is called so; give it another name.")
+        levels = []
+        for table in written_levels(given):
+            why = absence(study.base, table)
+            if why and not (table.optional or given.optional):
+                raise ConfigError(f"factor '{given.name}', level '{table.name}': {why}")
+            if why:
+                notices.append(f"Factor '{given.name}': the optional level '{table.name}' is left out: {why}")
+            else:
+                levels.append(Level(table.name, table.set))
+        if not levels:
+            notices.append(f"Factor '{given.name}' is left out: none of its levels is there.")
+            continue
+        refuse_alike(given.name, study.base, levels)
+        out.append(Factor(given.name, given.role, tuple(levels), given.scale))
+    refuse_shared_keys(out, [] if study.table.tuning is None else list(study.table.tuning.keys))
+    if not any(factor.role == "choice" for factor in out):
+        raise ConfigError("the study has no choice left: none of the optional levels of its choices is there.")
+    return tuple(out), notices
+
+
+def written_levels(factor: FactorTable) -> list[LevelTable]:
+    """Levels as tables with what they set; values get the factor's key."""
+    assert factor.level or factor.key is not None
+    tables = list(factor.level) or [LevelTable(name=level_name(x), set={factor.key or "": x}) for x in factor.levels]
+    names = [table.name for table in tables]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"factor '{factor.name}': level '{twice[0]}' is there twice; give each a name of its own.")
+    return tables
+
+
+def absence(base: Mapping[str, Any], level: LevelTable) -> str:
+    """Why a level is not there: a key, component or data file that is unknown; "" where it is. Refusals are left to its cells."""
+    try:
+        for key in level.set:
+            check_key(key)
+        config = parse(overridden(base, [level.set]))
+        resolve(config)
+        data_files(config)
+    except FedatlasError as error:
+        said = str(error)
+        return said if said.startswith("unknown ") or "cannot be varied" in said or "there is no " in said else ""
+    return ""
+
+
+def refuse_alike(name: str, base: Mapping[str, Any], levels: Sequence[Level]) -> None:
+    """ConfigError where two levels make the same experiment of the base."""
+    seen: dict[str, str] = {}
+    for level in levels:
+        values = overridden(base, [level.set])
+        made = json.dumps(described({**values, "seed": 1}).plain, sort_keys=True)
+        if made in seen:
+            raise ConfigError(
+                f"factor '{name}': levels '{seen[made]}' and '{level.name}' resolve alike; remove one, or let them differ."
+            )
+        seen[made] = level.name
+
+
+def refuse_shared_keys(factors: Sequence[Factor], tuned: Sequence[str]) -> None:
+    """ConfigError where two factors, or a factor and ``[tuning]``, set the same key, or one a table that the other sets a key of."""
+    owners: list[tuple[str, str]] = [(key, "[tuning]") for key in tuned]
+    for key in tuned:
+        check_key(key)
+    for factor in factors:
+        keys = sorted({key for level in factor.levels for key in level.set})
+        for key in keys:
+            for other, owner in owners:
+                if key == other or key.startswith(f"{other}.") or other.startswith(f"{key}."):
+                    raise ConfigError(
+                        f"key '{key}' is set by {owner} and by factor '{factor.name}': leave it to one of them."
+                    )
+        owners += [(key, f"factor '{factor.name}'") for key in keys]

@@ -1,0 +1,153 @@
+"""Which run this is: the SHA-256 of everything that decides a result, and of nothing that does not.
+
+``run_key`` is of one run, ``curve_key`` of the run whatever its length. A configuration that is refused has both, too: that it is
+refused is what came of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedatlas import plugins
+from fedatlas.config import ExperimentConfig, parse
+from fedatlas.data.by_name import find_source
+from fedatlas.data.store import Store, sha256
+from fedatlas.data.store import cache as cache_folder
+from fedatlas.errors import ConfigError, DataError, FedatlasError
+from fedatlas.files import write_json
+from fedatlas.setup.refusals import check
+from fedatlas.setup.resolution import resolve
+
+RESULTS = 1
+"""Goes up whenever a change of the program changes a result: results of before are then no longer taken for those of now."""
+CHUNK = 64  # clients held at once, in every cell
+WITHOUT = ("workers", "chunk", "memory", "state_memory")  # of [engine]: how fast, never what
+HASHES = "hashes.json"  # of data files, by path
+
+
+class Described(NamedTuple):
+    """A configuration with all defaults written, as far as it can be; the sentence that refuses it, or ""."""
+
+    plain: Mapping[str, Any]
+    config: ExperimentConfig | None
+    refused: str
+
+
+class Keys(NamedTuple):
+    """What a run is known by."""
+
+    run_key: str
+    curve_key: str
+
+
+def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """The experiment of a cell as its file says it: one process, a fixed chunk, sparse checkpoints, noise that can be repeated."""
+    out = copy.deepcopy(dict(values))
+    out["seed"] = seed
+    engine = out.setdefault("engine", {})
+    if isinstance(engine, dict) and engine.get("name") != "loop":
+        engine |= {"workers": 1, "chunk": CHUNK}
+    rounds = out.get("rounds", ExperimentConfig.model_fields["rounds"].default)
+    out["checkpoint"] = {"every": max(rounds // 4, 5) if isinstance(rounds, int) else 5, "keep": 1}
+    for table in out.get("privacy", ()) if isinstance(out.get("privacy"), list) else ():
+        if isinstance(table, dict) and table.get("name") in ("central_dp", "local_dp", "nbafl"):
+            table["noise"] = "seed"
+    return out
+
+
+def described(values: Mapping[str, Any]) -> Described:
+    """The configuration of written values, and whether it is refused before any data are read."""
+    plain: Mapping[str, Any] = values
+    try:
+        config = parse(values)
+        plain = config.plain()
+        whole = resolve(config)
+        plain = whole.config.plain()
+        check(whole.config, whole.algorithm, None, whole.transform, whole.mechanisms)
+    except FedatlasError as error:
+        return Described(plain, None, str(error))
+    return Described(plain, config, "")
+
+
+def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> Keys:
+    """The keys of a configuration and of data files, name -> SHA-256."""
+    rest = copy.deepcopy({key: value for key, value in plain.items() if key not in ("checkpoint", "observe", "seeds")})
+    rounds = rest.pop("rounds", None)
+    if isinstance(rest.get("engine"), dict):
+        rest["engine"] = {key: value for key, value in rest["engine"].items() if key not in WITHOUT}
+    whole = {"configuration": rest, "data": dict(data), "plugins": sorted(plugins.LOADED.values()), "results": RESULTS}
+    if rest.get("local", {}).get("schedule", {}).get("name") == "cosine":
+        whole["horizon"] = rounds  # the rates of its rounds are those of this length
+    return Keys(digest({**whole, "rounds": rounds}), digest(whole))
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of plain values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def data_files(config: ExperimentConfig) -> list[Path]:
+    """The files that a run's rows, and the constants of its inputs, come from; none for data that a package brings.
+
+    ConfigError where they are not there.
+    """
+    out = source_files(config.data.name, dict(config.data.model_extra or {}).get("path"))
+    out += [Path(name).expanduser() for name in (config.data.test_file, config.data.constants) if name]
+    if config.public is not None and config.public.source not in ("test", "train"):
+        out += source_files(config.public.source, None)
+    for path in out:
+        if not path.exists():
+            raise ConfigError(f"there is no data file '{path}': put it there, or name another one.")
+    return [each for path in out for each in (sorted(path.rglob("*")) if path.is_dir() else [path]) if each.is_file()]
+
+
+def source_files(name: str, path: Any) -> list[Path]:
+    """The files of a source: the one that is named, or the prepared ones that are found."""
+    source = find_source(name)
+    if isinstance(path, str) and path:
+        return [Path(path).expanduser()]
+    found = [place for files in source.files if (place := Store.default().find(files))]
+    return [each for place in found for each in place.paths]
+
+
+def data_hashes(config: ExperimentConfig) -> dict[str, str]:
+    """File -> SHA-256 of its content; known ones, by path, size and time, are not read again."""
+    return {
+        f"{path.parent.name}/{path.name}": sha256_of(str(path.resolve()), *_stat(path)) for path in data_files(config)
+    }
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+@cache
+def sha256_of(path: str, size: int, time: int) -> str:
+    """Of a file with this size and time, from the notes of earlier studies or by reading it."""
+    notes = cache_folder("study") / HASHES
+    try:
+        known = json.loads(notes.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    if known.get(path, [])[:2] == [size, time]:
+        return str(known[path][2])
+    try:
+        found = sha256(Path(path))
+    except OSError as error:
+        raise DataError(f"'{path}' cannot be read: {error.strerror}.") from None
+    with contextlib.suppress(FedatlasError):  # who may not note it reads the file again
+        write_json(notes, {**known, path: [size, time, found]})
+    return found
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:
+    """Files that have another content now."""
+    return [name for name, value in before.items() if now.get(name, value) != value]

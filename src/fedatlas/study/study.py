@@ -1,0 +1,61 @@
+"""`Study`: a study file as a value, and what to do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedatlas.files import write_text
+from fedatlas.study import looking
+from fedatlas.study.design import StudyFile, read_study, study_of
+from fedatlas.study.execute import execute
+from fedatlas.study.jobs import plan_of
+from fedatlas.study.table import Table
+
+RUNS = Path("runs") / "studies"  # where a study is kept that names no place
+TABLE = "table.sqlite"
+
+
+class Study(NamedTuple):
+    """A study: ``Study.read("STUDY.toml").run()``, then ``Table.open(path).frame()``."""
+
+    file: StudyFile
+    text: str = ""
+
+    @classmethod
+    def read(cls, path: Path | str) -> Study:
+        """The study in a file; ConfigError for what is wrong with it."""
+        path = Path(path)
+        return cls(read_study(path), path.read_text(encoding="utf-8"))
+
+    @classmethod
+    def of(cls, name: str, **tables: Any) -> Study:
+        """From tables as keyword arguments; a base file is looked for where one stands."""
+        return cls(study_of(tables, name, Path()))
+
+    def folder(self, out: Path | None = None) -> Path:
+        """Where the study is kept: as said, else ``runs/studies/NAME``."""
+        return out or RUNS / self.file.name
+
+    def table(self, out: Path | None = None, table: Path | None = None) -> Path:
+        """Its table of runs: as said, which studies may share, else one in its folder."""
+        return table or self.folder(out) / TABLE
+
+    def run(self, out: Path | None = None, table: Path | None = None, say: Callable[[str], None] | None = None) -> bool:
+        """Runs what is not there yet; whether none of its runs failed. Killed at any time, it goes on where it was."""
+        plan = plan_of(self.file)
+        kept = Table.open(self.table(out, table), write=True)
+        try:
+            if self.text:
+                write_text(self.folder(out) / "study.toml", self.text)
+            for notice in plan.notices if say else ():
+                assert say is not None
+                say(notice)
+            return execute(plan, kept, say or (lambda _: None))
+        finally:
+            kept.close()
+
+    def dry_run(self) -> dict[str, Any]:
+        """Cells, refusals, runs and hours; nothing is kept."""
+        return looking.dry_run(plan_of(self.file))

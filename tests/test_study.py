@@ -1,0 +1,215 @@
+"""STUDY.toml: what it means, what it refuses in one sentence, and that the order of what is written changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedatlas.errors import ConfigError
+from fedatlas.study import run_key
+from fedatlas.study.design import read_study, study_of
+from fedatlas.study.jobs import Plan, plan_of
+from fedatlas.study.looking import dry_run
+from fedatlas.study.run_key import described, keys, written
+
+BASE: dict[str, Any] = {"rounds": 2, "data": {"limit": 300}, "partition": {"name": "iid", "clients": 3}}
+NODES = {"name": "nodes", "role": "setting", "key": "partition.clients", "levels": [2, 4, 8]}
+AVG = {"name": "fedavg", "set": {"algorithm.name": "fedavg"}}
+PROX = {"name": "prox", "set": {"algorithm.name": "fedprox", "algorithm.mu": 0.1}}
+SCHEME = {"name": "scheme", "role": "choice", "level": [AVG, PROX]}
+
+
+def plan(**tables: Any) -> Plan:
+    return plan_of(study_of({"base": BASE, "factor": [NODES, SCHEME], **tables}, "test", Path()))
+
+
+def refused(**tables: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        plan(**tables)
+    return str(caught.value)
+
+
+def test_a_grid_has_each_combination_by_each_seed_and_a_baseline_a_setting():
+    found = plan(seeds=[1, 2])
+    assert len(found.places) == 6
+    assert sorted({job.seed for place in found.places for job in place.jobs}) == [1, 2]
+    assert len(found.baselines) == 6
+    assert {job.config.algorithm.name for job in found.baselines if job.config} == {"centralised"}
+    assert len({job.keys.run_key for job in found.known()}) == 18
+
+
+def test_exclusions_take_cells_away_and_a_share_of_settings_is_held_out():
+    found = plan(exclude=[{"scheme": "prox", "nodes": [4, 8]}], design={"holdout": 0.34})
+    assert {cell.cell.levels for cell in found.places} == {
+        (("nodes", "2"), ("scheme", "fedavg")),
+        (("nodes", "2"), ("scheme", "prox")),
+        (("nodes", "4"), ("scheme", "fedavg")),
+        (("nodes", "8"), ("scheme", "fedavg")),
+    }
+    assert len({place.cell.setting for place in found.places if place.cell.holdout}) == 1
+    assert {job.kind for place in found.places for job in place.jobs} == {"cell", "holdout"}
+
+
+def test_random_draws_cells_or_whole_settings():
+    assert len(plan(design={"name": "random", "cells": 4}).places) == 4
+    whole = plan(design={"name": "random", "settings": 2})
+    assert len(whole.places) == 4
+    assert len({place.cell.setting for place in whole.places}) == 2
+    assert plan(design={"name": "random", "cells": 4}) != plan(design={"name": "random", "cells": 4, "seed": 2})
+
+
+@pytest.mark.parametrize("design", [{}, {"name": "random", "cells": 4}, {"name": "random", "settings": 2}])
+def test_the_order_of_factors_levels_and_seeds_changes_nothing(design: dict[str, Any]):
+    one = plan(design=design, seeds=[1, 2])
+    nodes, scheme = {**NODES, "levels": [8, 2, 4]}, {**SCHEME, "level": [PROX, AVG]}
+    other = plan(design=design, seeds=[2, 1], factor=[scheme, nodes])
+    assert [job[:4] for job in one.known()] == [job[:4] for job in other.known()]
+
+
+def test_another_component_takes_its_predecessors_keys_away():
+    base = {**BASE, "algorithm": {"name": "fedprox", "mu": 0.5}}
+    found = {job.levels[1][1]: job.config for place in plan(base=base).places for job in place.jobs}
+    assert found["fedavg"]
+    assert found["fedavg"].algorithm.parameters() == {}
+    assert found["prox"]
+    assert found["prox"].algorithm.parameters() == {"mu": 0.1}
+
+
+def test_whole_privacy_tables_are_levels_and_their_noise_can_be_repeated():
+    dp = {"name": "dp", "set": {"privacy": [{"name": "central_dp", "clip": 1.0}], "algorithm.weights": "uniform"}}
+    found = plan(factor=[{**SCHEME, "level": [AVG, dp]}])
+    configs = {job.levels[0][1]: job.config for place in found.places for job in place.jobs}
+    assert configs["dp"]
+    assert configs["dp"].privacy[0].parameters()["noise"] == "seed"
+    assert configs["dp"].engine.workers == 1
+
+
+def test_a_refused_cell_is_planned_with_its_sentence_and_its_keys():
+    secret = {"name": "secret", "set": {"privacy": [{"name": "secagg"}]}}
+    found = plan(factor=[NODES, {**SCHEME, "level": [AVG, secret]}])
+    (job,) = [job for place in found.places for job in place.jobs if job.refused]
+    assert dict(job.levels) == {"nodes": "2", "scheme": "secret"}
+    assert "fewer than 3" in job.refused
+    assert len(job.keys.run_key) == len(job.keys.curve_key) == 64
+
+
+def test_optional_levels_that_are_not_there_are_left_out_and_said():
+    later = {"name": "later", "set": {"algorithm.name": "not_yet"}, "optional": True}
+    found = plan(factor=[NODES, {**SCHEME, "level": [AVG, later]}])
+    assert len(found.places) == 3
+    assert "'later' is left out" in found.notices[0]
+
+
+def test_rates_are_tried_in_every_cell_with_a_seed_of_their_own():
+    found = plan(tuning={"keys": {"local.lr": [0.02, 0.1]}, "seed": 99})
+    trials = [job for place in found.places for job in place.trials]
+    assert len(trials) == 12
+    assert {(job.seed, job.config.evaluation.on) for job in trials if job.config} == {(99, "validation")}
+    assert {job.config.local.lr for job in trials if job.config} == {0.02, 0.1}
+    assert {job.kind for job in found.known()} == {"baseline", "tuning"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"factr": []}, "did you mean 'factor'?"),
+        ({"factor": [{**NODES, "key": "partition.cleints"}, SCHEME]}, "did you mean 'partition.clients'?"),
+        ({"factor": [{**NODES, "key": "local.lrr"}, SCHEME]}, "did you mean 'local.lr'?"),
+        ({"factor": [{**NODES, "key": "engine.workers"}, SCHEME]}, "cannot be varied"),
+        (
+            {"factor": [NODES, {**SCHEME, "level": [{"name": "a", "set": {"algorithm.name": "fedavgg"}}]}]},
+            "did you mean",
+        ),
+        (
+            {"factor": [NODES, {**SCHEME, "level": [AVG, {"name": "same", "set": {"local.epochs": 1}}]}]},
+            "resolve alike",
+        ),
+        ({"factor": [NODES, {**SCHEME, "level": [AVG, AVG]}]}, "is there twice"),
+        (
+            {"factor": [NODES, {**NODES, "name": "more"}, SCHEME]},
+            "key 'partition.clients' is set by factor 'nodes' and",
+        ),
+        ({"factor": [NODES]}, "no choice"),
+        ({"exclude": [{"scheme": ["fedavg", "prox"]}]}, "nothing is allowed"),
+        ({"exclude": [{"scheme": "proxx"}]}, "did you mean 'prox'?"),
+        ({"exclude": [{"schem": "prox"}]}, "did you mean 'scheme'?"),
+        ({"seeds": [1, 1]}, "seeds: a list of different"),
+        ({"tuning": {"keys": {"partition.clients": [2]}}}, "is set by [tuning] and by factor 'nodes'"),
+        ({"tuning": {"keys": {"local.lr": []}}}, "a list of different values"),
+        ({"tuning": {"keys": {"local.lr": [0.1]}, "seed": 1}}, "not among seeds"),
+        ({"design": {"name": "random"}}, "give one of the two"),
+        ({"design": {"name": "random", "cells": 7}}, "only 6 are allowed"),
+        ({"design": {"name": "sobol"}}, "'grid' or 'random'"),
+        ({"factor": [{**NODES, "name": "accuracy"}, SCHEME]}, "a column of the table is called so"),
+        ({"factor": [{**NODES, "levels": []}, SCHEME]}, "one of them"),
+    ],
+)
+def test_wrong_input_is_one_sentence(tables: dict[str, Any], said: str):
+    message = refused(**tables)
+    assert said in message
+    assert "\n" not in message
+
+
+def test_a_base_file_lies_beside_the_study(tmp_path: Path):
+    (tmp_path / "base.toml").write_text('rounds = 3\nseed = 7\n[partition]\nname = "iid"\n')
+    text = 'base = "base.toml"\n[[factor]]\nname = "lr"\nrole = "choice"\nkey = "local.lr"\nlevels = [0.1, 0.2]\n'
+    (tmp_path / "study.toml").write_text(text)
+    found = plan_of(read_study(tmp_path / "study.toml"))
+    assert {job.config.rounds for place in found.places for job in place.jobs if job.config} == {3}
+    with pytest.raises(ConfigError, match="there is no study file"):
+        read_study(tmp_path / "other.toml")
+
+
+def key_of(values: dict[str, Any], data: dict[str, str] | None = None) -> run_key.Keys:
+    return keys(described(written(values, 1)).plain, data or {})
+
+
+def test_a_run_is_known_by_what_decides_its_result_alone():
+    """Defaults written or not, and how fast it is made, make no other run; length, seed, content of the data and a result's number do."""
+    same = key_of(BASE)
+    assert key_of({**BASE, "local": {"lr": 0.05, "epochs": 1}}) == same
+    assert key_of({**BASE, "engine": {"memory": "1GiB", "state_memory": "1GiB", "workers": 2}}) == same
+    assert key_of({**BASE, "checkpoint": {"every": 3}}) == same
+    longer = key_of({**BASE, "rounds": 5})
+    assert longer.run_key != same.run_key
+    assert longer.curve_key == same.curve_key
+    cosine = [key_of({**BASE, "rounds": n, "local": {"schedule": {"name": "cosine"}}}).curve_key for n in (2, 5)]
+    assert cosine[0] != cosine[1]
+    assert key_of(BASE, {"a": "1"}) != key_of(BASE, {"a": "2"})
+    assert key_of({**BASE, "engine": {"precision": "float64"}}) != same
+    assert keys(described(written(BASE, 2)).plain, {}).curve_key != same.curve_key
+
+
+def test_results_of_another_program_are_not_reused(monkeypatch: pytest.MonkeyPatch):
+    before = key_of(BASE)
+    monkeypatch.setattr(run_key, "RESULTS", run_key.RESULTS + 1)
+    assert key_of(BASE).run_key != before.run_key
+
+
+def test_a_file_is_hashed_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "rows.csv"
+    file.write_text("x,y\n" + "1,0\n2,1\n" * 20)
+    values = {**BASE, "data": {"name": "file", "path": str(file), "label": "y"}}
+    config = described(written(values, 1)).config
+    assert config is not None
+    before = run_key.data_hashes(config)
+    assert run_key.data_hashes(config) == before
+    file.write_text("x,y\n" + "1,0\n3,1\n" * 21)
+    after = run_key.data_hashes(config)
+    assert list(run_key.changed(before, after)) == [f"{tmp_path.name}/rows.csv"]
+
+
+def test_a_dry_run_says_cells_refusals_and_hours():
+    secret = {"name": "secret", "set": {"privacy": [{"name": "secagg"}]}}
+    too_even = {"name": "majority", "set": {"partition.name": "majority_even"}}
+    choices = {**SCHEME, "level": [AVG, secret, too_even]}
+    found = dry_run(plan(factor=[{**NODES, "levels": [2, 4]}, choices], seeds=[1, 2]))
+    assert (found["cells"], found["settings"]) == (6, 2)
+    said = {tuple(sorted(one["levels"].items())): one["reason"] for one in found["refused"]}
+    assert len(said) == 3  # secagg of two, and a partition that its data refuse
+    assert "needs at least 10" in said[("nodes", "4"), ("scheme", "majority")]
+    assert found["runs_by_kind"]["cell"] == 6
+    assert found["hours"] > 0
