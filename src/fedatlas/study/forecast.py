@@ -58,8 +58,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     Of several seeds all are set up, for what they refuse; the first is looked at and stands for each.
     """
     first, *others = config.seeds or (config.seed,)
-    for seed in others:
-        set_up(config, seed, module)
+    _ = [set_up(config, seed, module) for seed in others]  # each is asked whether it can be set up
     setup, seeds = set_up(config, first, module), 1 + len(others)
     plan, rounds, algorithm = resolve_plan(setup), setup.config.rounds, setup.algorithm
     before, server = trial_of_setup(setup, plan) if algorithm.prepare is not None else (Cost(), {})
@@ -129,7 +128,7 @@ def looked_at(
 
 def sent_by(spent: Sequence[tuple[Sequence[Cost], float, int]], known: float, key: str) -> float:
     """Bytes of all parties, of which a share ``known`` was there in the round before, too."""
-    return sum((((1 - known) * getattr(a, key) + known * getattr(b, key)) * n for (a, b), _, n in spent), 0.0)
+    return sum(float((1 - known) * getattr(a, key) + known * getattr(b, key)) * n for (a, b), _, n in spent)
 
 
 def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, workers: int, judging: Judging) -> float:
