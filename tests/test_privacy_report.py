@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedatlas import load
+from fedatlas import config, load
 from fedatlas.api import Experiment, dry_run, run
 from fedatlas.deploy import codec
 from fedatlas.engine.loop import SerialExecutor
@@ -25,6 +26,7 @@ from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.privacy.protection import Protection, under
 from fedatlas.reporting import write_report
 from fedatlas.rounds import federated
+from fedatlas.setup.assembly import set_up
 from fedatlas.study import forecast, privacy_forecast
 from fedatlas.terminal import columns, end_table
 from federation import Federation, brief, federation, play
@@ -334,3 +336,13 @@ def test_keys_are_counted_in_the_round_that_they_were_made_for(done: dict[str, P
         summary(done["secagg"])["cost"]["seconds_by_phase"]["keys"],
         sum(row["seconds_by_phase"]["keys"] for row in rows(done["secagg"])),
     )
+
+
+EXAMPLES = re.findall(r"```toml\n(.*?)```", (Path(__file__).parents[1] / "docs" / "privacy.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_examples_of_the_page_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(text)
+    found = set_up(config.read(tmp_path / "experiment.toml"), 1)
+    assert found.bench.protection is not None
