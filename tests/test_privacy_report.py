@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from fedatlas import config, load
+from fedatlas.api import Experiment, dry_run, run
 from fedatlas.deploy import codec
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.client_states import PartyState
@@ -14,11 +21,16 @@ from fedatlas.federation.cost import parted
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.secrets import Keyring
-from fedatlas.privacy import mechanisms
+from fedatlas.privacy import ledger, mechanisms, paillier
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.privacy.protection import Protection, under
+from fedatlas.reporting import write_report
 from fedatlas.rounds import federated
+from fedatlas.setup.assembly import set_up
+from fedatlas.study import forecast, privacy_forecast
+from fedatlas.terminal import columns, end_table
 from federation import Federation, brief, federation, play
+from reports import Page, at, rows, summary
 
 COHORTS = [(0, 1, 2), (1, 2, 3, 4)]
 
@@ -119,3 +131,218 @@ def test_what_a_failed_attempt_cost_was_spent() -> None:
     assert attempt == 1
     assert begun_anew.bytes_up > whole.bytes_up
     assert begun_anew.weights == whole.weights
+
+
+# -- whole runs -------------------------------------------------------------------------------------------------------------------
+
+SMALL: dict[str, Any] = {"rounds": 3, "data": {"limit": 300}, "partition": {"name": "iid", "clients": 6}}
+POISSON: dict[str, Any] = {"algorithm": {"weights": "uniform"}, "cohort": {"sampling": "poisson", "fraction": 0.5}}
+RUNS: dict[str, dict[str, Any]] = {
+    "central_dp": {**POISSON, "privacy": [{"name": "central_dp", "clip": 1.0}]},
+    "secagg": {"privacy": [{"name": "secagg"}], "failures": {"dropout": 0.1}},
+    "paillier": {"privacy": [{"name": "paillier"}]},
+    "nbafl": {"privacy": [{"name": "nbafl", "epsilon": 50, "clip": 20}]},
+    "seeded": {
+        "algorithm": {"weights": "uniform"},
+        "privacy": [{"name": "local_dp", "epsilon": 5, "clip": 1.0, "noise": "seed"}, {"name": "secagg"}],
+    },
+}
+PRIVATE = "What was protected, and from whom"
+
+
+def asked(kind: str, **more: Any) -> Experiment:
+    return Experiment.of(**{**SMALL, **RUNS[kind], **more})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_key() -> Iterator[None]:
+    """A key of 2048 bits, found once: the search takes a second or three."""
+    found = paillier.generate(2048)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paillier, "generate", lambda key_bits, **_: found)
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("private")
+    return {kind: run(asked(kind), out=folder / kind, baselines=kind == "seeded").path for kind in RUNS}
+
+
+@pytest.fixture(scope="module")
+def pages(done: dict[str, Path]) -> dict[str, Page]:
+    return {kind: Page(path / "report.html") for kind, path in done.items()}
+
+
+def said(table: Any) -> str:
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def test_figures_that_tell_who_came_are_not_told_in_the_terminal(done: dict[str, Path]) -> None:
+    row, found = rows(done["central_dp"])[1], summary(done["central_dp"])
+    assert dict(columns(row))["bytes"] == "not told"
+    text = said(end_table(found))
+    assert "not told; expected about" in text
+    assert f"{found['privacy']['epsilon']:.4g} at delta" in text
+    assert "None" not in text
+
+
+def test_what_is_expected_of_bytes_follows_from_the_file_and_the_size_of_a_message(done: dict[str, Path]) -> None:
+    """3 of 6 clients a round, each told a model and sending one: whoever really came is not in it."""
+    found = summary(done["central_dp"])
+    model = {name: x.detach() for name, x in load(done["central_dp"]).model.named_parameters()}
+    each = codec.size({"model": model})
+    assert found["privacy"]["expected"]["bytes_up"] == 3 * 3 * each
+    assert found["privacy"]["expected"]["bytes_down"] == pytest.approx(3 * 3 * each, rel=0.01)  # and a word
+    assert all(found["cost"][key] is None for key in ("bytes_up", "bytes_down", "bytes_privacy", "flops"))
+
+
+def test_the_report_tells_what_was_protected_and_not_who_came(done: dict[str, Path], pages: dict[str, Page]) -> None:
+    page = pages["central_dp"]
+    assert PRIVATE in [text for _, text in page.of("h2")]
+    assert page.text().count("not told") >= 4
+    assert "has to be trusted" in page.text()
+    assert {given.get("value") for given, _ in page.of("input") if given.get("name") == "axis"} == {"round", "seconds"}
+    found = [(int(row["round"]), float(row["epsilon"])) for row in page.table("run-epsilon")]
+    assert found == [tuple(one) for one in summary(done["central_dp"])["privacy"]["curve"]]
+    assert not [name for given, name in page.of("a") if given.get("download") == "run-bytes.csv"]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_every_figure_of_the_section_is_the_summary_s(done: dict[str, Path], pages: dict[str, Page], kind: str) -> None:
+    page, found = pages[kind], summary(done[kind])
+    for given, _ in page.of("data"):
+        assert float(given["value"]) == at(found, given["data-key"].partition(":")[2])
+    cost = found["cost"]
+    drawn = {row["phase"]: float(row["seconds"]) for row in page.table("run-phases")}
+    assert drawn == {phase: s for phase, s in cost["seconds_by_phase"].items() if phase != "evaluate"}
+    price = {row["what"]: row for row in page.table("run-price")}
+    sent = None if cost["bytes_up"] is None else cost["bytes_up"] + cost["bytes_down"] + cost["bytes_peer"]
+    assert price["bytes"]["with"] == ("" if sent is None else str(sent))
+    if sent is not None:
+        assert int(price["bytes"]["without"]) == sent - cost["bytes_privacy"]
+    for learnt in found["privacy"]["learns"].values():
+        assert learnt["colluding"] in page.text()
+    assert "lay in the memory of one process" in page.text()
+
+
+def test_noise_from_the_seed_is_said_to_protect_nobody(done: dict[str, Path], pages: dict[str, Page]) -> None:
+    assert "This protects nobody" in pages["seeded"].text()
+    assert "would mean if the noise were secret" in pages["seeded"].text()
+    assert "protects nobody" in said(end_table(summary(done["seeded"])))
+    assert "protects nobody" not in pages["central_dp"].text()
+    assert "were made without protection" in pages["seeded"].text()  # the runs that it is compared with
+
+
+def test_who_may_help_a_dishonest_server_is_said(done: dict[str, Path], pages: dict[str, Page]) -> None:
+    asked_of = [len(row["selected"]) for row in rows(done["secagg"])[1:]]
+    assert summary(done["secagg"])["privacy"]["withstood"] == {"asked": min(asked_of), "needed": 5, "colluding": 3}
+    assert "with up to 3 clients of them at its side" in pages["secagg"].text()
+    assert "a client that helps the server" in pages["paillier"].text()
+
+
+def test_the_paper_s_epsilon_stands_beside_the_honest_ones(done: dict[str, Path], pages: dict[str, Page]) -> None:
+    found = summary(done["nbafl"])["privacy"]
+    shown = {row["account"]: float(row["epsilon"]) for row in pages["nbafl"].table("run-accounts")}
+    assert [*shown.values()] == [*found["accounts"].values()]
+    assert shown["as the paper states it"] == 50
+    assert found["accounts"]["honest"] == pytest.approx(found["epsilon"])
+    assert found["accounts"]["honest"] > found["accounts"]["uploads"] > found["accounts"]["exposed"] > 50
+
+
+def test_runs_beside_each_other_are_compared_key_by_key(done: dict[str, Path], tmp_path: Path) -> None:
+    write_report([done["central_dp"], done["seeded"]], tmp_path / "both.html")
+    page = Page(tmp_path / "both.html")
+    keys = {row["key"] for row in page.table("differences")}
+    assert {"privacy.central_dp.clip", "privacy.local_dp.noise"} <= keys
+    assert "what all their epsilons add up to" in page.text()
+    assert "not told" in page.text()
+
+
+# -- the dry run ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("secagg", {"failures": {}}),
+        ("secagg", {"failures": {}, "cohort": {"size": 4}, "algorithm": {"name": "scaffold"}}),
+        ("secagg", {"failures": {}, "algorithm": {"name": "fedseq", "phi": "random"}, "partition": {"clients": 12}}),
+        ("paillier", {}),
+        ("seeded", {}),
+        ("nbafl", {}),
+    ],
+    ids=["secagg", "scaffold", "fedseq", "paillier", "both", "nbafl"],
+)
+def test_the_dry_run_counts_the_bytes_of_the_protocol(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
+    looked = dry_run(asked(kind, **more), baselines=False)
+    last = rows(run(asked(kind, **more), out=tmp_path / "run", baselines=False).path)[-1]
+    for way in ("up", "down", "peer"):
+        assert looked[f"bytes_{way}_per_round"] == pytest.approx(last[f"bytes_{way}"], rel=1e-3)
+    assert looked["privacy"]["bytes_more_per_round"] == pytest.approx(last["bytes_privacy"], rel=2e-3)
+
+
+def test_the_dry_run_says_what_the_run_will_spend_and_writes_no_ledger(
+    done: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append(*given: Any) -> None:
+        raise AssertionError("a trial has released nothing")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ledger, "append", append)
+    looked = dry_run(asked("central_dp"), baselines=False)
+    found = summary(done["central_dp"])["privacy"]
+    assert looked["privacy"]["epsilon"] == pytest.approx(found["epsilon"], rel=1e-12)
+    assert looked["privacy"]["delta"] == found["delta"]
+    assert dry_run(asked("seeded"), baselines=False)["privacy"]["epsilon"] == pytest.approx(5, rel=1e-6)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_lower_cap_saves_is_what_it_saves(capsys: pytest.CaptureFixture[str]) -> None:
+    plain: dict[str, Any] = {"failures": {}}
+    looked = dry_run(asked("secagg", **plain), baselines=False)
+    advised = looked["privacy"]["n_cap"]
+    forecast.show(looked)
+    text = capsys.readouterr().out.replace("\n", " ")
+    assert f"privacy.secagg.bits = {advised['bits']} with n_cap = {advised['n_cap']}" in text
+    assert "keys take about" in text
+    table = [{"name": "secagg", "bits": advised["bits"], "n_cap": advised["n_cap"]}]
+    after = dry_run(asked("secagg", **plain, privacy=table), baselines=False)
+    assert "n_cap" not in after["privacy"]
+    saved = looked["bytes_up_per_round"] - after["bytes_up_per_round"]
+    assert saved == pytest.approx(advised["saves_per_round"], rel=0.01)
+
+
+def test_a_cap_is_advised_only_where_every_client_stays_within_it() -> None:
+    made: Any = mechanisms.secagg()
+    fits = privacy_forecast.smaller_words(made, 4, 50, 1000)
+    assert (fits["bits"], fits["n_cap"]) == (24, 64)  # 4 x 64 x 2^24 = 2^32
+    assert privacy_forecast.cap_sentence(fits).startswith("privacy.secagg.n_cap = 64 would save")
+    coarse = privacy_forecast.smaller_words(made, 4, 1000, 1000)
+    assert (coarse["bits"], coarse["n_cap"]) == (20, 1024)
+    never = privacy_forecast.smaller_words(made, 100, 10**6, 1000)
+    assert "bits" not in never
+    assert "uniform" in privacy_forecast.cap_sentence(never)
+
+
+def test_keys_are_counted_in_the_round_that_they_were_made_for(done: dict[str, Path]) -> None:
+    first = rows(done["secagg"])[0]
+    assert 0 < first["seconds_by_phase"]["keys"] < first["seconds"]
+    assert "keys" not in rows(done["central_dp"])[0]["seconds_by_phase"]
+    assert math.isclose(
+        summary(done["secagg"])["cost"]["seconds_by_phase"]["keys"],
+        sum(row["seconds_by_phase"]["keys"] for row in rows(done["secagg"])),
+    )
+
+
+EXAMPLES = re.findall(r"```toml\n(.*?)```", (Path(__file__).parents[1] / "docs" / "privacy.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_examples_of_the_page_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(text)
+    found = set_up(config.read(tmp_path / "experiment.toml"), 1)
+    assert found.bench.protection is not None

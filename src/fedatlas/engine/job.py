@@ -267,8 +267,7 @@ def answered(bench: Bench, job: Job) -> Result:
         reply = {**reply, "buffers": buffers}
     n, sealing, bare = data.n if data is not None else 0, 0.0, 0
     if job.word is not None:
-        bare = codec.size(reply)
-        done, sealing = protected(bench, job._replace(session=session), question, reply, n)
+        done, sealing, bare = protected(bench, job._replace(session=session), question, reply, n)
         reply, session = done.sent, done.session
     work = Work(n, 0, 0, 0.0, math.nan)
     return Result(job.client, reply, state, work, session=session, sealing=sealing, bare=bare)
@@ -374,8 +373,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         update = {**update, "buffers": buffers}
     sent, memory, session, seen, sealing, bare = update, job.memory, None, update, 0.0, 0
     if job.word is not None:
-        bare = codec.size(update)
-        done, sealing = protected(bench, job, task, update, prepared.rows.n)
+        done, sealing, bare = protected(bench, job, task, update, prepared.rows.n)
         sent, memory, session, seen = done.sent, done.memory, done.session, done.seen
     elif bench.transform is not None and memory is not None:
         sent, memory = seal(bench.transform, task, job.message, update, memory, compression_stream(job))
@@ -390,14 +388,16 @@ def compression_stream(job: Job) -> torch.Generator:
     return torch_stream(job.seed, "compression", int(job.facts.round), job.client, job.what)
 
 
-def protected(bench: Bench, job: Job, task: Task | Question, update: Update, rows: int) -> tuple[Protected, float]:
-    """A client's update as it leaves under ``[[privacy]]``, and the seconds that this took."""
+def protected(bench: Bench, job: Job, task: Task | Question, update: Update, rows: int) -> tuple[Protected, float, int]:
+    """A client's update as it leaves under ``[[privacy]]``, the seconds that this took, its bytes without: noise takes no room."""
     assert bench.protection is not None
     assert job.word is not None
     started = time.perf_counter()
     doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows)
     given = (bench.protection, bench.transform, task, job.message, update, job.memory, compression_stream(job))
-    return protect(*given, job.word, job.session, doing), time.perf_counter() - started
+    done = protect(*given, job.word, job.session, doing)
+    bare = codec.size(update if bench.protection.masks else done.sent)
+    return done, time.perf_counter() - started, bare
 
 
 def job_batches(prepared: Prepared, values: Values | None = None) -> Any:

@@ -326,9 +326,11 @@ class ServerHalf:
             by = ask.route.sender.get(k)
             words += codec.size(dict(request.word)) if request.word else 0
             down["server" if by is None else "nobody" if by == k else "peer"] += known[key]
-            changes = request.word is not None or sealed(self.transform, task, request)
-            if by != k and request.anchor is not None and changes:
-                down["server"] += codec.size(told(request.message, request.anchor)) - known[key]
+            changes = sealed(self.transform, task, request)
+            if by != k and request.anchor is not None and (changes or request.word is not None):
+                anchor = codec.size(told(request.message, request.anchor)) - known[key]
+                down["server"] += anchor
+                more += 0 if changes else anchor
         down["server"] += words
         own = sum(sizes.values()) + sum(down.values()) if ask.what in QUESTIONS else words + more
         c, mine = self.cost, tuple(requests) == (SERVER,)

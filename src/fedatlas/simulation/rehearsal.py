@@ -23,8 +23,9 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import AGGREGATE, QUESTIONS, Cost, sealing_of, server_phase
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Link, Observer, Request
+from fedatlas.federation.sealing import told
 from fedatlas.federation.secrets import Keyring
-from fedatlas.privacy.asking import RoundClosed, SessionFailed
+from fedatlas.privacy.asking import CHAIN, RoundClosed, SessionFailed
 from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.privacy.protection import Doing, Protection, protect
 from fedatlas.privacy.secure_sum import ALL, ROWS, masked
@@ -131,16 +132,28 @@ class _Played:
         began = time.perf_counter()
         value = _reduced(inner, sent, self.update)
         seconds[AGGREGATE] = time.perf_counter() - began
-        words = sum(codec.size(dict(word)) for word in inner.words.values() if word)
+        words = sum(codec.size(self._word(inner, k)) + self._anchor(k) for k in inner.to)
         up = many * (codec.size(dict(sent)) - codec.size(self.update)) if how.masks else 0
         return Replies(inner.to, value, {}), Cost(up, words, 0, up + words, seconds)
+
+    def _word(self, inner: Ask, k: int) -> dict[str, Any]:
+        """What a client is told beside its message."""
+        return {**inner.words[k], CHAIN: bool(self.ask.route.anchors)}
+
+    def _anchor(self, k: int) -> int:
+        """Bytes of the model that a client at the end of a chain has to know, to send its change."""
+        message, route = self.ask.messages[k], self.ask.route
+        if k not in route.anchors or route.sender.get(k) == k:
+            return 0
+        return codec.size(told(message, route.anchors[k])) - codec.size(dict(message))
 
     def _sealed(self, how: Protection, inner: Ask, k: int) -> Update:
         server, rows = self.server, self.server.sizes[k]
         doing = Doing(k, self.number, inner.what, 0, rows)
         memory: State | None = None if server.transform is None else {}
-        given = (how, server.transform, self.task, self.ask.messages[k], self.update, memory, torch.Generator())
-        done = protect(*given, inner.words[k], self.sessions[k], doing)
+        message = told(self.ask.messages[k], self.ask.route.anchors.get(k))
+        given = (how, server.transform, self.task, message, self.update, memory, torch.Generator())
+        done = protect(*given, self._word(inner, k), self.sessions[k], doing)
         self.sessions[k] = done.session
         return done.sent
 

@@ -64,12 +64,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     drawn = first_rounds(setup, groups)
     returning = sum(d.round.m for d in drawn) / len(drawn)
     parties = [party for d in drawn for party in parties_of(d.round)]
-    private, own = dict[str, Any](), 1.0  # own: the share of a round's seconds that goes into the work itself
-    if setup.bench.protection is None:
-        spent = spent_by(setup, plan, parties or [tuple(k for k, n in setup.sizes.items() if n)[:1]])
-    else:
-        costs, each, work, private = spent_protected(setup, plan, drawn)
-        spent, own = [(costs, each, len(parties))], work / each
+    spent, own, private = looked_at(setup, plan, drawn, parties)
     share = 1 / len(drawn) if parties else 0.0
     known = returning / len(setup.sizes)  # of them were there in the round before, too
     sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer")}
@@ -124,6 +119,17 @@ def first_rounds(setup: Setup, groups: Groups | None) -> list[Drawn]:
     """Some rounds as they would be drawn."""
     count = min(max(setup.config.rounds, 1), DRAWN)
     return [draw_round(setup.config, setup.sizes, setup.seed, t, groups) for t in range(1, count + 1)]
+
+
+def looked_at(
+    setup: Setup, plan: Plan, drawn: Sequence[Drawn], parties: list[tuple[int, ...]]
+) -> tuple[list[tuple[list[Cost], float, int]], float, dict[str, Any]]:
+    """(`spent_by`, the share of its seconds that goes into the work itself, what is said of protection)."""
+    if setup.bench.protection is None:
+        somebody = [tuple(k for k, n in setup.sizes.items() if n)[:1]]
+        return spent_by(setup, plan, parties or somebody), 1.0, {}
+    costs, seconds, work, private = spent_protected(setup, plan, drawn)
+    return [(costs, seconds, len(parties))], work / seconds, private
 
 
 def sent_by(spent: Sequence[tuple[Sequence[Cost], float, int]], known: float, key: str) -> float:

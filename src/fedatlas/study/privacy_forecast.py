@@ -17,6 +17,7 @@ from fedatlas.simulation.protected import number
 from fedatlas.simulation.rehearsal import Rehearsed, rehearse
 from fedatlas.wording import bytes_text, count, seconds_text
 
+NOTICED = 0.005  # of the bytes: what protection may add without being mentioned
 FEWEST_BITS = 12  # below them a value is too coarse to advise them
 
 
@@ -104,7 +105,7 @@ def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
     """The same for people."""
     names, more, whole = " and ".join(found["mechanisms"]), found["bytes_more_per_round"], found["bytes_per_round"]
     out = []
-    if more:
+    if more > NOTICED * whole:
         exchanged = found["seconds_by_phase"].get(KEYS, 0.0)
         each = f" and {seconds_text(exchanged)} in each" if exchanged else ""
         keys = f"; keys take about {seconds_text(found['seconds_keys'])} before round 1{each}"
