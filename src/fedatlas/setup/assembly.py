@@ -115,6 +115,9 @@ class Setup(NamedTuple):
 
     def partition_record(self) -> dict[str, Any]:
         """``partition.json``: who holds which training rows, and what was kept out of training."""
+        if self.partition.counted:
+            held = {"clients": dict(enumerate(self.partition.sizes)), "held_out": {}, "feature_skew": []}
+            return {"counted": True, **held, "info": dict(self.partition.info)}
         return {
             "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
             **{
@@ -211,10 +214,15 @@ def set_up(
     config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
 ) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    shared = share_out(config, seed, module, learner)
+    return assemble(share_out(config, seed, module, learner), seed, module)
+
+
+def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:
+    """The second half of `set_up`: the model, and what trains and judges it. ``alone``: these are the rows of one client among several."""
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
     notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
-    check_asked(config, algorithm, dataset, partition)
+    if not alone:
+        check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
     chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
     if chain:  # its tensors are others now

@@ -22,7 +22,7 @@ from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.assembly import Setup, set_up, state_notices
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
-from fedatlas.simulation.simulation import Row, Simulation
+from fedatlas.simulation.simulation import Host, Row, Simulation
 
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 
@@ -92,15 +92,22 @@ def run_one(
 
 
 def run_rounds(
-    setup: Setup, folder: RunFolder, progress: Progress, start: Start, observers: Iterable[Observer] = ()
+    setup: Setup,
+    folder: RunFolder,
+    progress: Progress,
+    start: Start,
+    observers: Iterable[Observer] = (),
+    *,
+    plan: Plan | None = None,
+    host: Host | None = None,
 ) -> dict[str, Any]:
-    """All rounds that are left of a run, and its end; returns the summary."""
+    """All rounds that are left of a run, and its end; returns the summary. ``plan``, ``host``: of parties that are elsewhere."""
     config, resume = setup.config, start == "resume"
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
-    plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
-    simulation = Simulation(setup, plan, party, checkpoints, folder, observers)
+    plan = restore(restored.extra["plan"]) if restored else plan or resolve_plan(setup)
+    simulation = Simulation(setup, plan, party, checkpoints, folder, observers, host)
     try:
         for notice in setup.notices:
             progress.said(notice)
