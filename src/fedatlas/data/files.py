@@ -80,7 +80,9 @@ def load_file(
         )
     roles = Roles(label, client, weight, task, drop, categories)
     frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
-    return from_frames(frames, roles, f"'{where.name}'", request.drop_unusable, 1 if request.few_classes else 2).with_facts(**facts)
+    return from_frames(
+        frames, roles, f"'{where.name}'", request.drop_unusable, 1 if request.few_classes else 2
+    ).with_facts(**facts)
 
 
 def _only(given: dict[str, Any], what: str) -> None:

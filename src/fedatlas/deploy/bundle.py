@@ -1,11 +1,11 @@
 """What a party holds: a folder with its key, its certificate, the lists that the authority signed, and what it is told of the others.
 
-    bundle.toml   federation, role, name, host, port
-    key.pem cert.pem ca.pem   mutual TLS; the key's file is its owner's alone
-    members.json  who is registered, signed by the authority
-    identity.key  of a node: signs its part in secure sums
-    policy.toml   of a node: what it takes part in
-    README.md     what to do with it
+bundle.toml   federation, role, name, host, port
+key.pem cert.pem ca.pem   mutual TLS; the key's file is its owner's alone
+members.json  who is registered, signed by the authority
+identity.key  of a node: signs its part in secure sums
+policy.toml   of a node: what it takes part in
+README.md     what to do with it
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Bundle(NamedTuple):
         except (tomllib.TOMLDecodeError, KeyError, ValueError) as error:
             raise ConfigError(f"'{path / FILE}' is damaged ({error}): copy the bundle again.") from None
         if made.role != role:
-            raise ConfigError(f"'{path}' is the bundle of {_a(made.role)} '{made.name}'; this command takes that of {_a(role)}.")
+            raise ConfigError(
+                f"'{path}' is the bundle of {_a(made.role)} '{made.name}'; this command takes that of {_a(role)}."
+            )
         return made
 
     @property
@@ -95,14 +97,20 @@ def _a(role: str) -> str:
 def check_name(name: str) -> None:
     """ConfigError for what cannot be a party's name."""
     if not NAME.fullmatch(name) or name in RESERVED:
-        raise ConfigError(f"'{name}' cannot be a party's name: use small letters, digits, '-', '_' and '.', not 'server'.")
+        raise ConfigError(
+            f"'{name}' cannot be a party's name: use small letters, digits, '-', '_' and '.', not 'server'."
+        )
 
 
-def init(folder: Path, nodes: Sequence[str], host: str, port: int = PORT, operator: str = "operator") -> dict[str, Path]:
+def init(
+    folder: Path, nodes: Sequence[str], host: str, port: int = PORT, operator: str = "operator"
+) -> dict[str, Path]:
     """A new federation: its authority, and a bundle for the server, each node and an operator."""
     certificates.installed()
     if (folder / AUTHORITY).exists():
-        raise ConfigError(f"'{folder}' holds a federation already: 'fedatlas deploy add {folder} NAME' adds a party to it.")
+        raise ConfigError(
+            f"'{folder}' holds a federation already: 'fedatlas deploy add {folder} NAME' adds a party to it."
+        )
     for name in (*nodes, operator):
         check_name(name)
     if len({*nodes, operator}) < len(nodes) + 1:
@@ -159,7 +167,9 @@ def _party(authority: Authority, bundle: Path, about: Mapping[str, Any], role: s
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     private = Ed25519PrivateKey.generate()
-    write_secret(bundle / IDENTITY, private.private_bytes(form.Encoding.Raw, form.PrivateFormat.Raw, form.NoEncryption()))
+    write_secret(
+        bundle / IDENTITY, private.private_bytes(form.Encoding.Raw, form.PrivateFormat.Raw, form.NoEncryption())
+    )
     write_text(bundle / POLICY, TEMPLATE)
     public = private.public_key().public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
     return Member(role, serial, public.hex())

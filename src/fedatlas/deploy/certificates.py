@@ -13,14 +13,10 @@ import ipaddress
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError
 from fedatlas.files import write_bytes, write_text
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 YEARS = 2  # a party's certificate holds
 SCHEME = "fedatlas:"
@@ -69,7 +65,7 @@ class Authority:
         if not (folder / KEY).exists():
             raise ConfigError(f"'{folder}' holds no authority: make one with 'fedatlas deploy init'.")
         self.folder = folder
-        self.key: EllipticCurvePrivateKey = load_pem_private_key((folder / KEY).read_bytes(), None)  # type: ignore[assignment]
+        self.key: Any = load_pem_private_key((folder / KEY).read_bytes(), None)
         self.certificate = x509.load_pem_x509_certificate((folder / CA).read_bytes())
 
     @classmethod
@@ -91,7 +87,9 @@ class Authority:
         write_bytes(folder / CA, _pem(made))
         return cls(folder)
 
-    def issue(self, bundle: Path, federation: str, role: str, name: str, host: str = "", days: float = 365 * YEARS) -> str:
+    def issue(
+        self, bundle: Path, federation: str, role: str, name: str, host: str = "", days: float = 365 * YEARS
+    ) -> str:
         """A key and a certificate into a bundle; the certificate's number."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
@@ -99,7 +97,7 @@ class Authority:
         from cryptography.x509.oid import ExtendedKeyUsageOID as Use
 
         key = ec.generate_private_key(ec.SECP256R1())
-        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"{SCHEME}{federation}/{role}/{name}")]
+        names: list[Any] = [x509.UniformResourceIdentifier(f"{SCHEME}{federation}/{role}/{name}")]
         if role == "server":
             names += [_host(each) for each in dict.fromkeys([host, "localhost", "127.0.0.1"]) if each]
         made = (
@@ -141,7 +139,9 @@ def signed_list(path: Path, ca: Path) -> Any:
         return json.loads(whole["list"])
     except (OSError, ValueError, KeyError, TypeError, InvalidSignature) as error:
         why = "its signature is not the authority's" if isinstance(error, InvalidSignature) else str(error)
-        raise ConfigError(f"'{path}' cannot be trusted ({why}): copy it again from where 'deploy init' was run.") from None
+        raise ConfigError(
+            f"'{path}' cannot be trusted ({why}): copy it again from where 'deploy init' was run."
+        ) from None
 
 
 def caller_of(pem: bytes) -> Caller | None:
@@ -160,14 +160,14 @@ def caller_of(pem: bytes) -> Caller | None:
     return None
 
 
-def _name(text: str) -> x509.Name:
+def _name(text: str) -> Any:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
-def _host(text: str) -> x509.GeneralName:
+def _host(text: str) -> Any:
     from cryptography import x509
 
     try:
@@ -176,7 +176,7 @@ def _host(text: str) -> x509.GeneralName:
         return x509.DNSName(text)
 
 
-def _begin(subject: x509.Name, issuer: x509.Name, key: Any, years: float) -> x509.CertificateBuilder:
+def _begin(subject: Any, issuer: Any, key: Any, years: float) -> Any:
     from cryptography import x509
 
     now = datetime.datetime.now(datetime.UTC)
@@ -185,23 +185,32 @@ def _begin(subject: x509.Name, issuer: x509.Name, key: Any, years: float) -> x50
     return made.not_valid_after(now + datetime.timedelta(days=365 * years))
 
 
-def _usage(*, signs: bool) -> x509.KeyUsage:
+def _usage(*, signs: bool) -> Any:
     from cryptography import x509
 
     flags = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
         False,
     )
     return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **flags)
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def _pem(certificate: Any) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    return certificate.public_bytes(Encoding.PEM)
+    made: bytes = certificate.public_bytes(Encoding.PEM)
+    return made
 
 
-def _pem_of(key: EllipticCurvePrivateKey) -> bytes:
+def _pem_of(key: Any) -> bytes:
     from cryptography.hazmat.primitives import serialization as form
 
-    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    made: bytes = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    return made

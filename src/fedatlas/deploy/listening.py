@@ -23,6 +23,7 @@ from fedatlas.deploy.frames import BEAT, EVERY, FRAME, LIMIT, SILENT, Assembler,
 from fedatlas.errors import ConfigError, FedatlasError, TransportError
 
 SERVICE, STREAM, OPERATE = "fedatlas.Federation", "Stream", "Operate"
+ALL = "0.0.0.0"  # noqa: S104  # nodes come from elsewhere; nobody gets in without a certificate
 THREADS = 256  # streams and calls at once; one more is turned away with a word
 OPTIONS = [
     ("grpc.max_receive_message_length", FRAME + 64),
@@ -63,7 +64,7 @@ class Listener:
         self._count = 0
         self._lists: tuple[Any, dict[str, Any], set[str]] | None = None
         self._over = threading.Event()
-        self.listen = listen or ("127.0.0.1" if bundle.host in {"localhost", "127.0.0.1"} else "0.0.0.0")
+        self.listen = listen or ("127.0.0.1" if bundle.host in {"localhost", "127.0.0.1"} else ALL)
 
     def start(self) -> None:
         """ConfigError where the port is taken."""
@@ -83,7 +84,9 @@ class Listener:
         except RuntimeError:
             bound = 0
         if not bound:
-            raise ConfigError(f"port {self.bundle.port} is taken: end the program that listens there, or choose another.")
+            raise ConfigError(
+                f"port {self.bundle.port} is taken: end the program that listens there, or choose another."
+            )
         self.server.start()
         threading.Thread(target=self._watch, daemon=True).start()
         self.log(f"listens on {self.listen}:{bound} for {self.bundle.federation}")

@@ -74,7 +74,9 @@ class Policy(NamedTuple):
             said.append(f"a round of {asked.cohort} nodes, fewer than min_cohort = {self.min_cohort}")
         if self.secure_aggregation and not asked.masked:
             said.append("a run without secure aggregation, which secure_aggregation = true forbids")
-        if asked.counts_labels and not (self.label_counts == "plain" or (self.label_counts == "masked" and asked.masked)):
+        if asked.counts_labels and not (
+            self.label_counts == "plain" or (self.label_counts == "masked" and asked.masked)
+        ):
             said.append(f"an ask for label counts, which label_counts = '{self.label_counts}' forbids here")
         if found := [one for one in said if one]:
             raise PrivacyError(f"its policy.toml refuses {found[0]}")

@@ -11,10 +11,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedatlas import __version__, secret
+from fedatlas import secret
 from fedatlas.deploy.asking import channel, refusal
 from fedatlas.deploy.bundle import Bundle
 from fedatlas.deploy.frames import BEAT, EVERY, LIMIT, SILENT, Assembler, Message, frames, read, write
@@ -132,7 +133,13 @@ class Speaker:
             self.out = out
             ready = self.trainer.ready
             about = dict(ready.head) if ready else {}
-            hello = {**about, "kind": "hello", "instance": self.instance, "version": __version__, "ready": bool(ready)}
+            hello = {
+                **about,
+                "kind": "hello",
+                "instance": self.instance,
+                "version": version("fedatlas"),
+                "ready": bool(ready),
+            }
             out.put(Message(hello))
             heard = [time.monotonic()]
             call = way.stream_stream(f"/{SERVICE}/{STREAM}")(self._frames(out))

@@ -22,7 +22,8 @@ app = typer.Typer(
 INTERRUPTED = 130
 
 Experiment = Annotated[
-    list[str] | None, typer.Argument(metavar="[EXPERIMENT.toml] [table.key=value ...]", help="Experiment and overrides.")
+    list[str] | None,
+    typer.Argument(metavar="[EXPERIMENT.toml] [table.key=value ...]", help="Experiment and overrides."),
 ]
 Operator = Annotated[Path, typer.Option("--bundle", help="The operator's bundle.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
@@ -33,6 +34,11 @@ def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
     words = list(arguments or [])
     path = Path(words.pop(0)) if words and "=" not in words[0] else None
     return path, words
+
+
+def dated(text: str) -> None:
+    """A line with the time, on standard error."""
+    sys.stderr.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
 
 
 def names_of(text: str) -> list[str]:
@@ -102,7 +108,9 @@ def _until_there(path: Path) -> None:
 def server(
     bundle: Annotated[Path, typer.Argument(help="The server's bundle.")],
     test: Annotated[Path | None, typer.Option(help="Test rows of the server's own, to judge by.")] = None,
-    listen: Annotated[str, typer.Option(help="Address to listen on (default: all, or loopback where --host was it).")] = "",
+    listen: Annotated[
+        str, typer.Option(help="Address to listen on (default: all, or loopback where --host was it).")
+    ] = "",
     late: Annotated[bool, typer.Option("--late", hidden=True)] = False,
 ) -> None:
     """Run the server of a federation, until it is ended. Mutual TLS always."""
@@ -136,7 +144,7 @@ def node(
     if not late and not data.exists():
         raise ConfigError(f"--data {data}: there is no such file or folder.")
     command = [sys.executable, "-m", "fedatlas.deployed.training", str(bundle), str(data)]
-    speaker = Speaker(opened, command, lambda text: sys.stderr.write(f"{datetime.now():%H:%M:%S} {text}\n") and None)
+    speaker = Speaker(opened, command, dated)
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     try:
         speaker.speak()
@@ -150,8 +158,12 @@ def node(
 def run(
     arguments: Experiment = None,
     bundle: Operator = Path(),
-    nodes: Annotated[str, typer.Option(help="Nodes of the run, between commas (default: all that are registered).")] = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for the run's directory (default: a new one in runs/).")] = None,
+    nodes: Annotated[
+        str, typer.Option(help="Nodes of the run, between commas (default: all that are registered).")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the run's directory (default: a new one in runs/).")
+    ] = None,
     attach: Annotated[str, typer.Option(help="Take up the watching of this run instead.")] = "",
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
@@ -172,7 +184,9 @@ def run(
     try:
         ended = watching.watch(opened, name, say)
     except KeyboardInterrupt:
-        sys.stderr.write(f"fedatlas: the run goes on at the server; come back with: fedatlas deploy run --attach {name}\n")
+        sys.stderr.write(
+            f"fedatlas: the run goes on at the server; come back with: fedatlas deploy run --attach {name}\n"
+        )
         raise typer.Exit(INTERRUPTED) from None
     where = out or Path("runs") / name
     if ended["status"] != "failed":
@@ -200,7 +214,9 @@ def status(bundle: Operator = Path(), as_json: Json = False) -> None:
     from fedatlas.deploy.frames import Message
     from fedatlas.deployed.watching import asked
 
-    found = {k: v for k, v in asked(Bundle.open(bundle, "operator"), Message({"kind": "status"})).head.items() if k != "kind"}
+    found = {
+        k: v for k, v in asked(Bundle.open(bundle, "operator"), Message({"kind": "status"})).head.items() if k != "kind"
+    }
     if as_json:
         emit(found)
         return

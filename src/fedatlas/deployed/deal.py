@@ -33,7 +33,9 @@ def deal(config: ExperimentConfig, names: list[str], folder: Path) -> None:
     dataset, part = load(config, algorithm, config.seed), config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, config.seed, part.min_size)
     if partition.feature_skew:
-        raise ConfigError(f"partition.name = '{part.name}' changes rows as they are read: not in a trial; take another.")
+        raise ConfigError(
+            f"partition.name = '{part.name}' changes rows as they are read: not in a trial; take another."
+        )
     for name, rows in zip(names, partition.clients, strict=True):
         own = dataset.train.take(np.ascontiguousarray(rows))._replace(client=None, row=None)
         write_stored(folder / f"{name}{SUFFIX}", dataset, {"train": own})

@@ -64,9 +64,18 @@ def about(dataset: Dataset) -> dict[str, Any]:
 def dataset_of(about: Mapping[str, Any], splits: Mapping[str, Split]) -> Dataset:
     """The data set that these are the rows of."""
     schema = tuple(Column(name, tuple(categories)) for name, categories in about["schema"])
-    tuples = {key: tuple(about[key]) for key in ("class_names", "columns", "scale", "shift")}
-    facts, name = dict(about["facts"]), about["name"]
-    return Dataset(name, dict(splits), about["task"], ignore=about["ignore"], schema=schema, facts=facts, **tuples)
+    return Dataset(
+        about["name"],
+        dict(splits),
+        about["task"],
+        class_names=tuple(about["class_names"]),
+        columns=tuple(about["columns"]),
+        scale=tuple(about["scale"]),
+        shift=tuple(about["shift"]),
+        ignore=about["ignore"],
+        schema=schema,
+        facts=dict(about["facts"]),
+    )
 
 
 def blank(about: Mapping[str, Any], weighted: bool) -> Split:

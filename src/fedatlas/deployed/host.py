@@ -55,8 +55,8 @@ class Closed:
         self.path = path
         self.known: dict[Place, tuple[int, ...]] = {}
         for line in whole_lines(path) if path.exists() else []:
-            round, attempt, number, who = json.loads(line)
-            self.known[round, attempt, number] = tuple(who)
+            *place, who = json.loads(line)
+            self.known[place[0], place[1], place[2]] = tuple(who)
 
     def close(self, place: Place, who: Collection[int]) -> None:
         """On the disk when this returns."""
@@ -72,7 +72,9 @@ class Closed:
 class Streams:
     """The link. ``begin``: makes the message that sets a node up, for one that comes back without anything."""
 
-    def __init__(self, run: str, names: Sequence[str], nodes: Nodes, patience: Patience, folder: Path, begin: Any) -> None:
+    def __init__(
+        self, run: str, names: Sequence[str], nodes: Nodes, patience: Patience, folder: Path, begin: Any
+    ) -> None:
         self.run, self.names, self.nodes, self.patience = run, list(names), nodes, patience
         self.folder, self.begin = folder, begin
         self.closed = Closed(folder / CLOSED)
@@ -93,7 +95,7 @@ class Streams:
     def told(self, client: int) -> list[list[Any]]:
         """The verdicts that a node has not acknowledged."""
         after = self.acknowledged.get(client, -1)
-        return [[round, client in who] for round, who in sorted(self.verdicts.items()) if round > after]
+        return [[at, client in who] for at, who in sorted(self.verdicts.items()) if at > after]
 
     def landed(self, number: int) -> None:
         """Tells everybody who is there."""
@@ -106,7 +108,7 @@ class Streams:
         if isinstance(landed, int):
             self.acknowledged[client] = max(landed, self.acknowledged.get(client, -1))
             least = min(self.acknowledged.get(k, -1) for k in range(len(self.names)))
-            self.verdicts = {round: who for round, who in self.verdicts.items() if round > least}
+            self.verdicts = {at: who for at, who in self.verdicts.items() if at > least}
 
     def note(self, **line: Any) -> None:
         """One more line of who answered when."""
@@ -163,7 +165,8 @@ class _Ask:
             names = self.streams.names
             reasons = "; ".join(f"{names[k]}: {why}" for k, why in sorted(self.lost.items()))
             raise TooFew(
-                f"round {self.place[0]}: {len(self.answered)} of {len(self.requests)} nodes answered, and the run needs {needed} ({reasons})."
+                f"round {self.place[0]}: {len(self.answered)} of {len(self.requests)} nodes answered, and the run needs {needed} "
+                f"({reasons})."
             )
         self.streams.closed.close(self.place, self.answered)
 
@@ -230,8 +233,8 @@ class _Ask:
         self._note(k, f"lost: {why}")
 
     def _note(self, k: int, outcome: str, **more: Any) -> None:
-        round, attempt, number = self.place
-        about = {"round": round, "attempt": attempt, "ask": number, "what": self.what, "node": self.streams.names[k]}
+        at, attempt, number = self.place
+        about = {"round": at, "attempt": attempt, "ask": number, "what": self.what, "node": self.streams.names[k]}
         self.streams.note(**about, outcome=outcome, seconds=time.monotonic() - self.began, **more)
 
 
@@ -304,17 +307,17 @@ class Elsewhere(Driver):
         """Why a reply cannot be added up. What is masked says nothing that could be looked at."""
         if request.word is not None:
             return ""
-        opened = self.server._opened(request, update)
+        opened = self.server.opened(request, update)
         model = request.message.get("model")
         return misshapen(opened, model if isinstance(model, Tree) else None)
 
     def record(self) -> dict[str, Any]:
         """The verdicts that are still to be told."""
-        return {VERDICTS: [[round, list(who)] for round, who in sorted(self.streams.verdicts.items())]}
+        return {VERDICTS: [[at, list(who)] for at, who in sorted(self.streams.verdicts.items())]}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
         """After a restart."""
-        self.streams.verdicts = {round: tuple(who) for round, who in extra.get(VERDICTS, [])}
+        self.streams.verdicts = {at: tuple(who) for at, who in extra.get(VERDICTS, [])}
 
     def landed(self, number: int) -> None:
         """Tells the nodes."""

@@ -61,18 +61,18 @@ class NodeState:
 
     def known(self, place: Place, digest: str) -> Kept | None:
         """The reply that this ask was given already; ProtocolError where it cannot be asked here and now."""
-        round, attempt, _ = place
+        at, attempt, _ = place
         if kept := self.replies.get(place):
             if kept.digest != digest:
                 raise ProtocolError("it was asked something else under the same number before.")
             return kept
-        if round <= self.round:
-            raise ProtocolError(f"round {round} has landed; a server that was restored from a copy must begin a new run.")
-        if (round, attempt) < self.place:
-            raise ProtocolError(f"attempt {attempt} of round {round} is over.")
-        if (round, attempt) > self.place:
+        if at <= self.round:
+            raise ProtocolError(f"round {at} has landed; a server that was restored from a copy must begin a new run.")
+        if (at, attempt) < self.place:
+            raise ProtocolError(f"attempt {attempt} of round {at} is over.")
+        if (at, attempt) > self.place:
             self._drop()
-            self.place = round, attempt
+            self.place = at, attempt
         return None
 
     def keep(self, place: Place, digest: str, head: Mapping[str, Any], body: bytes | bytearray) -> None:
@@ -114,6 +114,6 @@ def verdicts_of(head: Mapping[str, Any]) -> Sequence[tuple[int, bool]]:
     """What a message says of rounds that landed; TransportError for what is no such list."""
     given = head.get("verdicts", [])
     try:
-        return sorted((int(round), bool(counted)) for round, counted in given)
+        return sorted((int(at), bool(counted)) for at, counted in given)
     except (TypeError, ValueError):
         raise TransportError("the verdicts of a message are no list of rounds.") from None

@@ -33,11 +33,17 @@ def refuse(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mec
 def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mechanism, ...], nodes: int) -> list[str]:
     out = []
     if algorithm.name == "centralised":
-        out.append("'centralised' pools all rows, and between real parties nobody holds all rows: choose another algorithm.")
+        out.append(
+            "'centralised' pools all rows, and between real parties nobody holds all rows: choose another algorithm."
+        )
     if algorithm.serverless:
-        out.append(f"'{algorithm.name}' lets nodes hear each other, and a server in the middle would see what only neighbours may.")
+        out.append(
+            f"'{algorithm.name}' lets nodes hear each other, and a server in the middle would see what only neighbours may."
+        )
     if algorithm.name not in ABLE:
-        out.append(f"algorithm.name = '{algorithm.name}': not in this version of deployment; it runs {', '.join(ABLE)}.")
+        out.append(
+            f"algorithm.name = '{algorithm.name}': not in this version of deployment; it runs {', '.join(ABLE)}."
+        )
     if config.seeds is not None:
         out.append("seeds: a deployed run has one seed; write seed = N.")
     if config.model.bn == "local":
@@ -52,9 +58,11 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
         out.append("evaluation.clients: nodes hold out no rows in this version of deployment; remove it.")
     if config.evaluation.on != "test":
         out.append("evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it.")
-    for one in mechanisms:
-        if not isinstance(one, SecAgg):
-            out.append(f"[[privacy]] name = '{one.name}': of the mechanisms, 'secagg' alone is deployed in this version.")
+    out += [
+        f"[[privacy]] name = '{one.name}': of the mechanisms, 'secagg' alone is deployed in this version."
+        for one in mechanisms
+        if not isinstance(one, SecAgg)
+    ]
     if config.engine.plan == "stacked":
         out.append("engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key.")
     if config.model.init:

@@ -1,9 +1,9 @@
 """A run at the server, from the nodes' facts to the model at home. It may be taken up again wherever it was stopped.
 
-    runs/RUN/job.json      who submitted what, for which nodes, how it stands
-    runs/RUN/learnt.bin    what the nodes said before round 1: it is not asked twice
-    runs/RUN/events.jsonl  what the operator sees, line by line
-    runs/RUN/run/          a simulated run's directory, and beside it `answers.jsonl`, who answered when
+runs/RUN/job.json      who submitted what, for which nodes, how it stands
+runs/RUN/learnt.bin    what the nodes said before round 1: it is not asked twice
+runs/RUN/events.jsonl  what the operator sees, line by line
+runs/RUN/run/          a simulated run's directory, and beside it `answers.jsonl`, who answered when
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _run(job: Job, serving: Serving) -> None:
     folder = RunFolder.open(path) if start == "resume" else RunFolder.create(path, setup.config, again=start == "again")
     streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin)
     learnt.begin_all(streams)
-    host = Elsewhere(setup, streams, learnt.guard(setup, folder.path))
+    host = Elsewhere(setup, streams, learnt.guard(setup))
     run_rounds(setup, folder, Told(job), start, plan=learnt.plan, host=host)
     write_report([path])
     bring_home(job, serving, names, path, patience)
@@ -225,9 +225,11 @@ class Learnt:
                 "the server has no test rows to judge by: start it with 'fedatlas deploy server BUNDLE --test FILE'."
             )
         held = read_rows(self.serving.test, self.config)
-        known = agreed({"the nodes": {**about, "weighted": False}, "the server's test rows": {**held.about, "weighted": False}})
+        known = agreed(
+            {"the nodes": {**about, "weighted": False}, "the server's test rows": {**held.about, "weighted": False}}
+        )
         if (strange := set(known["class_names"]) - set(about["class_names"])) and about["task"] == "classes":
-            raise ConfigError(f"the server's test rows have the class '{sorted(strange)[0]}', which no node holds.")
+            raise ConfigError(f"the server's test rows have the class '{min(strange)}', which no node holds.")
         splits = coded(held, {**about, "schema": known["schema"]})
         return splits["test" if "test" in splits else "train"], {**about, "schema": known["schema"]}
 
@@ -265,7 +267,7 @@ class Learnt:
         """Every node is set up."""
         self._ask({name: streams.begin(k) for k, name in enumerate(self.names)}, "begun")
 
-    def guard(self, setup: Setup, folder: Path) -> Any:
+    def guard(self, setup: Setup) -> Any:
         """The server's part of secure aggregation; None without."""
         if setup.bench.protection is None:
             return None

@@ -63,7 +63,7 @@ class Server:
             self.log(f"run '{job.name}' begins or goes on")
             try:
                 run_job(job, serving)
-            except Exception as error:  # a fault of ours in one run must not end the others
+            except Exception as error:  # noqa: BLE001  # a fault of ours in one run must not end the others
                 job.stands("failed", f"{type(error).__name__}: {error}")
                 self.log(f"run '{job.name}' failed: {error!r}")
                 import traceback
@@ -137,7 +137,7 @@ class Server:
         name, number = base, 2
         while (self.runs / name).exists():
             name, number = f"{base}-{number}", number + 1
-        about = {"config": config.plain(), "nodes": names, "operator": caller.name, "submitted": time.time()}
+        about = {"config": resolved.config.plain(), "nodes": names, "operator": caller.name, "submitted": time.time()}
         if config.round is not None:
             about["round"] = config.round.model_dump()
         Job.create(self.runs / name, about)

@@ -73,10 +73,8 @@ class Running:
         """What a request means to the policy."""
         local, n = self.config.local, self.half.sizes[self.number]
         budget = request.budget or self.setup.bench.local.budget
-        size = local.batch_size or max(n, 1)
         epochs = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) / max(n, 1) if n else 0.0
-        del size
-        question = request.what not in {"train"} and "count" in request.what
+        question = "count" in request.what
         return Asked(
             self.told["operator"],
             self.setup.algorithm.name,
@@ -162,7 +160,8 @@ class Trainer:
         known = self.bundle.path / "state" / told["run"] / RUN
         if not known.exists() and told["stateful"] and told["landed"] >= 0:
             raise DataError(
-                f"its state of this run is gone (it has landed up to round {told['landed']}): put the folder 'state' back, or begin a new run."
+                f"its state of this run is gone (it has landed up to round {told['landed']}): put its folder 'state' back, "
+                "or begin a new run."
             )
         running = self._open({**told, "rows": codec.decode(known.read_bytes())["rows"]} if known.exists() else told)
         if not known.exists():
@@ -177,10 +176,10 @@ class Trainer:
             yield Message({"kind": "unknown", "run": head["run"], "place": head["place"]})
             return
         state = running.state
-        for round, counted in verdicts_of(head):
-            self._landed(running, round, counted)
+        for at, counted in verdicts_of(head):
+            self._landed(running, at, counted)
         place = tuple(head["place"])
-        if (kept := state.known(place, head["digest"])) is None:  # type: ignore[arg-type]
+        if (kept := state.known(place, head["digest"])) is None:
             if digest_of(message.body) != head["digest"]:
                 raise ProtocolError("its digest is not that of its message.")
             request = Request.of(codec.decode(bytearray(message.body)))
@@ -191,7 +190,7 @@ class Trainer:
             private = running.setup.bench.protection is not None
             work = [*answer.work[:4], None if private else answer.work.loss]
             body = codec.encode(answer.reply.plain())
-            state.keep(place, head["digest"], {"work": work}, body)  # type: ignore[arg-type]
+            state.keep(place, head["digest"], {"work": work}, body)
             said, out = {"work": work}, body
         else:
             said, out = dict(kept.head), bytearray(kept.body)
@@ -205,8 +204,8 @@ class Trainer:
     def _commit(self, message: Message) -> Iterator[Message]:
         head = message.head
         if (running := self.running(head["run"])) is not None:
-            for round, counted in verdicts_of(head):
-                self._landed(running, round, counted)
+            for at, counted in verdicts_of(head):
+                self._landed(running, at, counted)
             yield Message({"kind": "landed", "run": head["run"], "landed": running.state.round})
 
     def _home(self, message: Message) -> Iterator[Message]:

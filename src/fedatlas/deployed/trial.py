@@ -38,7 +38,7 @@ class Kept:
     """Processes that are started again where they die."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.over = folder, False
+        self.folder, self.over = folder, threading.Event()
         self.commands: dict[str, list[str]] = {}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.given_up: dict[str, str] = {}
@@ -57,11 +57,10 @@ class Kept:
             )
 
     def _watch(self) -> None:
-        while not self.over:
-            time.sleep(0.1)
+        while not self.over.wait(0.1):
             for name, process in list(self.running.items()):
                 code = process.poll()
-                if code is None or self.over or name in self.given_up:
+                if code is None or name in self.given_up or self.over.is_set():
                     continue
                 if code == 2:  # a sentence, which would be the same again
                     text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
@@ -71,7 +70,7 @@ class Kept:
 
     def end(self) -> None:
         """Ends all of them."""
-        self.over = True
+        self.over.set()
         for process in self.running.values():
             process.terminate()
         until = time.monotonic() + 5
@@ -117,7 +116,9 @@ def trial(
     )
     try:
         with federation(folder, names) as (kept, bundles):
-            say(f"{nodes} nodes and a server start on this machine; nodes allow plain label counts here (label_counts = 'plain').")
+            say(
+                f"{nodes} nodes and a server start on this machine; nodes allow plain label counts here (label_counts = 'plain')."
+            )
             for name in names:
                 plain = bundles[name] / "policy.toml"
                 plain.write_text(plain.read_text().replace('label_counts = "masked"', 'label_counts = "plain"'))

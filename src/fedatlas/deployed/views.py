@@ -6,6 +6,7 @@ the nodes and writes down the sums; a node's reads them off, so that it comes to
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from fedatlas import summaries
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.dataset import Dataset, Held, Partition, Split
+from fedatlas.deploy import codec
 from fedatlas.deployed.holding import blank, dataset_of
 from fedatlas.errors import ProtocolError
 from fedatlas.setup.assembly import Holdings, Setup, assemble, described, prepare
@@ -58,8 +60,8 @@ def learning(ask_all: AskAll, totals: list[dict[str, Any]]) -> Learn:
             answers = ask_all(summary.name, message)
             total = summary.add(answers)
             word = summary.told(message, total)
-            up = sum(summaries.codec.size(summary.plain(message, answer)) for answer in answers)
-            down = 0 if word is None else summaries.codec.size(word) * len(answers)
+            up = sum(codec.size(summary.plain(message, answer)) for answer in answers)
+            down = 0 if word is None else codec.size(word) * len(answers)
             told = {"name": summary.name, "sum": dict(total), "up": up, "down": down}
             totals.append(told)
         return learnt(summary, told)
@@ -71,7 +73,7 @@ def replayed(totals: Sequence[Mapping[str, Any]]) -> Learn:
     """A node's: what the server learnt, in the order in which it was asked."""
     told: Iterator[Mapping[str, Any]] = iter(totals)
 
-    def learn(summary: Summary, message: Message) -> Learnt:  # noqa: ARG001
+    def learn(summary: Summary, message: Message) -> Learnt:
         return learnt(summary, next(told, {"name": "nothing"}))
 
     return learn
@@ -91,21 +93,24 @@ def answered(name: str, message: Message, split: Split) -> Numbers:
     return SUMMARIES[name].of(Held(split, np.arange(len(split.y))), message)
 
 
-def server_setup(
-    config: ExperimentConfig, told: Federation, learn: Learn, test: Split | None
-) -> Setup:
+def server_setup(config: ExperimentConfig, told: Federation, learn: Learn, test: Split | None) -> Setup:
     """The server's: of training rows it knows how many each node has. ``test``: its own rows to judge by."""
     empty = blank(told.about, told.weighted)
     dataset = dataset_of(told.about, {"train": empty, "test": empty if test is None else test})
     ends = np.cumsum([0, *told.sizes])
-    counts = tuple(np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True))
+    counts = tuple(np.arange(a, b) for a, b in itertools.pairwise(ends))
     partition = Partition(counts, info={"names": list(told.names)}, counted=True)
     nobody = Partition(tuple(np.empty(0, np.int64) for _ in told.names))
     return assemble(holdings(config, dataset, partition, nobody, learn), config.seed)
 
 
 def node_setup(
-    config: ExperimentConfig, about: Mapping[str, Any], splits: Mapping[str, Split], number: int, clients: int, learn: Learn
+    config: ExperimentConfig,
+    about: Mapping[str, Any],
+    splits: Mapping[str, Split],
+    number: int,
+    clients: int,
+    learn: Learn,
 ) -> Setup:
     """A node's: its own rows under its number, nobody else's."""
     held = {"test": splits["train"].take(np.arange(0)), **splits}

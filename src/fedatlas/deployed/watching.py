@@ -19,7 +19,7 @@ PATIENCE = 600.0  # seconds that a server may be away while a run is watched
 Say = Callable[[str], None]
 
 
-def silent(text: str) -> None:  # noqa: ARG001
+def silent(text: str) -> None:
     """Shows nothing."""
 
 
@@ -33,7 +33,9 @@ def asked(bundle: Bundle, message: Message) -> Message:
     return next(iter(call(bundle, message)))
 
 
-def submit(bundle: Bundle, experiment: Path | None, overrides: Sequence[str], nodes: Sequence[str], patience: float = 0) -> str:
+def submit(
+    bundle: Bundle, experiment: Path | None, overrides: Sequence[str], nodes: Sequence[str], patience: float = 0
+) -> str:
     """The name of the run. ``patience``: seconds to wait for a server that is not there yet."""
     try:
         text = "" if experiment is None else experiment.read_text(encoding="utf-8")

@@ -11,10 +11,10 @@ from fedatlas import machine
 from fedatlas.algorithm import SERVER, Facts, RoundGenerator, State, Task, Work
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
+from fedatlas.engine.job import Executor
 from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import KEYS, Cost
-from fedatlas.engine.job import Executor
 from fedatlas.federation.in_process import InProcess, Rounds, View
 from fedatlas.federation.link import Observer
 from fedatlas.federation.secrets import LEDGER, Keyring
