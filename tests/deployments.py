@@ -17,9 +17,10 @@ import tomli_w
 
 from fedatlas.config import parse
 from fedatlas.deploy.bundle import Bundle, init
+from fedatlas.deploy.frames import Message
 from fedatlas.deployed.deal import deal
 from fedatlas.deployed.trial import free_port
-from fedatlas.deployed.watching import events, fetch, submit
+from fedatlas.deployed.watching import asked, events, fetch, submit
 
 NAMES = ["north", "south", "west"]
 EXPERIMENT: Mapping[str, Any] = {
@@ -96,6 +97,11 @@ class Deployment:
         if last["status"] != "failed":
             fetch(self.operator, run, out)
         return out, last
+
+    def stop(self, run: str) -> tuple[Path, Mapping[str, Any]]:
+        """Stops a run; as `ended`."""
+        asked(self.operator, Message({"kind": "stop", "run": run}))
+        return self.ended(run)
 
     def end(self) -> None:
         for process in self.processes.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from datetime import datetime
@@ -145,7 +144,6 @@ def node(
         raise ConfigError(f"--data {data}: there is no such file or folder.")
     command = [sys.executable, "-m", "fedatlas.deployed.training", str(bundle), str(data)]
     speaker = Speaker(opened, command, dated)
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     try:
         speaker.speak()
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ from fedatlas.tree import Tree
 
 CLOSED, ANSWERS, VERDICTS = "closed.jsonl", "answers.jsonl", "verdicts"
 Place = tuple[int, int, int]
+Begin = Callable[[int, int], Message]
+"""(number of a node, the last round that landed) -> the message that sets it up."""
 
 
 class Patience(NamedTuple):
@@ -70,11 +72,20 @@ class Closed:
 
 
 class Streams:
-    """The link. ``begin``: makes the message that sets a node up, for one that comes back without anything."""
+    """The link. ``begin``: for a node that comes back without anything."""
 
     def __init__(
-        self, run: str, names: Sequence[str], nodes: Nodes, patience: Patience, folder: Path, begin: Any
+        self,
+        run: str,
+        names: Sequence[str],
+        nodes: Nodes,
+        patience: Patience,
+        folder: Path,
+        begin: Begin,
+        event: Callable[[Mapping[str, Any]], None] = lambda event: None,
     ) -> None:
+        self.event = event  # tells whoever watches
+        self.seconds: dict[int, dict[str, float]] = {}  # round -> node -> seconds that its replies took
         self.run, self.names, self.nodes, self.patience = run, list(names), nodes, patience
         self.folder, self.begin = folder, begin
         self.closed = Closed(folder / CLOSED)
@@ -152,7 +163,7 @@ class _Ask:
             event = self.nodes.next(until)
             if event is None:
                 for k in sorted(self.due):
-                    self._lose(k, f"no reply within {self.streams.patience.deadline:g} s")
+                    self._give_up(k)
                 break
             reply = self._heard(*event)
             if reply is not None:
@@ -197,12 +208,13 @@ class _Ask:
             if k in self.due and name in self.nodes.there:
                 self._send(k)
             return None
-        if said.head.get("place") != list(self.place):
+        unwilling = said.kind == "refused" and said.head.get("to") == "begin"
+        if said.head.get("place") != list(self.place) and not unwilling:
             if said.kind == "reply":
                 self._note(k, "passed over: it answers another ask")
             return None
         if said.kind == "unknown":
-            self.nodes.send(name, self.streams.begin(k))
+            self.nodes.send(name, self.streams.begin(k, self.place[0] - 1))
         elif said.kind == "refused" and k in self.due:
             self._lose(k, f"refused: {said.head.get('why', '')}")
         elif said.kind == "reply":
@@ -227,6 +239,13 @@ class _Ask:
         self._note(k, "answered", work=reply.seconds)
         return reply
 
+    def _give_up(self, k: int) -> None:
+        """Nothing came in time; who is not there at all is not waited for so long again."""
+        why, name = f"no reply within {self.streams.patience.deadline:g} s", self.streams.names[k]
+        if name not in self.nodes.there:
+            self.nodes.gone.setdefault(name, why)
+        self._lose(k, why)
+
     def _lose(self, k: int, why: str) -> None:
         self.due.discard(k)
         self.lost[k] = why
@@ -234,8 +253,14 @@ class _Ask:
 
     def _note(self, k: int, outcome: str, **more: Any) -> None:
         at, attempt, number = self.place
-        about = {"round": at, "attempt": attempt, "ask": number, "what": self.what, "node": self.streams.names[k]}
-        self.streams.note(**about, outcome=outcome, seconds=time.monotonic() - self.began, **more)
+        about: dict[str, Any] = {"round": at, "attempt": attempt, "ask": number, "what": self.what, "node": self.streams.names[k]}
+        took = time.monotonic() - self.began
+        self.streams.note(**about, outcome=outcome, seconds=took, **more)
+        if outcome == "answered":
+            taken = self.streams.seconds.setdefault(at, {})
+            taken[about["node"]] = taken.get(about["node"], 0.0) + took
+        else:
+            self.streams.event({"kind": "node", "round": at, "node": about["node"], "outcome": outcome})
 
 
 def read_reply(request: Request, digest: str, said: Message) -> tuple[Reply, Work]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from fedatlas.deploy.frames import Message
 from fedatlas.deployed import views
 from fedatlas.deployed.holding import agreed, coded, read_rows
 from fedatlas.deployed.home import home_of
-from fedatlas.deployed.host import Elsewhere, Patience, Streams
+from fedatlas.deployed.host import Begin, Elsewhere, Patience, Streams
 from fedatlas.deployed.keys import identities_of
 from fedatlas.deployed.nodes import Nodes
 from fedatlas.deployed.refusals import refuse
@@ -91,8 +91,12 @@ class Job:
 class Told:
     """`simulation.run.Progress`: what happens becomes events."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, streams: Streams) -> None:
+        self.job, self.streams = job, streams
+
+    def timed(self, number: int) -> dict[str, float]:
+        """The seconds that each node's replies took in a round."""
+        return {name: round(seconds, 3) for name, seconds in self.streams.seconds.pop(number, {}).items()}
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
         """Round 0, or where it goes on."""
@@ -104,7 +108,7 @@ class Told:
 
     def row(self, row: Row) -> None:
         """A round has landed."""
-        self.job.event({"kind": "row", "row": row})
+        self.job.event({"kind": "row", "row": row, "nodes": self.timed(row["round"])})
         if self.job.stopping:
             raise Stopped(f"it was stopped after round {row['round']}.")
 
@@ -148,16 +152,16 @@ def _run(job: Job, serving: Serving) -> None:
         patience = patience._replace(minimum=max(patience.minimum, 3))
         identities_of(serving.bundle.members(), names)
     serving.nodes.stop = lambda: _stop(job)
-    serving.nodes.wait_for(names, patience.deadline)
     learnt = Learnt(job, serving, config, names, patience)
     setup, begin = learnt.setup()
     path = job.folder / RUN
     start: Start = start_of(path)
     folder = RunFolder.open(path) if start == "resume" else RunFolder.create(path, setup.config, again=start == "again")
-    streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin)
-    learnt.begin_all(streams)
+    streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
+    if start != "resume":  # who was set up before says so, or says that it knows nothing
+        learnt.begin_all(streams)
     host = Elsewhere(setup, streams, learnt.guard(setup))
-    run_rounds(setup, folder, Told(job), start, plan=learnt.plan, host=host)
+    run_rounds(setup, folder, Told(job, streams), start, plan=learnt.plan, host=host)
     write_report([path])
     bring_home(job, serving, names, path, patience)
 
@@ -198,6 +202,7 @@ class Learnt:
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """Of each node."""
         if "facts" not in self.kept:
+            self.serving.nodes.wait_for(self.names, self.patience.deadline)
             about = self.job.about
             head = {"kind": "facts", "run": self.job.name, "config": about["config"]}
             head |= {"operator": about["operator"], "names": list(self.names)}
@@ -206,7 +211,7 @@ class Learnt:
         found: Mapping[str, Mapping[str, Any]] = self.kept["facts"]
         return found
 
-    def setup(self) -> tuple[Setup, Callable[[int], Message]]:
+    def setup(self) -> tuple[Setup, Begin]:
         """The set-up of the run, and what makes the message that sets up a node."""
         facts = self.facts()
         about = agreed(facts)
@@ -216,7 +221,7 @@ class Learnt:
         learn = views.learning(lambda name, message: self._sums(name, message, about), self.kept["totals"])
         setup = views.server_setup(self.config, told, learn, test)
         write_bytes(self.path, codec.encode(self.kept))
-        return setup, lambda k: self._begin(k, setup, about)
+        return setup, lambda k, landed: self._begin(k, landed, setup, about)
 
     def _test(self, about: Mapping[str, Any]) -> tuple[Split | None, dict[str, Any]]:
         """The server's own test rows, coded as the nodes' are."""
@@ -243,7 +248,7 @@ class Learnt:
     def _holders(self) -> list[str]:
         return [name for name in self.names if self.kept["facts"][name]["rows"]["train"]]
 
-    def _begin(self, k: int, setup: Setup, about: Mapping[str, Any], landed: int = -1) -> Message:
+    def _begin(self, k: int, landed: int, setup: Setup, about: Mapping[str, Any]) -> Message:
         sizes = list(setup.sizes.values())
         worth = worth_of(setup.config.local.batch_size, sizes)
         told = {
@@ -265,7 +270,7 @@ class Learnt:
 
     def begin_all(self, streams: Streams) -> None:
         """Every node is set up."""
-        self._ask({name: streams.begin(k) for k, name in enumerate(self.names)}, "begun")
+        self._ask({name: streams.begin(k, -1) for k, name in enumerate(self.names)}, "begun")
 
     def guard(self, setup: Setup) -> Any:
         """The server's part of secure aggregation; None without."""
