@@ -27,7 +27,9 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 def simulated(tmp_path: Path, given: dict[str, Any]) -> bytes:
-    return (run(Experiment(parse(given)), out=tmp_path / "here", baselines=False).path / "model.safetensors").read_bytes()
+    return (
+        run(Experiment(parse(given)), out=tmp_path / "here", baselines=False).path / "model.safetensors"
+    ).read_bytes()
 
 
 def who(three: Deployment, run: str) -> list[list[int]]:

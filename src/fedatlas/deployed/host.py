@@ -253,7 +253,13 @@ class _Ask:
 
     def _note(self, k: int, outcome: str, **more: Any) -> None:
         at, attempt, number = self.place
-        about: dict[str, Any] = {"round": at, "attempt": attempt, "ask": number, "what": self.what, "node": self.streams.names[k]}
+        about: dict[str, Any] = {
+            "round": at,
+            "attempt": attempt,
+            "ask": number,
+            "what": self.what,
+            "node": self.streams.names[k],
+        }
         took = time.monotonic() - self.began
         self.streams.note(**about, outcome=outcome, seconds=took, **more)
         if outcome == "answered":

@@ -24,6 +24,7 @@ from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
 from fedatlas.simulation.simulation import Host, Row, Simulation
 
+ANEW = "was lost or altered; it follows from configuration and data, and is written anew."
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 
 
@@ -116,9 +117,7 @@ def run_rounds(
                 progress.said(f"{refused} The checkpoint of round {restored.run.round} is used.")
             simulation.resume(restored)
             for name in restore_derived(setup, folder):
-                progress.said(
-                    f"{name} was lost or altered; it follows from configuration and data, and is written anew."
-                )
+                progress.said(f"{name} {ANEW}")
             if folder.config().rounds != config.rounds:
                 folder.rewrite(config)
         else:

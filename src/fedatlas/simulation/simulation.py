@@ -220,12 +220,14 @@ class Simulation:
             work = {k: w for k, w in work.items() if k in self.federation.server.counted}
         done = {k: w for k, w in work.items() if w.steps and k != SERVER}
         total = sum(w.examples for w in done.values())
-        loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
+        loss = sum(w.loss * w.examples for w in done.values()) / total if total else math.nan
         clients, weights = took_part(drawn, work), cost.weights
         if weights and not (drawn and drawn.round.units):  # who worked and was then left out of the mean had none
             weights = {k: weights.get(k, 0.0) for k in clients}
         return {
-            "train_loss": loss,
+            "train_loss": None
+            if math.isnan(loss)
+            else loss,  # which parties that are elsewhere may keep for themselves
             "clients": clients,
             "selected": list(drawn.selected) if drawn else [],
             "weights": [weight for k, weight in weights.items() if k >= 0],
