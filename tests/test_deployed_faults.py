@@ -95,7 +95,7 @@ def kills(three: Deployment, tmp_path: Path, count: int) -> None:
     """Kills the server so many times at random moments of a run."""
     given = experiment(rounds=10 * count, algorithm={"name": "scaffold"}, local={"epochs": 4})
     run = three.submit(given)
-    moments = random.Random(7)
+    moments = random.Random(7)  # noqa: S311
     path = three.bundles["server"] / "runs" / run / "run" / "metrics.jsonl"
     done = 0
     for _ in range(count):

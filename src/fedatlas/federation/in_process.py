@@ -51,26 +51,29 @@ class Driver:
 
     server: ServerHalf
     view: View
+    given_up = ""  # why the last round that was driven changes nothing
 
     def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
         """Runs one round to its end, and commits it unless the caller will. None: it was closed without a change.
 
         ``generator``: the round's, or what makes it: a masked session that failed before any share was given begins the round anew.
         """
-        make = generator if callable(generator) else lambda: generator
+        make, self.given_up = generator if callable(generator) else lambda: generator, ""
         for attempt in range(ATTEMPTS):
             self.view = View()
             try:
                 state = self.server.drive(make(), number, lr, attempt)
-            except SessionFailed:
-                self.server.leaving = {}  # who left is gone
+            except SessionFailed as error:
+                self.server.leaving, self.given_up = {}, str(error)  # who left is gone
                 continue
-            except RoundClosed:
+            except RoundClosed as error:
+                self.given_up = str(error)
                 break
+            self.given_up = ""
             if commit:
                 self.server.commit(number)
             return state
-        self.server.commit(number, ())
+        self.server.close(number)
         return None
 
     @property
