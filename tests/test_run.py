@@ -285,6 +285,17 @@ def test_patience_counts_evaluated_rounds(tmp_path: Path) -> None:
     assert done.summary["final"]["round"] >= 5
 
 
+def test_the_rounds_that_are_judged_can_be_named(tmp_path: Path) -> None:
+    table = {"evaluation": {"rounds": [2, 3]}, "rounds": 5}
+    done = run(small(**table), out=tmp_path / "run", baselines=True)
+    rows = RunFolder.open(done.path).rows()
+    assert [row["round"] for row in rows if row["accuracy"] is not None] == [0, 2, 3, 5]
+    beside = RunFolder.open(done.path / "baselines" / "centralised").rows()
+    assert [row["round"] for row in beside if row["accuracy"] is not None] == [0, 5]
+    with pytest.raises(ConfigError, match="remove evaluation.every"):
+        small(evaluation={"rounds": [2], "every": 2})
+
+
 def test_a_longer_run_has_longer_baselines(tmp_path: Path) -> None:
     path = run(small(), out=tmp_path / "run", baselines=True).path
     resume(path, ["rounds=4"], baselines=True)

@@ -45,11 +45,18 @@ class Executor:
         self.plan, self.table, self.say = plan, table, say
         self.how: ExecuteTable = plan.study.table.execute
         self.study: StudyFile = plan.study
+        found = [place.cell for place in plan.places]
+        self.rank = {cell.setting: at for at, cell in reversed(list(enumerate(found)))}
+        self.rank |= {cell.levels: self.rank[cell.setting] for cell in found}
         self.waiting: list[Job] = [*plan.baselines]
         self.places: list[Place] = [place for place in plan.places if place.trials]  # whose rates are not picked yet
+        self.tried: dict[str, list[Place]] = {}  # trial -> the cells that wait for it
         for place in plan.places:
             self.waiting += place.trials or place.jobs
-        self.waiting.sort(key=data_first)
+            for job in place.trials:
+                self.tried.setdefault(job.keys.run_key, []).append(place)
+        self.due: list[Place] = []  # cells one of whose trials has ended since they were looked at
+        self.waiting.sort(key=self.turn)
         self.working: list[Working] = []
         self.peaks: dict[str, int] = {}
         self.again: dict[str, int] = {}  # run -> how often a signal ended it here
@@ -79,19 +86,25 @@ class Executor:
                 self.table.release(one.job.keys.run_key, "It was stopped; the same command goes on with it.")
             self.working = []
 
+    def turn(self, job: Job) -> tuple[int, int, int]:
+        """Long runs first, which answer for shorter ones; then setting after setting, so that a study that is stopped has whole ones."""
+        rounds = 0 if job.config is None else job.config.rounds
+        return -rounds, self.rank[job.levels], job.seed
+
     def over(self) -> bool:
         """Whether the study's hours are over."""
         return self.how.hours is not None and time.monotonic() - self.began > 3600 * self.how.hours
 
     def pick_rates(self) -> None:
         """Cells all of whose trials have ended get the rates that did best on validation rows."""
-        for place in list(self.places):
-            if all(self.table.status(job.keys.run_key) in ENDED for job in place.trials):
+        due, self.due = self.due, []
+        for place in due:
+            if place in self.places and all(self.table.status(job.keys.run_key) in ENDED for job in place.trials):
                 rates = picked(self.table, place.trials)
                 jobs = cell_jobs(self.study, self.plan.factors, place.cell, rates)
                 self.table.enter(self.study.name, map(entry, jobs))
                 self.places.remove(place)
-                self.waiting = sorted([*jobs, *self.waiting], key=data_first)
+                self.waiting = sorted([*jobs, *self.waiting], key=self.turn)
 
     def begin_one(self) -> bool:
         """Begins the next run that is free; False where there is none now. Runs that have ended already are passed over."""
@@ -100,6 +113,7 @@ class Executor:
             key = job.keys.run_key
             if self.table.status(key) in ENDED or job.config is None:
                 self.waiting.remove(job)
+                self.due += self.tried.get(key, ())
                 continue
             if (
                 self.over()
@@ -113,6 +127,7 @@ class Executor:
             self.waiting.remove(job)
             if (known := begun_by_another(self.table, job)) is not None:
                 self.table.finish(key, known)
+                self.due += self.tried.get(key, ())
                 continue
             warm(job.config, job.seed)
             self.working.append(Working(children.begin(job.config, self.folder(job)), job))
@@ -178,6 +193,7 @@ class Executor:
     def finish(self, job: Job, outcome: Outcome) -> None:
         """Writes an outcome; the run's folder goes where only its rows are kept."""
         self.table.finish(job.keys.run_key, outcome)
+        self.due += self.tried.get(job.keys.run_key, ())
         folder = self.folder(job)
         if self.how.keep == "rows" and outcome.status in ("done", "refused", "diverged"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -193,11 +209,6 @@ def progress(at: Executor, job: Job, outcome: Outcome) -> str:
     figure = outcome.responses.get("accuracy")
     came = f"accuracy {figure:.4f}" if figure is not None else outcome.status
     return f"{job.kind} ({what}), seed {job.seed}: {came}; {left} left, about {left * pace / 60:.0f} min"
-
-
-def data_first(job: Job) -> tuple[str, int, int]:
-    """Runs of the same rows follow each other, so that these are read once, long ones first, which answer for shorter ones."""
-    return ("", 0, 0) if job.config is None else (job.config.data.model_dump_json(), job.seed, -job.config.rounds)
 
 
 def warm(config: ExperimentConfig, seed: int) -> None:
