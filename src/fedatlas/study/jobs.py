@@ -63,9 +63,7 @@ def plan_of(study: StudyFile) -> Plan:
     places = tuple(place_of(study, factors, cell) for cell in cells)
     settings = dict.fromkeys(cell.setting for cell in cells)
     names = ("centralised", *(("local_only",) if study.table.alone else ()))
-    baselines = [
-        job for setting in settings for name in names for job in baselines_of(study, factors, setting, name)
-    ]
+    baselines = [job for setting in settings for name in names for job in baselines_of(study, factors, setting, name)]
     return Plan(study, factors, tuple(baselines), places, tuple(notices))
 
 
