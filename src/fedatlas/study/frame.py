@@ -80,10 +80,11 @@ def members(table: Table, study: str) -> list[dict[str, Any]]:
 def frame(table: Table, study: str | None = None) -> pandas.DataFrame:
     """A row a run of a study, refused ones too.
 
-    ``run_key study kind status reason seed rounds``, what the run's federation was (`study.responses.facts`), a column a factor (the level's name; none where a baseline has no level of a
-    choice), ``rates`` (those tried, or picked, as JSON), ``baseline`` (which one a row is, else none), and the responses at the last
-    round: ``gap`` = what the run has less than the centralised baseline of its setting and seed, positive where it is worse; ``gain`` =
-    what it has more than each client alone. Both are in accuracy, of numbers in RMSE (with the sign turned, so that they mean the same).
+    ``run_key study kind status reason seed rounds``; a column a factor (the level's name; none where a baseline has no level of a
+    choice); ``rates`` (those tried, or picked, as JSON); ``baseline`` (which one a row is, else none); what the run's federation was
+    (`study.responses.facts`); and the responses at the last round: ``gap`` = what the run has less than the centralised baseline of its
+    setting and seed, positive where it is worse; ``gain`` = what it has more than each client alone. Both are in accuracy, of numbers in
+    RMSE (with the sign turned, so that they mean the same).
     ``rounds_to``: rounds until it had 95% of that baseline's accuracy; ``censored`` where it never had, and the number is all its rounds.
     """
     import pandas

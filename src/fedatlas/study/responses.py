@@ -67,8 +67,8 @@ def prefix(rows: Sequence[Mapping[str, Any]], given: Mapping[str, Any], rounds: 
 def facts(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
     """What the federation of a run was, measured on its rows.
 
-    ``node_count`` clients that hold any; ``train_rows`` of all of them; ``h`` (`heterogeneity`) and ``class_count``, None where the target is
-    no class; ``data_set``; ``majority``, the accuracy of always naming one class; ``server_sees``.
+    ``node_count`` clients that hold any; ``train_rows`` of all of them; ``h`` (`heterogeneity`) and ``class_count``, None where the
+    target is no class; ``data_set``; ``majority``, the accuracy of always naming one class; ``server_sees``.
     """
     held = summary["partition_facts"]
     counts, path = held.get("histogram"), dict(config.data.model_extra or {}).get("path")
