@@ -102,7 +102,8 @@ def spread(settings: Sequence[Levels], design: DesignTable) -> list[Levels]:
     if not design.evenly:
         return list(settings[: design.settings])
     often: Counter[Levels] = Counter()
-    left, out = list(settings), []
+    left: list[Levels] = list(settings)
+    out: list[Levels] = []
 
     def known(setting: Levels) -> tuple[int, int]:
         pairs = spread_over(setting)
