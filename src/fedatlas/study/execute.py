@@ -25,7 +25,8 @@ from fedatlas.study.table import ENDED, Entry, Outcome, Table
 
 PARALLEL = 2
 PAUSE = 0.01  # seconds between looks at the children
-LOOK = 0.2  # seconds between looks at their memory
+LOOK = 0.2  # seconds between looks at their memory, at least
+SPARED = 100  # and so many times as long as a look takes, which walks through all their pages
 BUSY_PAUSE = 0.5  # seconds until a run that another study has claimed is looked at again
 
 Say = Callable[[str], None]
@@ -61,7 +62,7 @@ class Executor:
         self.peaks: dict[str, int] = {}
         self.again: dict[str, int] = {}  # run -> how often a signal ended it here
         self.later: dict[str, float] = {}  # run -> when it is looked at again
-        self.began, self.looked, self.done = time.monotonic(), 0.0, 0
+        self.began, self.look_again, self.done = time.monotonic(), 0.0, 0
 
     def run(self) -> None:
         """All of them; DiskError where the disk is full: what was done is kept."""
@@ -140,7 +141,8 @@ class Executor:
 
     def look(self) -> None:
         """Takes in children that have ended, and ends those that take too long or too much."""
-        watch, now = time.monotonic() - self.looked > LOOK, time.monotonic()
+        now, busy = time.monotonic(), time.process_time()
+        watch = now >= self.look_again
         for one in list(self.working):
             ended = children.reaped(one.child)
             if ended is not None:
@@ -149,12 +151,13 @@ class Executor:
                 continue
             key = one.job.keys.run_key
             if watch:
-                self.looked = now
                 self.peaks[key] = max(self.peaks.get(key, 0), children.private_memory(one.child.pid))
             if self.how.seconds is not None and now - one.child.began > self.how.seconds:
                 self.end(one, Outcome("timeout", f"It took more than the {self.how.seconds:g} s of execute.seconds."))
             elif self.how.memory is not None and self.peaks.get(key, 0) > bytes_of(self.how.memory):
                 self.end(one, Outcome("memory", f"It took more than the {self.how.memory} of execute.memory."))
+        if watch:
+            self.look_again = now + max(LOOK, SPARED * (time.process_time() - busy))
 
     def end(self, one: Working, outcome: Outcome) -> None:
         """Kills a run for a reason."""
