@@ -38,7 +38,7 @@ from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.reporting import write_report
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.resolution import resolve
-from fedatlas.simulation.run import run_rounds
+from fedatlas.simulation.run import Parties, run_rounds
 from fedatlas.simulation.simulation import Row
 
 JOB, LEARNT, EVENTS, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
@@ -161,7 +161,7 @@ def _run(job: Job, serving: Serving) -> None:
     if start != "resume":  # who was set up before says so, or says that it knows nothing
         learnt.begin_all(streams)
     host = Elsewhere(setup, streams, learnt.guard(setup))
-    run_rounds(setup, folder, Told(job, streams), start, plan=learnt.plan, host=host)
+    run_rounds(setup, folder, Told(job, streams), start, parties=Parties(learnt.plan, host))
     write_report([path])
     bring_home(job, serving, names, path, patience)
 

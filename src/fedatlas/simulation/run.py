@@ -64,6 +64,13 @@ class Silent:
         """Nothing."""
 
 
+class Parties(NamedTuple):
+    """Those of a run that are elsewhere: how they train, and what speaks for them here."""
+
+    plan: Plan
+    host: Host
+
+
 class Run(NamedTuple):
     """A finished run."""
 
@@ -81,6 +88,7 @@ def run_one(
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
     observers: Iterable[Observer] = (),
+    intervals: bool = True,
 ) -> Run:
     """One seed of an experiment: new, again from its beginning after a stop before the first checkpoint, or from its last checkpoint."""
     progress, resume = progress or Silent(), start == "resume"
@@ -90,7 +98,7 @@ def run_one(
         same_constants(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
-    return Run(path, run_rounds(setup, folder, progress, start, observers))
+    return Run(path, run_rounds(setup, folder, progress, start, observers, intervals))
 
 
 def run_rounds(
@@ -99,17 +107,18 @@ def run_rounds(
     progress: Progress,
     start: Start,
     observers: Iterable[Observer] = (),
-    *,
-    plan: Plan | None = None,
-    host: Host | None = None,
+    intervals: bool = True,
+    parties: Parties | None = None,
 ) -> dict[str, Any]:
-    """All rounds that are left of a run, and its end; returns the summary. ``plan``, ``host``: of parties that are elsewhere."""
+    """All rounds that are left of a run, and its end, with ``intervals`` of its figures; returns the summary."""
     config, resume = setup.config, start == "resume"
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
-    plan = restore(restored.extra["plan"]) if restored else plan or resolve_plan(setup)
+    plan = restore(restored.extra["plan"]) if restored else parties.plan if parties else resolve_plan(setup)
+    host = parties.host if parties else None
     simulation = Simulation(setup, plan, party, checkpoints, folder, observers, host)
+    simulation.evaluator.with_intervals = intervals
     try:
         for notice in setup.notices:
             progress.said(notice)
