@@ -91,6 +91,47 @@ def test_fewer_nodes_than_the_minimum_end_the_run_with_the_reason(three: Deploym
     until(lambda: three.log("server").rstrip().endswith("'west' is connected"), "west does not come back")
 
 
+LIES = {
+    "nan": "'model' of its reply is not finite",
+    "misshapen": "'model' of its reply has other tensors than the model",
+    "other parts": "'model' of its reply has other tensors than the model",
+    "no codec": "its reply cannot be read",
+    "foreign": "its reply cannot be read (it answers another request)",
+    "late": "no reply within 2 s",
+}
+
+
+@pytest.mark.parametrize("how", [*LIES, "twice"])
+def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deployment, how: str):
+    """In round 2 the node's trainer lies; what the record says of it, and that the run ends well."""
+    three.processes["west"].terminate()
+    three.processes["west"].wait()
+    three.lies["west"] = how
+    three.start("west")
+    try:
+        folder, last = three.ended(
+            three.submit(experiment(rounds=4, round={"deadline": 2.0 if how == "late" else 60.0}))
+        )
+    finally:
+        three.processes["west"].terminate()
+        three.processes["west"].wait()
+        del three.lies["west"]
+        three.start("west")
+    assert last["status"] == "finished", last
+    rows = rows_of(folder)
+    said = [line for line in answers_of(folder) if line["outcome"] != "answered"]
+    if how == "twice":
+        assert all(row["clients"] == [0, 1, 2] for row in rows[1:])
+        assert {line["outcome"] for line in said} <= {"passed over: it has answered already", PASSED}
+        return
+    assert rows[2]["clients"] == [0, 1]
+    assert [line["node"] for line in said][:1] == ["west"]
+    assert said[0]["outcome"].startswith(f"lost: {LIES[how]}")
+
+
+PASSED = "passed over: it answers another ask"
+
+
 def kills(three: Deployment, tmp_path: Path, count: int) -> None:
     """Kills the server so many times at random moments of a run."""
     given = experiment(rounds=10 * count, algorithm={"name": "scaffold"}, local={"epochs": 4})

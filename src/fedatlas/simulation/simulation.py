@@ -42,6 +42,7 @@ class Host(Protocol):
     server: ServerHalf
     view: View
     given_up: str
+    judge: Evaluator | None
 
     @property
     def cost(self) -> Cost: ...
@@ -91,7 +92,10 @@ class Simulation:
             observers=watching,
             keyring=keyring,
         )
-        self.networks, self.evaluator = setup.models(plan.threads, find_device(plan.device)), Evaluator(setup)
+        self.networks, self.evaluator = (
+            setup.models(plan.threads, find_device(plan.device)),
+            (host and host.judge) or Evaluator(setup),
+        )
         self.data = fingerprint(setup)
         self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
         self.saved = -1  # round of the last checkpoint
