@@ -29,7 +29,14 @@ EXPERIMENT: Mapping[str, Any] = {
     "partition": {"name": "dirichlet", "clients": 3},
     "engine": {"plan": "program"},
 }
-PATIENCE = 60.0
+PATIENCE = 120.0
+SPEAK = """
+import sys
+from pathlib import Path
+from fedatlas.deploy.bundle import Bundle
+from fedatlas.deploy.speaker import Speaker
+Speaker(Bundle.open(Path(sys.argv[1]), "node"), sys.argv[2:], lambda text: None).speak()
+"""
 
 
 def experiment(**tables: Any) -> dict[str, Any]:
@@ -63,7 +70,8 @@ class Deployment:
                 command = [*me, "node", str(self.bundles[name]), "--data", str(rows)]
             if name in self.lies:
                 lying = str(Path(__file__).with_name("lying_trainer.py"))
-                command = [sys.executable, lying, "speak", self.lies[name], str(self.bundles[name]), str(rows)]
+                command = [sys.executable, "-c", SPEAK, str(self.bundles[name]), sys.executable, lying, self.lies[name]]
+                command += [str(self.bundles[name]), str(rows)]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             with open(self.folder / f"{name}.log", "ab") as log:
                 self.processes[name] = subprocess.Popen(
@@ -73,6 +81,15 @@ class Deployment:
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
         return path.read_text() if path.exists() else ""
+
+    def again(self, name: str, how: str = "") -> None:
+        """A node that is there ends, and begins again; ``how`` its trainer lies."""
+        before = self.log("server").count(f"'{name}' is connected")
+        self.processes[name].terminate()
+        self.processes[name].wait()
+        self.lies = {name: how} if how else {}
+        self.start(name)
+        until(lambda: self.log("server").count(f"'{name}' is connected") > before, f"{name} does not come back")
 
     def kill(self, name: str) -> None:
         """With -9, and with it whatever it had started, as the kernel would not do: a trainer ends by itself."""

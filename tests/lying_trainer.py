@@ -1,11 +1,10 @@
-"""A node's trainer that does what no honest one does: ``lying_trainer.py HOW BUNDLE DATA``. And the speaker that speaks for it."""
+"""A node's trainer that does what no honest one does: ``lying_trainer.py HOW BUNDLE DATA``."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,18 +49,7 @@ class Lying(training.Trainer):
             yield said
 
 
-def speak(how: str, bundle: str, data: str) -> None:
-    from fedatlas.deploy.bundle import Bundle
-    from fedatlas.deploy.speaker import Speaker
-
-    command = [sys.executable, __file__, how, bundle, data]
-    Speaker(Bundle.open(Path(bundle), "node"), command, lambda text: None).speak()
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "speak":
-        speak(*sys.argv[2:])
-    else:
-        Lying.how = sys.argv.pop(1)
-        training.Trainer = Lying  # type: ignore[misc]
-        training.main()
+    Lying.how = sys.argv.pop(1)
+    training.Trainer = Lying  # type: ignore[misc]
+    training.main()

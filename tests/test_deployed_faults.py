@@ -104,19 +104,9 @@ LIES = {
 @pytest.mark.parametrize("how", [*LIES, "twice"])
 def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deployment, how: str):
     """In round 2 the node's trainer lies; what the record says of it, and that the run ends well."""
-    three.processes["west"].terminate()
-    three.processes["west"].wait()
-    three.lies["west"] = how
-    three.start("west")
-    try:
-        folder, last = three.ended(
-            three.submit(experiment(rounds=4, round={"deadline": 2.0 if how == "late" else 60.0}))
-        )
-    finally:
-        three.processes["west"].terminate()
-        three.processes["west"].wait()
-        del three.lies["west"]
-        three.start("west")
+    three.again("west", how)
+    folder, last = three.ended(three.submit(experiment(rounds=4, round={"deadline": 2.0 if how == "late" else 60.0})))
+    three.again("west")
     assert last["status"] == "finished", last
     rows = rows_of(folder)
     said = [line for line in answers_of(folder) if line["outcome"] != "answered"]
