@@ -1,4 +1,4 @@
-"""A node's trainer that does what no honest one does: ``lying_trainer.py HOW BUNDLE DATA``."""
+"""A node's trainer that does what no honest one does: ``lying_trainer.py HOWS BUNDLE DATA``; the first in round 2, the next in round 3."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ def tampered(said: Message, change: Any) -> Message:
 
 
 class Lying(training.Trainer):
-    how = ""
+    hows: tuple[str, ...] = ()
 
     def serve(self, message: Message) -> Iterator[Message]:
         for said in super().serve(message):
-            lies = said.kind == "reply" and said.head["place"][0] == 2
-            yield from self.lie(said) if lies else [said]
+            lies = dict(enumerate(self.hows, 2)) if said.kind == "reply" else {}
+            at = said.head["place"][0] if lies else 0
+            yield from self.lie(said, lies[at]) if at in lies else [said]
 
-    def lie(self, said: Message) -> Iterator[Message]:
-        if self.how == "nan":
+    def lie(self, said: Message, how: str) -> Iterator[Message]:
+        if how == "nan":
             yield tampered(said, lambda model: model.map(lambda x: x * torch.nan))
-        elif self.how == "misshapen":
+        elif how == "misshapen":
             yield tampered(said, lambda model: model.map(lambda x: x.reshape(-1)[:1]))
-        elif self.how == "other parts":
+        elif how == "other parts":
             yield tampered(said, lambda model: Tree({f"{name}.": x for name, x in model.items()}))
-        elif self.how == "no codec":
+        elif how == "no codec":
             yield Message(said.head, b"nothing of the kind" * 10)
-        elif self.how == "foreign":
+        elif how == "foreign":
             yield Message({**said.head, "run": "another"}, said.body)
             yield Message({**said.head, "digest": "0" * 32}, said.body)
-        elif self.how == "twice":
+        elif how == "twice":
             yield said
             yield said
-        elif self.how == "late":
-            time.sleep(3)
+        elif how == "late":
+            time.sleep(6)
             yield said
 
 
 if __name__ == "__main__":
-    Lying.how = sys.argv.pop(1)
+    Lying.hows = tuple(sys.argv.pop(1).split(","))
     training.Trainer = Lying  # type: ignore[misc]
     training.main()
