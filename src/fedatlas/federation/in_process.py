@@ -9,6 +9,7 @@ from fedatlas.algorithm import Facts, Question, RoundGenerator, State, Work
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import Cost
+from fedatlas.federation.defence import Defence
 from fedatlas.federation.link import Observer, Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.secrets import Keyring
@@ -60,6 +61,7 @@ class InProcess:
         run: str = "",
         observers: Iterable[Observer] = (),
         keyring: Keyring | None = None,
+        defence: Defence | None = None,
     ) -> None:
         self.bench, self.executor, self.sizes = bench, executor, sizes
         self.party = PartyHalf(bench, executor, state, sizes, seed, keyring)
@@ -73,6 +75,7 @@ class InProcess:
             raw_bytes=bench.raw_bytes,
             observers=observers,
             guard=None if keyring is None else keyring.guard(run, getattr(executor, "count", 1)),
+            defence=defence,
         )
         self.view = View()
 
@@ -82,6 +85,8 @@ class InProcess:
         staying = [r for r in staying if r.word is None or self.server.leaving.get(r.client) != MASKED]
         for request, answer in zip(staying, self.party.answer(staying), strict=True):
             self.view.add(request, answer.work, self.bench)
+            if answer.lost and request.word is not None:  # under masks there is nothing that the server could leave out
+                continue
             yield answer.reply
 
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002

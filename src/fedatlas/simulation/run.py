@@ -131,9 +131,14 @@ def run_rounds(
             while simulation.number < config.rounds and not stopped(config, rows):
                 rows.append(simulation.step())
                 progress.row(rows[-1])
+                if why := rows[-1].get("unchanged"):
+                    progress.said(f"Round {rows[-1]['round']} changed nothing: {why}.")
         except DivergedError as error:
-            write_end(simulation, folder, rows, str(error))
-            raise
+            summary = write_end(simulation, folder, rows, str(error))
+            if not setup.poisonings:
+                raise
+            progress.said(f"{error} That is what the attackers did: the outcome stands in the summary.")
+            return summary
         simulation.save()
         early = ""
         if simulation.number < config.rounds:
