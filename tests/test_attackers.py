@@ -328,7 +328,7 @@ def test_orders_reach_whatever_trains() -> None:
     play(fed, [(0, 1)], host=host)
     host, seen = fed.host(), Sent()
     host.server.observers = (seen,)
-    host.party.orders = {1: Order("0", 2.0)}
+    host.orders = {1: Order("0", 2.0)}
     play(fed, [(0, 1)], host=host)
     assert same(honest.models[1, 0], seen.models[1, 0])
     w = fed.params

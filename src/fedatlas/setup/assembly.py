@@ -41,7 +41,7 @@ from fedatlas.setup.protection_refusals import check_network, check_protected_ro
 from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.rules import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
-from fedatlas.setup.secure_learning import learner_of
+from fedatlas.setup.secure_learning import Hidden, learner_of
 from fedatlas.setup.torch_model import Networks
 from fedatlas.summaries import Learn, Learner, class_counts
 from fedatlas.tree import Tree
@@ -64,6 +64,7 @@ class Setup(NamedTuple):
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
     poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
     rule: Rule | None = None  # of ``[aggregation]``
+    bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
 
     @property
     def defence(self) -> Defence | None:
@@ -115,7 +116,8 @@ class Setup(NamedTuple):
         """What clients and server said of columns and target, for row 0; nothing where all rows go up anyway."""
         if self.algorithm.card.sends == "rows":
             return Cost()
-        return Cost(bytes_up=self.preprocess.bytes_up, bytes_down=self.preprocess.bytes_down)
+        up, down = self.preprocess.bytes_up, self.preprocess.bytes_down
+        return Cost(bytes_up=up, bytes_down=down, bytes_privacy=self.bytes_hiding)
 
     @property
     def personal(self) -> bool:
@@ -133,6 +135,9 @@ class Setup(NamedTuple):
 
     def partition_record(self) -> dict[str, Any]:
         """``partition.json``: who holds which training rows, and what was kept out of training."""
+        if self.partition.counted:
+            held = {"clients": dict(enumerate(self.partition.sizes)), "held_out": {}, "feature_skew": []}
+            return {"counted": True, **held, "info": dict(self.partition.info)}
         return {
             "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
             **{
@@ -182,6 +187,7 @@ class Holdings(NamedTuple):
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
     poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
     rule: Rule | None = None  # of ``[aggregation]``
+    bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
 
 
 def share_out(
@@ -224,6 +230,7 @@ def share_out(
         mechanisms=mechanisms,
         poisonings=poisonings,
         rule=rule,
+        bytes_hiding=learn.more if isinstance(learn, Hidden) else 0,
     )
 
 
@@ -237,10 +244,15 @@ def set_up(
     config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
 ) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    shared = share_out(config, seed, module, learner)
+    return assemble(share_out(config, seed, module, learner), seed, module)
+
+
+def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:
+    """The second half of `set_up`: the model, and what trains and judges it. ``alone``: these are the rows of one client among several."""
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
     notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
-    check_asked(config, algorithm, dataset, partition)
+    if not alone:
+        check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
     chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
     if chain:  # its tensors are others now
@@ -278,6 +290,7 @@ def set_up(
         mechanisms=shared.mechanisms,
         poisonings=shared.poisonings,
         rule=shared.rule,
+        bytes_hiding=shared.bytes_hiding,
     )
 
 

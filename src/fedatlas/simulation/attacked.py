@@ -10,7 +10,9 @@ import torch
 
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.data.batches import Rows
-from fedatlas.federation.in_process import InProcess
+from fedatlas.engine.malice import Order
+from fedatlas.federation.in_process import View
+from fedatlas.federation.server import ServerHalf
 from fedatlas.model import Model
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.attackers import classes_of, settled
@@ -21,13 +23,21 @@ Row = dict[str, Any]
 SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
 
 
+class Host(Protocol):
+    """Of what speaks for the parties."""
+
+    server: ServerHalf
+    view: View
+    orders: Mapping[int, Order]
+
+
 class Attacked(Protocol):
     """Of a simulation what is looked at here."""
 
     @property
     def setup(self) -> Setup: ...
     @property
-    def federation(self) -> InProcess: ...
+    def federation(self) -> Host: ...
     @property
     def evaluator(self) -> Evaluator: ...
     def models(self) -> Mapping[str, Model]: ...
@@ -42,7 +52,7 @@ def outcome(simulation: Attacked, drawn: Drawn | None) -> Row:
     """
     if simulation.setup.defence is None:
         return {}
-    seen, orders = simulation.federation.server.seen, simulation.federation.party.orders
+    seen, orders = simulation.federation.server.seen, simulation.federation.orders
     worked = simulation.federation.view.work if drawn else {}
     units = [set(unit.members) for unit in drawn.round.units] if drawn else []
     whole = {k for unit in units if unit & seen.unchosen for k in unit}
