@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-
 from fedatlas.algorithm import Algorithm, Question, State, Work
 from fedatlas.engine.job import Bench, Job, LocalOptions, Result
 from fedatlas.federation.client_states import PartyState
