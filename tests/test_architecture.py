@@ -91,7 +91,7 @@ ROOMS: dict[str, set[str]] = {
     "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
     "api": STUDY | {"study", "prediction"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction"}
+    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction", "simulation"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 

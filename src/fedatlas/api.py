@@ -255,6 +255,16 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     return reading.load(path, module)
 
 
+def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -> dict[str, Any]:
+    """How many rows the parties of an experiment have in common, matched privately; ``dry_run``: what that would take."""
+    from fedatlas.simulation import alignment
+
+    config = _whole(experiment).config
+    if not config.columns:
+        raise ConfigError("there is nothing to align: add [[parties]], or [partition] name = 'vertical'.")
+    return alignment.rehearsed(config) if dry_run else alignment.aligned(config)
+
+
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Writes report.html for a run, or for several side by side; returns where it is."""
     paths = [runs] if isinstance(runs, str | Path) else list(runs)

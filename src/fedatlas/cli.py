@@ -175,6 +175,23 @@ def partition(
         typer.echo(f"Picture: {out}")
 
 
+@app.command()
+def align(
+    arguments: File = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say who holds how many ids, and how long it would take; send nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Match the rows of parties that hold columns, privately, and say how many they have in common."""
+    from fedatlas import api, config
+    from fedatlas.simulation.alignment import sentences
+
+    path, overrides = split(arguments)
+    found = api.align(config.read(path, overrides), dry_run=dry_run)
+    emit(found) if as_json else typer.echo("\n".join(sentences(found)))
+
+
 def without_gpus(device: str) -> None:
     """Hides GPUs from who does not work on one: in their sight autograd could not be forked, and there would be one worker."""
     if device != "cuda":

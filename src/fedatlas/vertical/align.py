@@ -181,7 +181,9 @@ def _intersected(how: Align, names: Sequence[str]) -> Any:
         common = {f"{names[a]} + {names[b]}": len(members[a] & members[b]) for a, b in combinations(everybody, 2)}
     matched = {int(heard[k]["matched"]) for k in everybody}
     if len(matched) != 1:
-        raise ProtocolError("the parties count different numbers of common rows: one of them does not follow the protocol.")
+        raise ProtocolError(
+            "the parties count different numbers of common rows: one of them does not follow the protocol."
+        )
     return {"ids": ids, "rows": matched.pop(), "common": common}
 
 
@@ -216,4 +218,4 @@ def _compared(names: Sequence[str]) -> Any:
             "take align.name = 'psi'."
         )
     rows = int(heard[0]["rows"])
-    return {"ids": {name: rows for name in names}, "rows": rows, "common": {" + ".join(names): rows}}
+    return {"ids": dict.fromkeys(names, rows), "rows": rows, "common": {" + ".join(names): rows}}
