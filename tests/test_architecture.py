@@ -125,7 +125,7 @@ PUBLIC = [
 ]
 
 # Distribution -> the module it is imported as, where the two differ.
-IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc"}
+IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc", "pynacl": "nacl"}
 
 
 def sources() -> list[Path]:

@@ -257,8 +257,12 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    file: Annotated[
-        Path, typer.Argument(help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, or a folder of pictures.")
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE | NAME=FILE ...",
+            help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures; of parties that hold columns a file each.",
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
     client: Annotated[int | None, typer.Option(help="By the model that this client would use.", min=0)] = None,
@@ -276,10 +280,26 @@ def predict(
     """Apply a run's model, with its preprocessing, to new rows."""
     from fedatlas.files import write_text
     from fedatlas.prediction import load
+    from fedatlas.record.run_folder import RunFolder
 
     plug(plugin)
     if client is not None and model:
         raise ConfigError("give --client or --model, not both.")
+    if RunFolder.open(run).config().columns:
+        given = [
+            name
+            for name, on in (("--client", client), ("--model", model), ("--keep", keep))
+            if on not in (None, "", [])
+        ]
+        if given or holes != "error":
+            raise ConfigError(
+                f"{(given or ['--holes'])[0]}: parties that hold columns have one model, which takes holes: leave it out."
+            )
+        _predict_between(run, files, out)
+        return
+    if len(files) > 1:
+        raise ConfigError(f"'{files[1]}': this run's model takes one file.")
+    file = Path(files[0])
     with noticing():
         table = load(run).predict(file, client=client, model=model, holes=holes, keep=keep or ())
     if out is None:
@@ -287,6 +307,27 @@ def predict(
     else:
         write_text(out, table.to_csv(index=False))
         typer.echo(f"{len(table)} predictions written to {out}")
+
+
+def _predict_between(run: Path, files: list[str], out: Path | None) -> None:
+    """The predictions of a model whose trees several parties hold, from a file a party."""
+    from fedatlas.files import write_text
+    from fedatlas.simulation.columns_predict import predict as between
+    from fedatlas.wording import bytes_text
+
+    if odd := [text for text in files if "=" not in text]:
+        raise ConfigError(f"'{odd[0]}': parties that hold columns predict together: give NAME=FILE for each of them.")
+    named = [text.partition("=") for text in files]
+    if twice := [name for i, (name, _, _) in enumerate(named) if name in {n for n, _, _ in named[:i]}]:
+        raise ConfigError(f"party '{twice[0]}' has two files: give one.")
+    found = between(run, {name: file for name, _, file in named})
+    for said in (*found.notices, f"{bytes_text(found.bytes)} were sent."):
+        sys.stderr.write(f"fedatlas: {said}\n")
+    if out is None:
+        sys.stdout.write(found.table.to_csv(index=False))
+    else:
+        write_text(out, found.table.to_csv(index=False))
+        typer.echo(f"{len(found.table)} predictions written to {out}")
 
 
 @app.command()
