@@ -88,7 +88,7 @@ ROOMS: dict[str, set[str]] = {
     "study": STUDY,
     "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"},
     "prediction": SIMULATION | {"simulation"},
-    "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
+    "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "api": STUDY | {"study", "prediction"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
     "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction", "simulation"}

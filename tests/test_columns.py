@@ -224,7 +224,7 @@ def test_alignment_without_parties_is_refused():
 
 def test_one_tables_columns_are_dealt_from_the_file(tmp_path):
     made = {
-        "data": {"name": "breast_cancer_diagnostic", "limit": 100},
+        "data": {"name": "breast_cancer_wdbc", "limit": 100},
         "partition": {"name": "vertical", "parties": 3, "overlap": 0.5},
         "algorithm": dict(BOOST),
     }
