@@ -91,7 +91,7 @@ ROOMS: dict[str, set[str]] = {
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "api": STUDY | {"study", "prediction"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction", "simulation"}
+    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 

@@ -103,7 +103,12 @@ def partitions() -> Rows:
     table = builders_of("partitions", PARTITIONS)
     said = {name: prose(builder).partition("\n")[2].strip() for name, builder in table.items()}
     found = [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
-    own = {"name": VERTICAL, "summary": summary(vertical), "parameters": defaults(vertical), "accepts": accepts(vertical)}
+    own = {
+        "name": VERTICAL,
+        "summary": summary(vertical),
+        "parameters": defaults(vertical),
+        "accepts": accepts(vertical),
+    }
     return [*found, {**own, "source": prose(vertical).partition("\n")[2].strip()}]
 
 

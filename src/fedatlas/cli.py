@@ -185,7 +185,7 @@ def align(
 ) -> None:
     """Match the rows of parties that hold columns, privately, and say how many they have in common."""
     from fedatlas import api, config
-    from fedatlas.simulation.alignment import sentences
+    from fedatlas.study.matching import sentences
 
     path, overrides = split(arguments)
     found = api.align(config.read(path, overrides), dry_run=dry_run)
@@ -307,27 +307,6 @@ def predict(
     else:
         write_text(out, table.to_csv(index=False))
         typer.echo(f"{len(table)} predictions written to {out}")
-
-
-def _predict_between(run: Path, files: list[str], out: Path | None) -> None:
-    """The predictions of a model whose trees several parties hold, from a file a party."""
-    from fedatlas.files import write_text
-    from fedatlas.simulation.columns_predict import predict as between
-    from fedatlas.wording import bytes_text
-
-    if odd := [text for text in files if "=" not in text]:
-        raise ConfigError(f"'{odd[0]}': parties that hold columns predict together: give NAME=FILE for each of them.")
-    named = [text.partition("=") for text in files]
-    if twice := [name for i, (name, _, _) in enumerate(named) if name in {n for n, _, _ in named[:i]}]:
-        raise ConfigError(f"party '{twice[0]}' has two files: give one.")
-    found = between(run, {name: file for name, _, file in named})
-    for said in (*found.notices, f"{bytes_text(found.bytes)} were sent."):
-        sys.stderr.write(f"fedatlas: {said}\n")
-    if out is None:
-        sys.stdout.write(found.table.to_csv(index=False))
-    else:
-        write_text(out, found.table.to_csv(index=False))
-        typer.echo(f"{len(found.table)} predictions written to {out}")
 
 
 @app.command()

@@ -42,39 +42,11 @@ def leak_blocks(s: Plain) -> list[Block]:
 
 def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
     """(step, what a passive party learns, what the active party learns, what the coordinator learns)."""
-    two = len(s["parties"]) == 2
-    sizes = "how many ids each party has"
-    found = []
-    if s["align"]["name"] == "none":
-        found.append(
-            (
-                "alignment",
-                "that all hold the same ids in the same order",
-                "the same",
-                "the same, and how many rows there are",
-            )
-        )
-    else:
-        mine = "which of its rows the other party has, and how many ids that has"
-        several = "which of its rows all others have; how many ids each party has"
-        helper = sizes if two else f"{sizes}, and the sizes of all overlaps"
-        found.append(("alignment", mine if two else several, mine if two else several, f"{helper}; no id"))
-        if s["align"].get("group") == "x25519":
-            found.append(
-                (
-                    "alignment on x25519",
-                    "a bit of each masked id: on which of two curves it lies",
-                    "the same",
-                    "the same",
-                )
-            )
-    shown = (
-        "nothing of g and h, which are encrypted"
-        if s["protected"]
-        else "g and h of every training row, and with them the labels"
-    )
+    shown = "g and h of every training row, and with them the labels"
+    if s["protected"]:
+        shown = "nothing of g and h, which are encrypted"
     return [
-        *found,
+        *aligning(s),
         ("split", "which common rows train, stop and test", "it draws them", "how many there are"),
         (
             "histograms",
@@ -101,3 +73,26 @@ def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
             "the gain of each column, by its place in its table",
         ),
     ]
+
+
+def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
+    """The same of the alignment."""
+    if s["align"]["name"] == "none":
+        return [
+            (
+                "alignment",
+                "that all hold the same ids in the same order",
+                "the same",
+                "the same, and how many rows there are",
+            )
+        ]
+    two, sizes = len(s["parties"]) == 2, "how many ids each party has"
+    mine = "which of its rows the other party has, and how many ids that has"
+    several = "which of its rows all others have; how many ids each party has"
+    helper = sizes if two else f"{sizes}, and the sizes of all overlaps"
+    found = [("alignment", mine if two else several, mine if two else several, f"{helper}; no id")]
+    if s["align"].get("group") == "x25519":
+        found.append(
+            ("alignment on x25519", "a bit of each masked id: on which of two curves it lies", "the same", "the same")
+        )
+    return found
