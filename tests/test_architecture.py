@@ -88,10 +88,10 @@ ROOMS: dict[str, set[str]] = {
     "study": STUDY,
     "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"},
     "prediction": SIMULATION | {"simulation"},
-    "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
+    "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "api": STUDY | {"study", "prediction"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction", "simulation"}
+    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 
@@ -125,7 +125,7 @@ PUBLIC = [
 ]
 
 # Distribution -> the module it is imported as, where the two differ.
-IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc"}
+IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc", "pynacl": "nacl"}
 
 
 def sources() -> list[Path]:

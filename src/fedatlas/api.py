@@ -18,9 +18,11 @@ from fedatlas.federation.link import Observer
 from fedatlas.files import disk_error
 from fedatlas.record.run_folder import CONFIG, OPTIONS, SUMMARY, RunFolder, Start, asked
 from fedatlas.reporting import write_report
+from fedatlas.setup.method import method_of
 from fedatlas.setup.resolution import apply_fixes, make_algorithm
 from fedatlas.simulation.run import Progress, Run, Silent, run_one
 from fedatlas.study.baselines import compared
+from fedatlas.study.between import run_between
 from fedatlas.study.ensure import rounds_done, start_of
 from fedatlas.study.seeds import run_seeds
 
@@ -82,6 +84,8 @@ def run(
     path = Path(out) if out is not None else new_folder(config)
     try:
         with RunFolder(path).claimed():
+            if config.columns:
+                return run_between(config, path, "new", baselines, progress, observers)
             if config.seeds is None:
                 return _run_seed(experiment, path, "new", baselines, progress, observers)
             fixed, _ = apply_fixes(config, make_algorithm(config))  # config.toml names every key, also those it fixes
@@ -118,6 +122,8 @@ def resume(
         config = longer(folder, overrides) if overrides else folder.config()
         baselines = remember(path, baselines)
         experiment = Experiment(config, module)
+        if config.columns:
+            return run_between(config, path, start_of(path), baselines, progress or Silent(), observers)
         if config.seeds is None:
             return _run_seed(experiment, path, start_of(path), baselines, progress or Silent(), observers)
         if overrides:
@@ -131,7 +137,10 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
     config = folder.config()
     values = config.plain()
     for text in overrides:
-        if text.partition("=")[0].strip() != "rounds":
+        key = text.partition("=")[0].strip()
+        if config.columns and key in {"rounds", "algorithm.trees"}:  # a round is a tree
+            key, text = "rounds", text.replace("rounds", "algorithm.trees", 1)
+        if key != "rounds":
             raise ConfigError(f"'{text}': a run that is resumed keeps its configuration; only rounds=N may change.")
         override(values, text)
     if config.local.schedule.name == "cosine" and config.local.schedule.rounds is None:
@@ -141,6 +150,8 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
             f"rounds: the noise of '{mechanism}' is made for the number of rounds, so it cannot change now: begin a new run."
         )
     wanted = parse(values)
+    if config.columns:
+        wanted = method_of(wanted)[0]
     parts = [folder.path / f"seed-{seed}" for seed in config.seeds or ()] or [folder.path]
     done = max(rounds_done(part) for part in parts)
     if wanted.rounds < done:

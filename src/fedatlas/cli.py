@@ -185,7 +185,7 @@ def align(
 ) -> None:
     """Match the rows of parties that hold columns, privately, and say how many they have in common."""
     from fedatlas import api, config
-    from fedatlas.simulation.alignment import sentences
+    from fedatlas.study.matching import sentences
 
     path, overrides = split(arguments)
     found = api.align(config.read(path, overrides), dry_run=dry_run)
@@ -257,8 +257,12 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    file: Annotated[
-        Path, typer.Argument(help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, or a folder of pictures.")
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE | NAME=FILE ...",
+            help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures; of parties that hold columns a file each.",
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
     client: Annotated[int | None, typer.Option(help="By the model that this client would use.", min=0)] = None,
@@ -276,10 +280,26 @@ def predict(
     """Apply a run's model, with its preprocessing, to new rows."""
     from fedatlas.files import write_text
     from fedatlas.prediction import load
+    from fedatlas.record.run_folder import RunFolder
 
     plug(plugin)
     if client is not None and model:
         raise ConfigError("give --client or --model, not both.")
+    if RunFolder.open(run).config().columns:
+        given = [
+            name
+            for name, on in (("--client", client), ("--model", model), ("--keep", keep))
+            if on not in (None, "", [])
+        ]
+        if given or holes != "error":
+            raise ConfigError(
+                f"{(given or ['--holes'])[0]}: parties that hold columns have one model, which takes holes: leave it out."
+            )
+        _predict_between(run, files, out)
+        return
+    if len(files) > 1:
+        raise ConfigError(f"'{files[1]}': this run's model takes one file.")
+    file = Path(files[0])
     with noticing():
         table = load(run).predict(file, client=client, model=model, holes=holes, keep=keep or ())
     if out is None:

@@ -53,20 +53,27 @@ def render(entries: Sequence[Entry]) -> str:
         )
         for e in entries
     ]
+    return document(title(entries), sections, parts, repeats, subjects[0].summary["versions"].get("fedatlas", ""))
+
+
+def document(
+    name: str, sections: Sequence[Section], parts: Sequence[Chapter], repeats: Sequence[Section], version: str
+) -> str:
+    """One HTML document of these sections."""
     style, script = read("page.css").replace("/* chart.css */", read("chart.css")), read("page.js")
     sha = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         environment()
         .get_template("page.html")
         .render(
-            title=title(entries),
+            title=name,
             sections=sections,
             parts=parts,
             repeats=repeats,
             style=style,
             script=script,
             script_hash=sha,
-            version=subjects[0].summary["versions"].get("fedatlas", ""),
+            version=version,
         )
     )
 

@@ -12,7 +12,6 @@ from fedatlas.federation.link import Observer
 from fedatlas.setup.columns import Consortium, consortium
 from fedatlas.vertical import align, psi
 from fedatlas.vertical.ids import look_of
-from fedatlas.wording import bytes_text, seconds_text
 
 TRIED = 200  # ids that a dry run masks to see how long one takes
 
@@ -78,34 +77,3 @@ def seconds_of(how: align.Align, ids: list[int], workers: int) -> float:
     psi.raised(points, psi.exponent(how.group), how.group)
     each = time.perf_counter() - began - hashing
     return (hashing + len(ids) * each) * sum(ids) / TRIED / workers
-
-
-def sentences(found: dict[str, Any]) -> list[str]:
-    """What came of a matching, or would come of it, for people."""
-    ids, out = found["ids"], []
-    for name, n in ids.items():
-        label = ", which holds the label" if name == found["active"] else ""
-        out.append(f"{name}: {n:,} ids{label}.")
-    took = f"{bytes_text(found['bytes'])}, {seconds_text(found['seconds'])}"
-    if "rows" not in found:
-        for name, one in found["looks"].items():
-            out.append(
-                f"Ids of {name}: {one['shortest']} to {one['longest']} characters, {one['digits']:.0%} digits alone, "
-                f"{one['zeros']:.0%} with leading zeros, {one['letters']:.0%} with letters."
-            )
-        out.append(f"Matching would send about {took}. Nothing was sent.")
-    else:
-        if len(ids) > 2:
-            out += [f"{pair}: {n:,} rows in common." for pair, n in found["common"].items()]
-        shares = ", ".join(f"{found['rows'] / max(n, 1):.1%} of {name}'s" for name, n in ids.items())
-        out.append(f"All parties have {found['rows']:,} rows in common: {shares}.")
-        out.append(f"Sent {took}.")
-        out.append(LEARNT[min(len(ids), 3)])
-    return [*out, *(f"Notice: {said}" for said in found["notices"])]
-
-
-LEARNT = {
-    2: "Each party learnt which of its rows the other has, and how many ids the other has; no id crossed in the clear.",
-    3: "Each party learnt which of its rows all others have; the coordinator learnt the sizes of all overlaps, no id.",
-}
-"""Number of parties (3: or more) -> who learns what of a matching."""

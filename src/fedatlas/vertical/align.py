@@ -9,8 +9,8 @@ Three to eight: every party's set goes round all of them, each raises and shuffl
 exponent, compares what comes out and sends back, through the same parties in turn, which of them are in all sets. A party learns which of
 its rows *all* others have; the coordinator learns the sizes of all overlaps, and no id.
 
-All are taken to follow the protocol and to be curious. Exponents and orders live in the session of the set-up, in memory alone. What stays is
-``state["align"]["order"]``: the party's own row at each place, sorted by `ids.ordered`.
+All are taken to follow the protocol and to be curious. Exponents and orders live in the session of the set-up, in memory alone. What stays
+is ``state["align"]["order"]``: the party's own row at each place, sorted by `ids.ordered`.
 """
 
 from __future__ import annotations
@@ -125,13 +125,13 @@ def _look(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 
 QUESTIONS: Mapping[str, Question] = {
-    MASK: Question(_mask, shows=("points",)),  # type: ignore[arg-type]
-    REMASK: Question(_remask, shows=("points",)),  # type: ignore[arg-type]
-    PASS: Question(_pass, shows=("points",)),  # type: ignore[arg-type]
-    BACK: Question(_back, shows=("in_all",)),  # type: ignore[arg-type]
-    MATCH: Question(_match, shows=("matched",), stateful=True),  # type: ignore[arg-type]
-    SAME: Question(_same, shows=("digest", "rows"), stateful=True),  # type: ignore[arg-type]
-    LOOK: Question(_look, shows=("look",)),  # type: ignore[arg-type]
+    MASK: Question(_mask, shows=("points",)),
+    REMASK: Question(_remask, shows=("points",)),
+    PASS: Question(_pass, shows=("points",)),
+    BACK: Question(_back, shows=("in_all",)),
+    MATCH: Question(_match, shows=("matched",), stateful=True),
+    SAME: Question(_same, shows=("digest", "rows"), stateful=True),
+    LOOK: Question(_look, shows=("look",)),
 }
 
 

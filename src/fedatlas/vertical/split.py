@@ -52,8 +52,8 @@ def _told(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 
 QUESTIONS: Mapping[str, Question] = {
-    SPLIT: Question(_split, shows=("places", "rows"), stateful=True),  # type: ignore[arg-type]
-    PLACES: Question(_told, shows=("told",), stateful=True),  # type: ignore[arg-type]
+    SPLIT: Question(_split, shows=("places", "rows"), stateful=True),
+    PLACES: Question(_told, shows=("told",), stateful=True),
 }
 
 
