@@ -70,9 +70,11 @@ def grid(columns: Sequence[int], cuts: Sequence[Floats], holes: NDArray[np.bool_
                 left.append(way)
                 adds.append(way and gap)
         first += last + 2
-    whole = [np.array(one, np.int64) for one in (list(columns), firsts)]
-    ends = [np.array(one, np.int64) for one in (at, hole, column)]
-    return Grid(*whole, first, *ends, np.array(cut, np.float64), np.array(left, bool), np.array(adds, bool))
+    columns_, firsts_, at_, hole_, column_ = (
+        np.array(one, np.int64) for one in (list(columns), firsts, at, hole, column)
+    )
+    ways = np.array(left, bool), np.array(adds, bool)
+    return Grid(columns_, firsts_, first, at_, hole_, column_, np.array(cut, np.float64), *ways)
 
 
 def spots(bins: NDArray[np.int32], found: Grid) -> Whole:

@@ -88,8 +88,8 @@ def pulled(G: Floats, l1: float) -> Floats:
 
 def worth(G: Floats, H: Floats, how: SecureBoost) -> Floats:
     """T(G)^2 / (H + l2); 0 where nothing can be divided by."""
-    over = H + how.l2
-    found: Floats = np.where(over > 0, pulled(G, how.l1) ** 2 / np.where(over > 0, over, 1), 0)
+    pull, over = pulled(G, how.l1), H + how.l2
+    found: Floats = np.where(over > 0, pull * pull / np.where(over > 0, over, 1), 0)
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedatlas.algorithm import State, Update
 from fedatlas.errors import ProtocolError
@@ -26,13 +27,14 @@ def cut(how: SecureBoost, model: Any, data: Columns, message: Any, state: State,
     """Bins of the party's columns, on the training rows alone; says how many candidates they make."""
     x = aligned(data, state).x[places(state, "train")]
     cuts = [cuts_of(column, how.bins) for column in x.T]
+    holes: NDArray[np.bool_] = np.asarray(np.isnan(x).any(axis=0))
     boost = {
         "cuts": tensor(np.concatenate([*cuts, np.empty(0)])),
         "lengths": tensor(np.array([len(one) for one in cuts], np.int64)),
-        "holes": tensor(np.isnan(x).any(axis=0)),
+        "holes": tensor(holes),
         "table": records.empty(records.TABLE),
     }
-    whole = grid(range(len(cuts)), cuts, boost["holes"].numpy())
+    whole = grid(range(len(cuts)), cuts, holes)
     return {"candidates": len(whole.at)}, {**state, "boost": boost}, session
 
 

@@ -48,7 +48,7 @@ def questions(how: SecureBoost) -> Mapping[str, Question]:
         WALK: (inference.walk, ("to",)),
         WAY: (inference.way, ("left",)),
     }
-    return {name: Question(partial(answer, how), stateful=True, shows=shows) for name, (answer, shows) in asked.items()}  # type: ignore[arg-type]
+    return {name: Question(partial(answer, how), stateful=True, shows=shows) for name, (answer, shows) in asked.items()}
 
 
 def begin(how: SecureBoost, server: State) -> RoundGenerator:

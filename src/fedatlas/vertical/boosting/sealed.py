@@ -56,7 +56,7 @@ def fields(rows: int, how: SecureBoost) -> Fields:
 def sealed(found: Fixed, form: Fields, keys: paillier.Holder, workers: int) -> Sealed:
     """Each row's gradient, curvature and count, encrypted by the key holder."""
     g, h = (found.g + form.offset).tolist(), found.h.tolist()
-    rows = [[(b, a, 1) for a, b in zip(g, h, strict=True)]]
+    rows: list[list[tuple[int, ...]]] = [[(b, a, 1) for a, b in zip(g, h, strict=True)]]
     if len(form.widths) == 2:
         rows = [[(a,) for a in g], [(b, 1) for b in h]]
     plain = [[paillier.join(row, widths) for row in some] for some, widths in zip(rows, form.widths, strict=True)]
