@@ -319,7 +319,7 @@ def test_trees_stand_for_rounds(done, tmp_path):
         api.run(experiment(folder, rounds=3), out=tmp_path / "run")
     made = experiment(folder, rounds=2, algorithm={"name": "secureboost"})
     assert method_of(made.config)[0].algorithm.parameters()["trees"] == 2
-    with pytest.raises(ConfigError, match="depht.*depth"):
+    with pytest.raises(ConfigError, match=r"depht.*depth"):
         method_of(experiment(folder, algorithm={"name": "secureboost", "depht": 2}).config)
 
 
