@@ -57,8 +57,8 @@ def expectations(found: dict[str, Any]) -> list[str]:
     head = [line.removesuffix(" Nothing was sent.") for line in lines if not line.startswith("Notice")]
     kind = "encrypted" if found["protected"] else "in the clear"
     tree = (
-        f"A tree, {kind}, would send about {bytes_text(found['bytes_per_tree'])} and take {seconds_text(found['seconds_per_tree'])}, if all "
-        f"{found['rows_at_most']:,} rows of the smallest table were common; {found['trees']} of them with the matching "
+        f"A tree, {kind}, would send about {bytes_text(found['bytes_per_tree'])} and take {seconds_text(found['seconds_per_tree'])}, "
+        f"if all {found['rows_at_most']:,} rows of the smallest table were common; {found['trees']} of them with the matching "
         f"{bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}."
     )
     return [*head, tree, *notices, "Nothing was matched or trained."]
