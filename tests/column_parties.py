@@ -17,6 +17,8 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
 
+import torch
+
 from fedatlas import errors
 from fedatlas.algorithm import Question
 from fedatlas.data.columns import PartyFile, read_party
@@ -24,13 +26,14 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns import party_half
 from fedatlas.federation.link import Request
 from fedatlas.setup.columns import columns_of
-from fedatlas.vertical import align, split
+from fedatlas.simulation import columns
+from fedatlas.vertical import boosting
 from parties import Parties, read, write
 
 
 def all_questions(settings: Mapping[str, Any]) -> dict[str, Question]:
-    """What parties can be asked; ``settings``: keys of SecureBoost, {} for the alignment alone."""
-    return {**align.QUESTIONS, **split.QUESTIONS}
+    """What parties can be asked; ``settings``: keys of SecureBoost."""
+    return columns.questions(boosting.secureboost(**settings))
 
 
 def closed_but_for(folder: Path, own: Path) -> None:
@@ -65,6 +68,9 @@ def main() -> None:
             elif frame["do"] == "try":
                 Path(frame["path"]).read_bytes()
                 write(pipe_out, {"do": "tried"})
+            elif frame["do"] == "outputs":
+                state = half.state.after.get(told["party"])
+                write(pipe_out, {"do": "outputs", "outputs": torch.from_numpy(boosting.outputs(state))})
             else:
                 state = half.state.after.get(told["party"])
                 write(pipe_out, {"do": "states", "states": dict(state or {})})
@@ -94,6 +100,11 @@ class ColumnParties(Parties):
         """What party k keeps."""
         self.tell(k, {"do": "states"})
         return self.hear(k, "states")["states"]
+
+    def outputs(self, k: int) -> Any:
+        """What the model says of all aligned rows, at the party with the label."""
+        self.tell(k, {"do": "outputs"})
+        return self.hear(k, "outputs")["outputs"].numpy()
 
     def attempt(self, k: int, path: Path) -> None:
         """Lets party k open a file."""

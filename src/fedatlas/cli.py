@@ -187,8 +187,7 @@ def align(
     from fedatlas import api, config
     from fedatlas.study.matching import sentences
 
-    path, overrides = split(arguments)
-    found = api.align(config.read(path, overrides), dry_run=dry_run)
+    found = api.align(config.read(*split(arguments)), dry_run=dry_run)
     emit(found) if as_json else typer.echo("\n".join(sentences(found)))
 
 
@@ -286,22 +285,19 @@ def predict(
     if client is not None and model:
         raise ConfigError("give --client or --model, not both.")
     if RunFolder.open(run).config().columns:
-        given = [
-            name
-            for name, on in (("--client", client), ("--model", model), ("--keep", keep))
-            if on not in (None, "", [])
-        ]
-        if given or holes != "error":
+        from fedatlas.study.matching import predicted
+
+        if client is not None or model or keep or holes != "error":
             raise ConfigError(
-                f"{(given or ['--holes'])[0]}: parties that hold columns have one model, which takes holes: leave it out."
+                "--client, --model, --keep, --holes: parties that hold columns have one model: leave it out."
             )
-        _predict_between(run, files, out)
-        return
-    if len(files) > 1:
+        table, said = predicted(run, files)
+        sys.stderr.write("".join(f"fedatlas: {line}\n" for line in said))
+    elif len(files) > 1:
         raise ConfigError(f"'{files[1]}': this run's model takes one file.")
-    file = Path(files[0])
-    with noticing():
-        table = load(run).predict(file, client=client, model=model, holes=holes, keep=keep or ())
+    else:
+        with noticing():
+            table = load(run).predict(Path(files[0]), client=client, model=model, holes=holes, keep=keep or ())
     if out is None:
         sys.stdout.write(table.to_csv(index=False))
     else:

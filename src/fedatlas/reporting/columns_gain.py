@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from markupsafe import Markup
 
 from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Plain
-from fedatlas.wording import NAMES, csv_text, interval_note, number, signed
+from fedatlas.wording import NAMES, capital, csv_text, interval_note, interval_text, number, signed, tick
 
 RUN = "fedatlas run --resume FOLDER --baselines"
 
@@ -34,10 +33,17 @@ def gain_blocks(s: Plain) -> list[Block]:
         _sides(s, found),
         Figure(
             "gain-sides",
-            f"{NAMES[figure]} with and without",
-            "Each point is the same number of trees grown by other columns or rows, judged on the same test rows.",
+            f"{capital(NAMES[figure])} gained by all parties together",
+            "How much better the model of all parties is than each of the others, on the same test rows; a line is a 95% interval. "
+            "Above 0, together is better.",
             partial(_drawn, found, figure),
-            csv_text(("side", figure), [(name, one[figure]) for name, one in found["sides"].items()]),
+            csv_text(
+                ("against", "gain", "low", "high"),
+                [
+                    (side, one[figure]["value"], one[figure]["low"], one[figure]["high"])
+                    for side, one in found["against"].items()
+                ],
+            ),
             (NARROW, WIDE),
         ),
     ]
@@ -116,14 +122,20 @@ def _sides(s: Plain, found: Plain) -> Table:
 
 
 def _drawn(found: Plain, figure: str, width: int) -> str:
-    sides: Sequence[str] = list(found["sides"])
-    points = [
-        Point(i, found["sides"][side][figure], f"{title(side)}: {number(found['sides'][side][figure])}")
-        for i, side in enumerate(sides)
-        if found["sides"][side][figure] is not None
-    ]
-    names: list[Any] = [SHORT.get(side, title(side)) for side in sides]
-    return dots(width, names, "", Axis(NAMES[figure]), [Series("", 0, points)], f"{NAMES[figure]} by side")
+    sides: Sequence[str] = [side for side, one in found["against"].items() if one[figure]["value"] is not None]
+    points = []
+    for i, side in enumerate(sides):
+        one = found["against"][side][figure]
+        said = f"against {title(side)}: {signed(one['value'])} ({interval_text(one['low'], one['high'], signed)})"
+        points.append(Point(i, one["value"], said, one["low"], one["high"]))
+    names = [SHORT.get(side, title(side)) for side in sides]
+    y = Axis(f"{NAMES[figure]} gained against", signed_tick, zero=True)
+    return dots(width, names, "", y, [Series("", 0, points)], f"{NAMES[figure]} gained by all parties together")
 
 
-SHORT = {"together": "all parties", "alone": "alone, common", "alone_all": "alone, all rows", "joined": "one table"}
+def signed_tick(v: float) -> str:
+    """A difference on an axis."""
+    return f"+{tick(v)}" if v > 0 else tick(v)
+
+
+SHORT = {"alone": "alone", "alone_all": "alone, all", "joined": "one table"}

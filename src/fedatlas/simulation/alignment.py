@@ -35,7 +35,11 @@ def aligned(config: ExperimentConfig, observers: Iterable[Observer] = ()) -> dic
 
 def rehearsed(config: ExperimentConfig) -> dict[str, Any]:
     """What would be matched, how many bytes would be sent and about how long it would take; sends nothing."""
-    held = consortium(config)
+    return looked_at(consortium(config))
+
+
+def looked_at(held: Consortium) -> dict[str, Any]:
+    """The same of tables that have been read."""
     ids = [int(n) for n in about(held)["ids"].values()]
     return {
         **about(held),

@@ -20,6 +20,7 @@ import numpy as np
 from fedatlas.algorithm import RoundGenerator, State
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns import columns_federation
+from fedatlas.federation.cost import Cost
 from fedatlas.metrics.intervals import drawings, interval
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.vertical import boosting
@@ -61,6 +62,18 @@ def grown(side: Side, how: SecureBoost, trees: int) -> Judged:
     found = federation.states.get(active)
     assert found is not None
     return Judged(side.parties[active], found, boosting.outputs(found), "test")
+
+
+def trial(side: Side, how: SecureBoost) -> Cost:
+    """What one tree costs, which is thrown away; under encryption, too, where ``how`` says so."""
+    state = PartyState()
+    for k, one in enumerate(side.states):
+        state.after.put(k, one)
+    federation = columns_federation(side.parties, boosting.questions(how), state, name="trial")
+    server: State = {"names": [one.name for one in side.parties], "active": side.parties[0].active}
+    server = drive(federation, lambda: boosting.begin(how, server), 0)
+    drive(federation, lambda: boosting.grow(how, server, how.complete_secure + 1), how.complete_secure + 1)
+    return federation.cost
 
 
 def drive(federation: Any, make: Callable[[], RoundGenerator], number: int) -> State:

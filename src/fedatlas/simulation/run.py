@@ -17,7 +17,7 @@ from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.link import Observer
 from fedatlas.record.checkpoint import Checkpoints
-from fedatlas.record.initial_files import own_module, restore_derived, same_plugins, write_beginning
+from fedatlas.record.initial_files import own_module, restore_derived, same_constants, same_plugins, write_beginning
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.assembly import Setup, set_up, state_notices
 from fedatlas.setup.columns import Consortium
@@ -92,6 +92,7 @@ def run_one(
     own_module(path, module, resume)
     if resume:
         same_plugins(path)
+        same_constants(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
     return Run(path, run_rounds(setup, folder, progress, start, observers))

@@ -29,7 +29,7 @@ from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
 from fedatlas.simulation.client_models import models_of, used_by
 from fedatlas.simulation.drift import Drift
 from fedatlas.simulation.evaluation import Evaluator
-from fedatlas.simulation.protected import OWN_VIEW, leaving, parted
+from fedatlas.simulation.protected import OWN_VIEW, SILENT, leaving, parted
 
 Row = dict[str, Any]
 
@@ -84,7 +84,7 @@ class Simulation:
             self._drive(lambda: prepare(algorithm, self.server, everybody), 0, self.setup.config.local.lr)
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
-            cost = spent._replace(bytes_up=up, bytes_down=down)
+            cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
         return self._close(0, None, cost, math.nan, started)
 
     def resume(self, restored: Restored) -> None:
@@ -157,20 +157,27 @@ class Simulation:
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
         row |= {"seconds": made + time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
-        row |= {"bytes_privacy": cost.bytes_privacy} if self.protection is not None else {}
+        row |= self._private(row, cost)
         row |= {"flops": self._flops(self.federation.view), "peak_memory_bytes": machine.peak_memory()}
         if figures is not None:
             row["figures"] = figures
         if self.drift:
             row["drift_correlation"] = self.drift.figure() if evaluated else None
-        if self.protection is not None and self.protection.secret_cohort:
-            row, own = parted(row)
+        if self.protection is not None:
+            row, own = parted(self.protection, row)
             self.folder.append_line(OWN_VIEW, own)
         self.federation.server.commit(number)
         self.state = RunState(number, self.server, self.folder.append(row))
         if last or number % config.checkpoint.every == 0:
             self.save()
         return row
+
+    def _private(self, row: Row, cost: Cost) -> Row:
+        """Fields of a row under ``[[privacy]]``."""
+        if self.protection is None:
+            return {}
+        why = self.federation.given_up or (SILENT if row["selected"] and not row["clients"] else None)
+        return {"bytes_privacy": cost.bytes_privacy, **({"given_up": why} if self.protection.masks else {})}
 
     def _flops(self, view: View) -> int:
         """Operations of a round, each party's passes times its network's; where shapes change, of the model it began with."""

@@ -19,7 +19,7 @@ from fedatlas.study import children
 from fedatlas.study.children import Child, Ended
 from fedatlas.study.design import ExecuteTable, StudyFile
 from fedatlas.study.jobs import Job, Place, Plan, Rates, cell_jobs
-from fedatlas.study.responses import messages, responses
+from fedatlas.study.responses import facts, messages, prefix, responses
 from fedatlas.study.run_key import changed
 from fedatlas.study.table import ENDED, Entry, Outcome, Table
 
@@ -111,6 +111,9 @@ class Executor:
                 self.later[key] = now + BUSY_PAUSE  # another process has it: waited for
                 continue
             self.waiting.remove(job)
+            if (known := begun_by_another(self.table, job)) is not None:
+                self.table.finish(key, known)
+                continue
             warm(job.config, job.seed)
             self.working.append(Working(children.begin(job.config, self.folder(job)), job))
             return True
@@ -192,9 +195,9 @@ def progress(at: Executor, job: Job, outcome: Outcome) -> str:
     return f"{job.kind} ({what}), seed {job.seed}: {came}; {left} left, about {left * pace / 60:.0f} min"
 
 
-def data_first(job: Job) -> tuple[str, int]:
-    """Runs of the same rows follow each other, so that these are read once; otherwise the order stays."""
-    return ("", 0) if job.config is None else (job.config.data.model_dump_json(), job.seed)
+def data_first(job: Job) -> tuple[str, int, int]:
+    """Runs of the same rows follow each other, so that these are read once, long ones first, which answer for shorter ones."""
+    return ("", 0, 0) if job.config is None else (job.config.data.model_dump_json(), job.seed, -job.config.rounds)
 
 
 def warm(config: ExperimentConfig, seed: int) -> None:
@@ -216,8 +219,25 @@ def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
         found |= said.get("expected", {})
         memory = max(peak, said.get("memory", 0))
         found |= {"cpu_seconds": ended.cpu_seconds, "memory_mib": memory / 2**20 if memory else None}
+        found |= facts(run.config(), summary or {})
     reason = ended.reason or "It came to its end."
     return Outcome(ended.status, reason, rows if summary is not None else (), summary, found)
+
+
+def begun_by_another(table: Table, job: Job) -> Outcome | None:
+    """The outcome of a run whose rounds are the first ones of a longer run that is there; None where there is none.
+
+    Not of a run that releases noise, whose epsilon is that of all its rounds, nor where the longer run was not judged there.
+    """
+    other = table.longer(job.keys.run_key) if job.config is not None and not job.config.privacy else None
+    if other is None:
+        return None
+    rows = table.rows(other[0])
+    mine = [row for row in rows if row["round"] <= other[1]]
+    if not mine or mine[-1]["round"] != other[1] or mine[-1].keys() != rows[-1].keys() or mine[-1].get("loss") is None:
+        return None
+    found = prefix(rows, table.responses(other[0]), other[1])
+    return Outcome("done", "It came to its end.", mine, None, {**found, "prefix_of": other[0]})
 
 
 def picked(table: Table, trials: Sequence[Job]) -> Rates:

@@ -50,6 +50,20 @@ def sentences(found: dict[str, Any]) -> list[str]:
     return [*out, *(f"Notice: {said}" for said in found["notices"])]
 
 
+def expectations(found: dict[str, Any]) -> list[str]:
+    """What a dry run of parties that hold columns found, for people."""
+    lines = sentences({**found, "bytes": found["bytes_alignment"], "seconds": found["seconds_alignment"]})
+    notices = [line for line in lines if line.startswith("Notice")]
+    head = [line.removesuffix(" Nothing was sent.") for line in lines if not line.startswith("Notice")]
+    kind = "encrypted" if found["protected"] else "in the clear"
+    tree = (
+        f"A tree, {kind}, would send about {bytes_text(found['bytes_per_tree'])} and take {seconds_text(found['seconds_per_tree'])}, "
+        f"if all {found['rows_at_most']:,} rows of the smallest table were common; {found['trees']} of them with the matching "
+        f"{bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}."
+    )
+    return [*head, tree, *notices, "Nothing was matched or trained."]
+
+
 LEARNT = {
     2: "Each party learnt which of its rows the other has, and how many ids the other has; no id crossed in the clear.",
     3: "Each party learnt which of its rows all others have; the coordinator learnt the sizes of all overlaps, no id.",
