@@ -79,19 +79,21 @@ ROOMS: dict[str, set[str]] = {
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine"},
     "deploy": PARTS | SEAM | {"engine", "federation"},
-    "config": {"errors", "registry", "files", "data", "models", "privacy"},
+    "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,
     "simulation": SIMULATION,
     "reporting": {"errors", "registry", "files", "wording", "data", "metrics", "config", "record"},
     "study": STUDY,
-    "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"},
+    "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"}
+    | {"leakage"},
     "prediction": SIMULATION | {"simulation"},
+    "leakage": SIMULATION | {"simulation", "wording"},
     "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
-    "api": STUDY | {"study", "prediction"},
+    "api": STUDY | {"study", "prediction", "leakage"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction"}
+    "cli": {"api", "catalogue", "leakage", "config", "errors", "files", "plugins", "prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 
@@ -115,6 +117,7 @@ PUBLIC = [
     "Task",
     "TransportError",
     "Tree",
+    "attack",
     "dry_run",
     "load",
     "partition",

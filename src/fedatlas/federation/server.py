@@ -233,6 +233,9 @@ class ServerHalf:
         self.lost.update(set(clients) - set(answered))
         mend = Mend(ask, clients, answered, sums)
         reduced = reducer.close(total, Closing(answered, mend, ask.mixing))
+        if ask.mixing is not None:
+            for observer in self.observers:
+                observer.mixed(ask.mixing(answered))
         if ask.reduce == "mean":
             weights = {k: part_of(coefficients[k], "model") * mend("model") for k in answered}
             self.cost = self.cost._replace(weights=weights)

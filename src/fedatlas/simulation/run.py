@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +23,7 @@ from fedatlas.setup.assembly import Setup, set_up, state_notices
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
 from fedatlas.simulation.simulation import Row, Simulation
+from fedatlas.summaries import Crossing, overheard
 
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 
@@ -86,13 +87,19 @@ def run_one(
     own_module(path, module, resume)
     if resume:
         same_plugins(path)
-    setup = set_up(config, config.seed, module)
+    with overheard() as heard:
+        setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
-    return Run(path, run_rounds(setup, folder, progress, start, observers))
+    return Run(path, run_rounds(setup, folder, progress, start, observers, heard))
 
 
 def run_rounds(
-    setup: Setup, folder: RunFolder, progress: Progress, start: Start, observers: Iterable[Observer] = ()
+    setup: Setup,
+    folder: RunFolder,
+    progress: Progress,
+    start: Start,
+    observers: Iterable[Observer] = (),
+    heard: Sequence[Crossing] = (),
 ) -> dict[str, Any]:
     """All rounds that are left of a run, and its end; returns the summary."""
     config, resume = setup.config, start == "resume"
@@ -100,7 +107,7 @@ def run_rounds(
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
     plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
-    simulation = Simulation(setup, plan, party, checkpoints, folder, observers)
+    simulation = Simulation(setup, plan, party, checkpoints, folder, observers, heard)
     try:
         for notice in setup.notices:
             progress.said(notice)
@@ -130,7 +137,7 @@ def run_rounds(
         try:
             while simulation.number < config.rounds and not stopped(config, rows):
                 rows.append(simulation.step())
-                progress.row(rows[-1])
+                tell(progress, simulation, rows[-1])
         except DivergedError as error:
             write_end(simulation, folder, rows, str(error))
             raise
@@ -145,6 +152,13 @@ def run_rounds(
     finally:
         simulation.close()
     return summary
+
+
+def tell(progress: Progress, simulation: Simulation, row: Row) -> None:
+    """What a round came to, and what the recording of views has to say."""
+    progress.row(row)
+    for notice in simulation.noticed():
+        progress.said(notice)
 
 
 def stopped(config: ExperimentConfig, rows: list[Row]) -> str:

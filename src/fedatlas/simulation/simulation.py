@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedatlas import machine
@@ -29,7 +29,9 @@ from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
 from fedatlas.simulation.client_models import models_of, used_by
 from fedatlas.simulation.drift import Drift
 from fedatlas.simulation.evaluation import Evaluator
+from fedatlas.simulation.observing import recorder_of
 from fedatlas.simulation.protected import OWN_VIEW, leaving, parted
+from fedatlas.summaries import Crossing
 
 Row = dict[str, Any]
 
@@ -45,11 +47,13 @@ class Simulation:
         checkpoints: Checkpoints,
         folder: RunFolder,
         observers: Iterable[Observer] = (),
+        heard: Sequence[Crossing] = (),  # what was said of columns and target
     ) -> None:
         self.setup, self.plan, self.folder, self.checkpoints = setup, plan, folder, checkpoints
         executor = make_executor(plan, setup.bench, setup.sizes.values())
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
-        watching = [*observers, *([self.drift] if self.drift else [])]
+        self.recorder, self.heard = recorder_of(setup, folder.path), heard
+        watching = [*observers, *(own for own in (self.drift, self.recorder) if own)]
         run = folder.path.name
         self.protection, began = setup.bench.protection, time.perf_counter()
         keyring = None if self.protection is None else Keyring(self.protection, len(setup.sizes), run, folder.path)
@@ -77,6 +81,8 @@ class Simulation:
     def begin(self) -> Row:
         """Round 0: the initial model, evaluated (C4)."""
         started = time.perf_counter()
+        if self.recorder:
+            self.recorder.begin_anew(self.heard)
         self.state = self.state._replace(server=first_server(self.setup))
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
@@ -98,6 +104,8 @@ class Simulation:
             ledger.verify(self.folder.path / LEDGER, ledger.Mark(*seen))
         self.state, self.saved = restored.run, restored.run.round
         self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
+        if self.recorder:
+            self.recorder.recording.resume(restored.run.round)
 
     def step(self) -> Row:
         """One round: draw, drive, evaluate, record, checkpoint."""
@@ -113,6 +121,8 @@ class Simulation:
             self.federation.server.leaving = leaving(drawn, setup.seed)
         self.began = self.state
         try:
+            if self.recorder:
+                self.recorder.begin(number)
             if self.drift:
                 self.drift.begin(self.server.get("model", {}))
             rounds = setup.algorithm.rounds or federated
@@ -122,6 +132,8 @@ class Simulation:
             return self._close(number, drawn, self.federation.cost, lr, started)
         except DivergedError:  # the last state that was finite is what is kept, on both sides
             self.state = self.began
+            if self.recorder:
+                self.recorder.recording.drop()
             self.federation.server.commit(number, ())
             raise
 
@@ -151,6 +163,8 @@ class Simulation:
             else None
         )
         self.check_finite(number, {**quality, "figures": figures})
+        if self.recorder:
+            self.recorder.end(number, self.models())
         made, self.key_seconds = self.key_seconds, 0.0
         keys = {KEYS: made + cost.seconds.get(KEYS, 0.0)} if made else {}
         phases = {**cost.seconds, **keys, "evaluate": time.perf_counter() - before}
@@ -221,6 +235,8 @@ class Simulation:
             if self.protection is not None and self.protection.noises:
                 mark = ledger.mark(self.folder.path / LEDGER)
                 extra["ledger"] = [mark.bytes, mark.sha256]
+            if self.recorder:
+                self.recorder.keep()
             self.checkpoints.save(self.state, self.federation.states, extra)
             if self.keyring is not None:
                 self.keyring.forget(self.checkpoints.oldest())
@@ -245,6 +261,10 @@ class Simulation:
         if others:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
+
+    def noticed(self) -> list[str]:
+        """What the recording of views has to say since the last call."""
+        return self.recorder.noticed() if self.recorder else []
 
     def close(self) -> None:
         """Ends the workers and removes their scratch files."""
