@@ -19,7 +19,10 @@ import pytest
 from fedatlas.cli import main
 from fedatlas.errors import ConfigError
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.study.run_key import RESULTS
+from fedatlas.study.frame import rounds_to
+from fedatlas.study.heterogeneity import heterogeneity
+from fedatlas.study.levels import overridden
+from fedatlas.study.run_key import RESULTS, described, keys, written
 from fedatlas.study.study import Study
 from fedatlas.study.table import VERSION, Table, started
 from test_study import AVG, BASE, NODES, SCHEME
@@ -35,7 +38,7 @@ NOISED = {
         "cohort": {"fraction": 0.5, "sampling": "poisson"},
     },
 }
-SPENT = ["cpu_seconds", "memory_mib"]  # that differ from one time to the next
+SPENT = ["cpu_seconds", "seconds", "memory_mib"]  # that differ from one time to the next
 DEADLINE = 120.0
 
 
@@ -98,6 +101,48 @@ def test_responses_are_those_of_the_runs(whole: Path):
     curves = table.curves()
     assert curves[curves.run_key == one.run_key]["round"].tolist() == [0, 1, 2]
     assert frame.attrs["factors"]["scheme"]["role"] == "choice"
+
+
+def test_a_row_says_what_its_federation_was(whole: Path):
+    frame = Table.open(whole).frame()
+    one = frame.query("kind == 'cell' and nodes == '4' and scheme == 'secret'").iloc[0]
+    assert (one.node_count, one.class_count, one.data_set, one.server_sees) == (4, 10, "digits", "sums")
+    facts = (Table.open(whole).summary(one.run_key) or {})["partition_facts"]
+    assert one.train_rows == sum(facts["sizes"])
+    assert one.h == pytest.approx(heterogeneity(facts["histogram"]))
+    assert 0.1 <= one.majority < 0.2
+    assert set(frame[frame.baseline == "centralised"].server_sees) == {"anything"}
+    assert one.seconds > 0
+
+
+def test_rounds_to_a_level_are_censored_where_it_was_not_reached(whole: Path):
+    frame, curves = Table.open(whole).frame(), Table.open(whole).curves()
+    one = frame.query("kind == 'cell' and nodes == '4' and scheme == 'fedavg'").iloc[0]
+    beside = frame.query("kind == 'baseline' and nodes == '4'").iloc[0]
+    reached = curves[(curves.run_key == one.run_key) & (curves["round"] > 0)]
+    late = reached[reached.accuracy >= 0.95 * beside.accuracy]["round"]
+    assert (one.rounds_to, one.censored) == ((late.min(), False) if len(late) else (2, True))
+    rows = [{"round": r, "accuracy": 0.1 * r} for r in range(6)]
+    assert rounds_to(rows, 0.4, 5) == (4, False)
+    assert rounds_to(rows, 0.6, 5) == (5, True)
+
+
+def test_a_longer_run_answers_a_shorter_question(tmp_path: Path):
+    length = {"name": "length", "role": "setting", "key": "rounds", "levels": [1, 2]}
+    rounds = study(factor=[length, {**SCHEME, "level": [AVG, WILD]}], base={**BASE, "evaluation": {"clients": 0.2}})
+    assert rounds.run(table=tmp_path / "both.sqlite")
+    table = Table.open(tmp_path / "both.sqlite")
+    short = table.frame().query("kind == 'cell' and length == '1' and scheme == 'fedavg'").iloc[0]
+    long = table.frame().query("kind == 'cell' and length == '2' and scheme == 'fedavg'").iloc[0]
+    assert table.responses(short.run_key)["prefix_of"] == long.run_key
+    alone = study(factor=[{**length, "levels": [1]}, {**SCHEME, "level": [AVG]}])
+    assert alone.run(table=tmp_path / "alone.sqlite")
+    own = Table.open(tmp_path / "alone.sqlite").frame().query("kind == 'cell'").iloc[0]
+    different = [*SPENT, "length"]
+    assert short.drop(different).equals(own.drop(different))
+    cosine = overridden(BASE, [{"local.schedule": {"name": "cosine"}}])
+    keys_of = {keys(described(written({**cosine, "rounds": r}, 1)).plain, {}).curve_key for r in (1, 2)}
+    assert len(keys_of) == 2  # the rates of its rounds are made for its length
 
 
 def test_a_cell_reproduces_from_its_configuration(whole: Path, tmp_path: Path):

@@ -130,15 +130,20 @@ def in_process(parties: Sequence[Rows]) -> Learn:
         answers = [summary.of(rows, message) for rows in parties]
         total = summary.add(answers)
         told = summary.told(message, total)
-        said = [summary.plain(message, answer) for answer in answers]
-        for k, value in enumerate(said):
-            note(k, "up", summary.name, value)
+        for k, answer in enumerate(answers):
+            note(k, "up", summary.name, summary.plain(message, answer))
             if told is not None:
                 note(k, "down", summary.name, told)
-        up = sum(map(codec.size, said))
-        return Learnt(total, Traffic(up, 0 if told is None else codec.size(told) * len(answers)))
+        return Learnt(total, in_the_clear(summary, message, answers, total))
 
     return learn
+
+
+def in_the_clear(summary: Summary, message: Message, answers: Sequence[Numbers], total: Numbers) -> Traffic:
+    """The messages in which a question travels where nothing hides its answers."""
+    told = summary.told(message, total)
+    up = sum(codec.size(summary.plain(message, answer)) for answer in answers)
+    return Traffic(up, 0 if told is None else codec.size(told) * len(answers))
 
 
 # ---------------------------------------------------------------------------------------------- means and deviations

@@ -75,6 +75,7 @@ class InProcess:
             guard=None if keyring is None else keyring.guard(run, getattr(executor, "count", 1)),
         )
         self.view = View()
+        self.given_up = ""  # why the last round that was driven changes nothing
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
         """The link: replies in the order of the requests, none is ever late."""
@@ -93,20 +94,22 @@ class InProcess:
 
         ``generator``: the round's, or what makes it: a masked session that failed before any share was given begins the round anew.
         """
-        make = generator if callable(generator) else lambda: generator
+        make, self.given_up = generator if callable(generator) else lambda: generator, ""
         for attempt in range(ATTEMPTS):
             self.view = View()
             try:
                 state = self.server.drive(make(), number, lr, attempt)
-            except SessionFailed:
-                self.server.leaving = {}  # who left is gone
+            except SessionFailed as error:
+                self.server.leaving, self.given_up = {}, str(error)  # who left is gone
                 continue
-            except RoundClosed:
+            except RoundClosed as error:
+                self.given_up = str(error)
                 break
+            self.given_up = ""
             if commit:
                 self.server.commit(number)
             return state
-        self.server.commit(number, ())
+        self.server.close(number)
         return None
 
     @property

@@ -6,7 +6,7 @@ the model that the server knows), each in the direction in which it crosses. Wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from fedatlas.federation.sealing import sealed, told
 from fedatlas.model import Model
 from fedatlas.record.observed import Frame, Recording
 from fedatlas.setup.assembly import Setup
-from fedatlas.summaries import Crossing
 
 SET_UP = ("", 0, 0, -1)  # the ask of what was said of columns and target, before there were any
 
@@ -60,12 +59,12 @@ class Recorder(Observer):
         if self.recording.stopped is None:
             self._guarded(self.recording.keep, 0)
 
-    def begin_anew(self, heard: Sequence[Crossing]) -> None:
+    def begin_anew(self) -> None:
         """The set-up begins, after clients and server have spoken of columns and target."""
         self.recording.resume(-1)
         self.begin(0)
         holders = [k for k, n in self.setup.sizes.items() if n]
-        for place, direction, what, value in heard if self.setup.algorithm.card.sends == "messages" else ():
+        for place, direction, what, value in self.setup.heard:
             frame = Frame(holders[place], direction, None, SET_UP, what, codec.size(value), {"message": value})
             self._write(frame)
 

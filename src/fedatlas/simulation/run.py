@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,13 +17,12 @@ from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.link import Observer
 from fedatlas.record.checkpoint import Checkpoints
-from fedatlas.record.initial_files import own_module, restore_derived, same_plugins, write_beginning
+from fedatlas.record.initial_files import own_module, restore_derived, same_constants, same_plugins, write_beginning
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.assembly import Setup, set_up, state_notices
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
 from fedatlas.simulation.simulation import Row, Simulation
-from fedatlas.summaries import Crossing, overheard
 
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 
@@ -81,16 +80,17 @@ def run_one(
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
     observers: Iterable[Observer] = (),
+    intervals: bool = True,
 ) -> Run:
     """One seed of an experiment: new, again from its beginning after a stop before the first checkpoint, or from its last checkpoint."""
     progress, resume = progress or Silent(), start == "resume"
     own_module(path, module, resume)
     if resume:
         same_plugins(path)
-    with overheard() as heard:
-        setup = set_up(config, config.seed, module)
+        same_constants(path)
+    setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
-    return Run(path, run_rounds(setup, folder, progress, start, observers, heard))
+    return Run(path, run_rounds(setup, folder, progress, start, observers, intervals))
 
 
 def run_rounds(
@@ -99,15 +99,16 @@ def run_rounds(
     progress: Progress,
     start: Start,
     observers: Iterable[Observer] = (),
-    heard: Sequence[Crossing] = (),
+    intervals: bool = True,
 ) -> dict[str, Any]:
-    """All rounds that are left of a run, and its end; returns the summary."""
+    """All rounds that are left of a run, and its end, with ``intervals`` of its figures; returns the summary."""
     config, resume = setup.config, start == "resume"
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
     plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
-    simulation = Simulation(setup, plan, party, checkpoints, folder, observers, heard)
+    simulation = Simulation(setup, plan, party, checkpoints, folder, observers)
+    simulation.evaluator.with_intervals = intervals
     try:
         for notice in setup.notices:
             progress.said(notice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fedatlas import machine
@@ -30,8 +30,7 @@ from fedatlas.simulation.client_models import models_of, used_by
 from fedatlas.simulation.drift import Drift
 from fedatlas.simulation.evaluation import Evaluator
 from fedatlas.simulation.observing import recorder_of
-from fedatlas.simulation.protected import OWN_VIEW, leaving, parted
-from fedatlas.summaries import Crossing
+from fedatlas.simulation.protected import OWN_VIEW, SILENT, leaving, parted
 
 Row = dict[str, Any]
 
@@ -47,12 +46,11 @@ class Simulation:
         checkpoints: Checkpoints,
         folder: RunFolder,
         observers: Iterable[Observer] = (),
-        heard: Sequence[Crossing] = (),  # what was said of columns and target
     ) -> None:
         self.setup, self.plan, self.folder, self.checkpoints = setup, plan, folder, checkpoints
         executor = make_executor(plan, setup.bench, setup.sizes.values())
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
-        self.recorder, self.heard = recorder_of(setup, folder.path), heard
+        self.recorder = recorder_of(setup, folder.path)
         watching = [*observers, *(own for own in (self.drift, self.recorder) if own)]
         run = folder.path.name
         self.protection, began = setup.bench.protection, time.perf_counter()
@@ -82,7 +80,7 @@ class Simulation:
         """Round 0: the initial model, evaluated (C4)."""
         started = time.perf_counter()
         if self.recorder:
-            self.recorder.begin_anew(self.heard)
+            self.recorder.begin_anew()
         self.state = self.state._replace(server=first_server(self.setup))
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
@@ -90,7 +88,7 @@ class Simulation:
             self._drive(lambda: prepare(algorithm, self.server, everybody), 0, self.setup.config.local.lr)
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
-            cost = spent._replace(bytes_up=up, bytes_down=down)
+            cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
         return self._close(0, None, cost, math.nan, started)
 
     def resume(self, restored: Restored) -> None:
@@ -154,7 +152,7 @@ class Simulation:
         """Evaluates, appends the row, writes the checkpoint."""
         config = self.setup.config
         last = number == config.rounds
-        evaluated = number == 0 or last or number % config.evaluation.every == 0
+        evaluated = number == 0 or last or config.evaluation.judges(number)
         before = time.perf_counter()
         quality = self.quality() if evaluated else self.evaluator.blank()
         figures = (
@@ -171,20 +169,27 @@ class Simulation:
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
         row |= {"seconds": made + time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
-        row |= {"bytes_privacy": cost.bytes_privacy} if self.protection is not None else {}
+        row |= self._private(row, cost)
         row |= {"flops": self._flops(self.federation.view), "peak_memory_bytes": machine.peak_memory()}
         if figures is not None:
             row["figures"] = figures
         if self.drift:
             row["drift_correlation"] = self.drift.figure() if evaluated else None
-        if self.protection is not None and self.protection.secret_cohort:
-            row, own = parted(row)
+        if self.protection is not None:
+            row, own = parted(self.protection, row)
             self.folder.append_line(OWN_VIEW, own)
         self.federation.server.commit(number)
         self.state = RunState(number, self.server, self.folder.append(row))
         if last or number % config.checkpoint.every == 0:
             self.save()
         return row
+
+    def _private(self, row: Row, cost: Cost) -> Row:
+        """Fields of a row under ``[[privacy]]``."""
+        if self.protection is None:
+            return {}
+        why = self.federation.given_up or (SILENT if row["selected"] and not row["clients"] else None)
+        return {"bytes_privacy": cost.bytes_privacy, **({"given_up": why} if self.protection.masks else {})}
 
     def _flops(self, view: View) -> int:
         """Operations of a round, each party's passes times its network's; where shapes change, of the model it began with."""

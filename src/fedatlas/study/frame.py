@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,20 @@ if TYPE_CHECKING:
     import pandas
 
 QUALITY = ("accuracy", "macro_f1", "loss", "client_mean", "client_p10", "client_min")
-SPENT = ("cpu_seconds", "bytes_up", "bytes_down", "messages_up", "messages_down", "flops", "memory_mib", "epsilon")
+SPENT = (
+    "cpu_seconds",
+    "seconds",
+    "bytes_up",
+    "bytes_down",
+    "messages_up",
+    "messages_down",
+    "flops",
+    "memory_mib",
+    "epsilon",
+)
+MEASURED = ("node_count", "train_rows", "h", "class_count", "majority")  # of the run's own federation
+NAMED = ("data_set", "server_sees")
+ENOUGH = 0.95  # of the baseline's accuracy: the level that rounds are counted to
 HEAD = ("run_key", "study", "kind", "status", "reason", "seed", "rounds")
 
 
@@ -67,10 +80,12 @@ def members(table: Table, study: str) -> list[dict[str, Any]]:
 def frame(table: Table, study: str | None = None) -> pandas.DataFrame:
     """A row a run of a study, refused ones too.
 
-    ``run_key study kind status reason seed rounds``, a column a factor (the level's name; none where a baseline has no level of a
-    choice), ``rates`` (those tried, or picked, as JSON), ``baseline`` (which one a row is, else none), and the responses at the last
-    round: ``gap`` = what the run has less than the centralised baseline of its setting and seed, positive where it is worse; ``gain`` =
-    what it has more than each client alone. Both are in accuracy, of numbers in RMSE (with the sign turned, so that they mean the same).
+    ``run_key study kind status reason seed rounds``; a column a factor (the level's name; none where a baseline has no level of a
+    choice); ``rates`` (those tried, or picked, as JSON); ``baseline`` (which one a row is, else none); what the run's federation was
+    (`study.responses.facts`); and the responses at the last round: ``gap`` = what the run has less than the centralised baseline of its
+    setting and seed, positive where it is worse; ``gain`` = what it has more than each client alone. Both are in accuracy, of numbers in
+    RMSE (with the sign turned, so that they mean the same).
+    ``rounds_to``: rounds until it had 95% of that baseline's accuracy; ``censored`` where it never had, and the number is all its rounds.
     """
     import pandas
 
@@ -88,18 +103,45 @@ def frame(table: Table, study: str | None = None) -> pandas.DataFrame:
         compared = row["kind"] != "tuning" and row["status"] == "done"  # a run that diverged has no end to compare
         gap = better(beside.get(("centralised", *at)), given) if compared else None
         gain = better(given, beside.get(("local_only", *at)), clients=True) if compared else None
+        level = (beside.get(("centralised", *at)) or {}).get("accuracy")
+        reached, censored = (
+            rounds_to(table.rows(row["run_key"]), level, row["rounds"]) if compared and level else (None, None)
+        )
         rows.append(
             {key: row.get(key, study) for key in HEAD}
             | {name: row["levels"].get(name) for name in factors}
             | {"rates": json.dumps(row["rates"]) if row["rates"] else None, "baseline": baseline_name(row)}
             | {key: number(given.get(key)) for key in QUALITY}
-            | {"gap": number(gap), "gain": number(gain)}
-            | {key: number(given.get(key)) for key in SPENT}
+            | {"gap": number(gap), "gain": number(gain), "rounds_to": number(reached), "censored": censored}
+            | {key: number(given.get(key)) for key in (*SPENT, *MEASURED)}
+            | {key: given.get(key) for key in NAMED}
         )
-    columns = [*HEAD, *factors, "rates", "baseline", *QUALITY, "gap", "gain", *SPENT]
+    figures = (*QUALITY, "gap", "gain", "rounds_to", *SPENT, *MEASURED)
+    columns = [
+        *HEAD,
+        *factors,
+        "rates",
+        "baseline",
+        *QUALITY,
+        "gap",
+        "gain",
+        "rounds_to",
+        "censored",
+        *SPENT,
+        *MEASURED,
+        *NAMED,
+    ]
     out = pandas.DataFrame(rows, columns=columns)
     out.attrs["factors"] = factors_of(table, study)
-    return out.astype(dict.fromkeys((*QUALITY, "gap", "gain", *SPENT), "float64"))
+    return out.astype(dict.fromkeys(figures, "float64"))
+
+
+def rounds_to(rows: Sequence[Mapping[str, Any]], level: float, rounds: int) -> tuple[int, bool]:
+    """(rounds until a run first had `ENOUGH` of the baseline's accuracy, False), or (all its rounds, True) where it never had."""
+    for row in rows:
+        if row["round"] and row.get("accuracy") is not None and row["accuracy"] >= ENOUGH * level:
+            return int(row["round"]), False
+    return rounds, True
 
 
 def curves(table: Table, study: str | None = None) -> pandas.DataFrame:

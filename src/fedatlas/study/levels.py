@@ -35,31 +35,33 @@ KINDS = {
     "compression": ("transforms", TRANSFORMS),
 }
 TAKEN = {
-    "run_key",
-    "study",
-    "kind",
-    "status",
-    "reason",
-    "seed",
-    "rounds",
-    "round",
-    "role",
-    "accuracy",
-    "macro_f1",
-    "loss",
+    *("run_key", "study", "kind", "status", "reason", "seed", "rounds", "round", "role", "rates", "baseline"),
+    *(
+        "accuracy",
+        "macro_f1",
+        "loss",
+        "client_mean",
+        "client_p10",
+        "client_min",
+        "gap",
+        "gain",
+        "rounds_to",
+        "censored",
+    ),
+    *(
+        "cpu_seconds",
+        "seconds",
+        "bytes_up",
+        "bytes_down",
+        "messages_up",
+        "messages_down",
+        "flops",
+        "memory_mib",
+        "epsilon",
+    ),
+    *("node_count", "train_rows", "h", "class_count", "majority", "data_set", "server_sees"),
 }
-TAKEN |= {
-    "client_mean",
-    "client_p10",
-    "client_min",
-    "gap",
-    "gain",
-    "cpu_seconds",
-    "bytes_up",
-    "bytes_down",
-    "messages_up",
-}
-TAKEN |= {"messages_down", "flops", "memory_mib", "epsilon"}
+"""Columns of the table, which no factor may be called."""
 
 
 class Level(NamedTuple):

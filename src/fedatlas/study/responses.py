@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.algorithm import Update
+from fedatlas.config import ExperimentConfig
 from fedatlas.federation.link import Observer, Request
+from fedatlas.study.heterogeneity import heterogeneity
 
 MESSAGES = "messages.txt"
 
 QUALITY = ("accuracy", "macro_f1", "loss", "client_mean", "client_p10", "client_min")
 COSTS = ("bytes_up", "bytes_down", "messages_up", "messages_down", "flops")
-SPENT = ("cpu_seconds", "memory_mib")
-RESPONSES = (*QUALITY, "gap", "gain", "cpu_seconds", *COSTS, "memory_mib", "epsilon")
+FACTS = ("node_count", "train_rows", "h", "class_count", "data_set", "majority", "server_sees")
+MASKING = ("secagg", "paillier")  # mechanisms under which the server reads sums alone
+NOISING = ("local_dp", "nbafl")  # those under which a client adds noise before it sends
 
 
 def quality(row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -44,7 +47,56 @@ def responses(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> 
     if "rmse" in judged[-1]:
         out["rmse"] = judged[-1]["rmse"]
     spent = summary.get("privacy", {}).get("epsilon", "infinite")  # nothing that is noised: no limit is promised
-    return {**out, "epsilon": spent}
+    seconds = sum(row["seconds"] for row in rows)
+    return {**out, "seconds": seconds, "epsilon": spent}
+
+
+def prefix(rows: Sequence[Mapping[str, Any]], given: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+    """The responses of a longer run, ``given``, as of one that ended after ``rounds``.
+
+    Messages and CPU-seconds, of which no round keeps its own, are taken in proportion; memory and facts are the longer run's.
+    """
+    share = rounds / max(rows[-1]["round"], 1)
+    out = {**given, **responses([row for row in rows if row["round"] <= rounds], {})}
+    for key in ("messages_up", "messages_down", "cpu_seconds"):
+        if given.get(key) is not None:
+            out[key] = given[key] * share
+    return out
+
+
+def facts(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What the federation of a run was, measured on its rows.
+
+    ``node_count`` clients that hold any; ``train_rows`` of all of them; ``h`` (`heterogeneity`) and ``class_count``, None where the
+    target is no class; ``data_set``; ``majority``, the accuracy of always naming one class; ``server_sees``.
+    """
+    held = summary["partition_facts"]
+    counts, path = held.get("histogram"), dict(config.data.model_extra or {}).get("path")
+    named = [score for score in summary["final"].get("per_class_f1") or () if score]
+    shares = [sum(column) for column in zip(*counts, strict=True)] if counts else []
+    majority = max(shares) / max(sum(shares), 1) if shares else None
+    if majority is not None and len(named) == 1:  # it names one class alone: this is what that gets on the rows judged
+        majority = max(majority, summary["final"]["accuracy"])
+    return {
+        "node_count": sum(size > 0 for size in held["sizes"]),
+        "train_rows": sum(held["sizes"]),
+        "h": heterogeneity(counts) if counts and sum(shares) else None,
+        "class_count": len(summary["class_names"]) or None,
+        "data_set": Path(path).stem if isinstance(path, str) and config.data.name == "file" else summary["data"],
+        "majority": majority,
+        "server_sees": server_sees(config),
+    }
+
+
+def server_sees(config: ExperimentConfig) -> str:
+    """What the server sees of single clients: "anything" (their rows), "models", "sums", or "noisy_sums"."""
+    if config.algorithm.name == "centralised":
+        return "anything"
+    tables = {table.name: table.parameters() for table in config.privacy or ()}
+    masks = [name for name in MASKING if name in tables and tables[name].get("encrypt", "all") == "all"]
+    if not masks:
+        return "models"  # of central_dp and of noise at the clients, too: the server reads what each one sends
+    return "noisy_sums" if any(name in tables for name in NOISING) else "sums"
 
 
 class Counter(Observer):

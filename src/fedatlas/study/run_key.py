@@ -22,6 +22,7 @@ from fedatlas.data.store import Store, sha256
 from fedatlas.data.store import cache as cache_folder
 from fedatlas.errors import ConfigError, DataError, FedatlasError
 from fedatlas.files import write_json
+from fedatlas.privacy.mechanisms import FOR_ALL_ROUNDS
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 
@@ -83,9 +84,16 @@ def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> Keys:
     if isinstance(rest.get("engine"), dict):
         rest["engine"] = {key: value for key, value in rest["engine"].items() if key not in WITHOUT}
     whole = {"configuration": rest, "data": dict(data), "plugins": sorted(plugins.LOADED.values()), "results": RESULTS}
-    if rest.get("local", {}).get("schedule", {}).get("name") == "cosine":
-        whole["horizon"] = rounds  # the rates of its rounds are those of this length
+    if bound_to_length(rest):
+        whole["horizon"] = rounds
     return Keys(digest({**whole, "rounds": rounds}), digest(whole))
+
+
+def bound_to_length(plain: Mapping[str, Any]) -> bool:
+    """Whether the first rounds of a run are not those of a shorter one: rates, noise or an early stop made for its length."""
+    schedule = plain.get("local", {}).get("schedule", {}).get("name")
+    private = [table.get("name") for table in plain.get("privacy") or ()]
+    return schedule == "cosine" or bool(plain.get("stop")) or any(name in FOR_ALL_ROUNDS for name in private)
 
 
 def digest(value: Any) -> str:

@@ -223,6 +223,15 @@ class Table:
             )
             return True
 
+    def longer(self, run_key: str) -> tuple[str, int] | None:
+        """(run_key, rounds) of the shortest finished run that is this one and goes on behind its end; None where there is none."""
+        found = self.db.execute(
+            "SELECT other.run_key, mine.rounds FROM runs AS mine JOIN runs AS other USING (curve_key)"
+            " WHERE mine.run_key = ? AND other.rounds > mine.rounds AND other.status = 'done' ORDER BY other.rounds",
+            (run_key,),
+        ).fetchone()
+        return (str(found[0]), int(found[1])) if found else None
+
     def release(self, run_key: str, reason: str) -> None:
         """Gives a claim back without an outcome."""
         with self.writing():
