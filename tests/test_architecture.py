@@ -78,13 +78,14 @@ ROOMS: dict[str, set[str]] = {
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine"},
-    "deploy": PARTS | SEAM | {"engine", "federation"},
+    "deploy": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,
     "simulation": SIMULATION,
     "reporting": {"errors", "registry", "files", "wording", "data", "metrics", "config", "record"},
+    "deployed": SIMULATION | {"simulation", "reporting", "deploy"},
     "study": STUDY,
     "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"}
     | {"leakage"},
@@ -93,7 +94,7 @@ ROOMS: dict[str, set[str]] = {
     "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
     "api": STUDY | {"study", "prediction", "leakage"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "leakage", "config", "errors", "files", "plugins", "prediction"}
+    "cli": {"api", "catalogue", "leakage", "config", "deployed", "errors", "files", "plugins", "prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fedatlas.deployed.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
 app = typer.Typer(
@@ -66,6 +67,9 @@ def _version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"fedatlas {metadata.version('fedatlas')}\n")
         raise typer.Exit
+
+
+app.add_typer(deploy_app, name="deploy")
 
 
 @app.callback()

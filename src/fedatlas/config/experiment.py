@@ -184,6 +184,14 @@ class StopConfig(Table):
     patience: Annotated[int, Field(ge=1)] | None = None
 
 
+class RoundConfig(Table):
+    """``[round]``: what becomes of a deployed round in which a node is lost; a simulation loses none."""
+
+    on_loss: Literal["continue", "wait"] = "continue"
+    deadline: Positive = 600.0  # seconds
+    minimum: Annotated[int, Field(ge=1)] = 2
+
+
 class CheckpointConfig(Table):
     """``[checkpoint]``: every so many rounds, keep the last so many."""
 
@@ -265,6 +273,7 @@ class ExperimentConfig(Table):
     observe: ObserveConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
+    round: RoundConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
 
@@ -331,6 +340,7 @@ class ExperimentConfig(Table):
         How long it runs counts where it decides the noise of every round (`bound_to_rounds`).
         """
         plain = self._values()
+        plain.pop("round", None)
         schedule = plain["local"]["schedule"]
         if schedule["name"] == "cosine":
             schedule.setdefault("rounds", self.rounds)

@@ -231,7 +231,7 @@ class ServerHalf:
             sizes[reply.client] = codec.size(reply.update)
             worked, sealed_for = worked + reply.seconds, sealed_for + reply.sealing
             more += sizes[reply.client] - reply.bare if requests[reply.client].word is not None else 0
-            update = self._opened(requests[reply.client], reply.update)
+            update = self.opened(requests[reply.client], reply.update)
             began = time.perf_counter()
             total = reducer.add(total, reducer.lift(reply.client, update, coefficients[reply.client]))
             adding += time.perf_counter() - began
@@ -291,7 +291,7 @@ class ServerHalf:
                 observer.replied(known, reply.update)
             yield reply
 
-    def _opened(self, request: Request, update: Update) -> Update:
+    def opened(self, request: Request, update: Update) -> Update:
         """A client's update, opened where it was sealed."""
         task = self.algorithm.tasks[request.what]
         if request.word is not None:

@@ -118,6 +118,9 @@ class Setup(NamedTuple):
 
     def partition_record(self) -> dict[str, Any]:
         """``partition.json``: who holds which training rows, and what was kept out of training."""
+        if self.partition.counted:
+            held = {"clients": dict(enumerate(self.partition.sizes)), "held_out": {}, "feature_skew": []}
+            return {"counted": True, **held, "info": dict(self.partition.info)}
         return {
             "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
             **{
@@ -218,9 +221,15 @@ def set_up(
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
     with overheard() as heard:
         shared = share_out(config, seed, module, learner)
+    return assemble(shared, seed, module)._replace(heard=tuple(heard) if config.observe is not None else ())
+
+
+def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:
+    """The second half of `set_up`: the model, and what trains and judges it. ``alone``: these are the rows of one client among several."""
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
     notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
-    check_asked(config, algorithm, dataset, partition)
+    if not alone:
+        check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
     chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
     if chain:  # its tensors are others now
@@ -252,7 +261,6 @@ def set_up(
         own_module="" if module is None else type(networks[""].network.module).__name__,
         algorithm_facts=shared.algorithm_facts,
         mechanisms=shared.mechanisms,
-        heard=tuple(heard) if config.observe is not None else (),
         bytes_hiding=shared.bytes_hiding,
     )
 
