@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fedatlas.deployed.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
 app = typer.Typer(
@@ -66,6 +67,9 @@ def _version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"fedatlas {metadata.version('fedatlas')}\n")
         raise typer.Exit
+
+
+app.add_typer(deploy_app, name="deploy")
 
 
 @app.callback()
@@ -270,6 +274,31 @@ def predict(
     else:
         write_text(out, table.to_csv(index=False))
         typer.echo(f"{len(table)} predictions written to {out}")
+
+
+@app.command()
+def attack(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    name: Annotated[str, typer.Option(help="An attack on what a role has seen, such as inverting_gradients.")],
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key=value ...]", help="Keys of the attack; 'fedatlas show NAME' names them."),
+    ] = None,
+    plugin: Plugin = None,
+    as_json: Json = False,
+) -> None:
+    """Attack what a role saw of a finished run, and say what leaks beyond a placebo."""
+    from fedatlas.api import attack as attack_
+    from fedatlas.config import override
+    from fedatlas.leakage.words import said
+
+    plug(plugin)
+    without_gpus("cpu")
+    given: dict[str, Any] = {}
+    for text in keys or ():
+        override(given, text)
+    found = attack_(run, name, **given)
+    emit(found) if as_json else typer.echo("\n".join(said(found)))
 
 
 @app.command()

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.overrides import override
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
+from fedatlas.config.sizes import bytes_of
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
@@ -31,16 +33,6 @@ ALTERNATIVES = (
     ("public.rows", "public.per_class"),
 )
 """Keys of which one is given: on the command line it takes the place of the other in the file."""
-
-
-def bytes_of(text: str) -> int:
-    """'4GiB' -> bytes. ValueError for anything else."""
-    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-    for unit in sorted(units, key=len, reverse=True):
-        number = text.removesuffix(unit).strip()
-        if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
-            return int(float(number) * units[unit])
-    raise ValueError(f"'{text}' is not a size: write a number above 0 and B, KiB, MiB, GiB or TiB, such as '4GiB'")
 
 
 class Table(BaseModel):
@@ -172,6 +164,17 @@ class EvaluationConfig(Table):
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
     drift: bool = False
+    rounds: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # in place of every; None, so that hashes stay
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> EvaluationConfig:
+        if self.rounds is not None and self.every != 1:
+            raise ValueError("evaluation.rounds says which rounds are judged; remove evaluation.every")
+        return self
+
+    def judges(self, number: int) -> bool:
+        """Whether a round is judged; row 0 and the last round are in any case."""
+        return number % self.every == 0 if self.rounds is None else number in self.rounds
 
 
 class StopConfig(Table):
@@ -179,6 +182,14 @@ class StopConfig(Table):
 
     accuracy: Share | None = None
     patience: Annotated[int, Field(ge=1)] | None = None
+
+
+class RoundConfig(Table):
+    """``[round]``: what becomes of a deployed round in which a node is lost; a simulation loses none."""
+
+    on_loss: Literal["continue", "wait"] = "continue"
+    deadline: Positive = 600.0  # seconds
+    minimum: Annotated[int, Field(ge=1)] = 2
 
 
 class CheckpointConfig(Table):
@@ -259,8 +270,10 @@ class ExperimentConfig(Table):
     local: LocalConfig = LocalConfig()
     compression: CompressionConfig | None = None
     privacy: tuple[PrivacyConfig, ...] = ()
+    observe: ObserveConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
+    round: RoundConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
 
@@ -327,11 +340,12 @@ class ExperimentConfig(Table):
         How long it runs counts where it decides the noise of every round (`bound_to_rounds`).
         """
         plain = self._values()
+        plain.pop("round", None)
         schedule = plain["local"]["schedule"]
         if schedule["name"] == "cosine":
             schedule.setdefault("rounds", self.rounds)
-        for key in ("checkpoint",) if bound_to_rounds(self.privacy) else ("rounds", "checkpoint"):
-            plain.pop(key)
+        for key in ("checkpoint", "observe") if bound_to_rounds(self.privacy) else ("rounds", "checkpoint", "observe"):
+            plain.pop(key, None)
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -22,8 +22,9 @@ from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.assembly import Setup, set_up, state_notices
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
-from fedatlas.simulation.simulation import Row, Simulation
+from fedatlas.simulation.simulation import Host, Row, Simulation
 
+ANEW = "was lost or altered; it follows from configuration and data, and is written anew."
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 
 
@@ -63,6 +64,13 @@ class Silent:
         """Nothing."""
 
 
+class Parties(NamedTuple):
+    """Those of a run that are elsewhere: how they train, and what speaks for them here."""
+
+    plan: Plan
+    host: Host
+
+
 class Run(NamedTuple):
     """A finished run."""
 
@@ -80,6 +88,7 @@ def run_one(
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
     observers: Iterable[Observer] = (),
+    intervals: bool = True,
 ) -> Run:
     """One seed of an experiment: new, again from its beginning after a stop before the first checkpoint, or from its last checkpoint."""
     progress, resume = progress or Silent(), start == "resume"
@@ -89,19 +98,27 @@ def run_one(
         same_constants(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
-    return Run(path, run_rounds(setup, folder, progress, start, observers))
+    return Run(path, run_rounds(setup, folder, progress, start, observers, intervals))
 
 
 def run_rounds(
-    setup: Setup, folder: RunFolder, progress: Progress, start: Start, observers: Iterable[Observer] = ()
+    setup: Setup,
+    folder: RunFolder,
+    progress: Progress,
+    start: Start,
+    observers: Iterable[Observer] = (),
+    intervals: bool = True,
+    parties: Parties | None = None,
 ) -> dict[str, Any]:
-    """All rounds that are left of a run, and its end; returns the summary."""
+    """All rounds that are left of a run, and its end, with ``intervals`` of its figures; returns the summary."""
     config, resume = setup.config, start == "resume"
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
-    plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
-    simulation = Simulation(setup, plan, party, checkpoints, folder, observers)
+    plan = restore(restored.extra["plan"]) if restored else parties.plan if parties else resolve_plan(setup)
+    host = parties.host if parties else None
+    simulation = Simulation(setup, plan, party, checkpoints, folder, observers, host)
+    simulation.evaluator.with_intervals = intervals
     try:
         for notice in setup.notices:
             progress.said(notice)
@@ -110,9 +127,7 @@ def run_rounds(
                 progress.said(f"{refused} The checkpoint of round {restored.run.round} is used.")
             simulation.resume(restored)
             for name in restore_derived(setup, folder):
-                progress.said(
-                    f"{name} was lost or altered; it follows from configuration and data, and is written anew."
-                )
+                progress.said(f"{name} {ANEW}")
             if folder.config().rounds != config.rounds:
                 folder.rewrite(config)
         else:
@@ -131,7 +146,7 @@ def run_rounds(
         try:
             while simulation.number < config.rounds and not stopped(config, rows):
                 rows.append(simulation.step())
-                progress.row(rows[-1])
+                tell(progress, simulation, rows[-1])
         except DivergedError as error:
             write_end(simulation, folder, rows, str(error))
             raise
@@ -146,6 +161,13 @@ def run_rounds(
     finally:
         simulation.close()
     return summary
+
+
+def tell(progress: Progress, simulation: Simulation, row: Row) -> None:
+    """What a round came to, and what the recording of views has to say."""
+    progress.row(row)
+    for notice in simulation.noticed():
+        progress.said(notice)
 
 
 def stopped(config: ExperimentConfig, rows: list[Row]) -> str:

@@ -32,6 +32,7 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
         plain["local"]["schedule"].setdefault("rounds", config.rounds)
     plain["rounds"] = rounds
     plain.pop("stop", None)
+    plain.pop("observe", None)
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)
@@ -39,6 +40,7 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
         plain.pop(table, None)
     plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
     plain["evaluation"] = {**plain["evaluation"], "every": max(rounds, 1)}
+    plain["evaluation"].pop("rounds", None)
     plain["checkpoint"] = {"every": max(rounds // 4, 1), "keep": 1}
     return parse(plain)
 
