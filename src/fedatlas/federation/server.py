@@ -45,7 +45,7 @@ from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
 from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
-from fedatlas.privacy.protection import Protection, follows_data
+from fedatlas.privacy.protection import Protection, by_rows
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -192,7 +192,7 @@ class ServerHalf:
             coefficients=coefficients_of(ask, asked, sums),
             mend=lambda answered: Mend(ask, asked, answered, sums),
             leaving=self.leaving,
-            by_rows=partial(follows_data, self.algorithm),
+            by_rows=partial(by_rows, self.algorithm),
             journal=self.guard.journal if self.guard else None,
         )
 
