@@ -94,7 +94,8 @@ ROOMS: dict[str, set[str]] = {
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "api": STUDY | {"study", "prediction", "leakage"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "leakage", "config", "deployed", "errors", "files", "plugins", "prediction"}
+    "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "study"},
+    "cli": {"api", "catalogue", "commands", "leakage", "config", "deployed", "errors", "files", "plugins", "prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 
