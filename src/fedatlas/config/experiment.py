@@ -17,8 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
+from fedatlas.config.columns import TREES, VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
+from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.overrides import override
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
+from fedatlas.config.sizes import bytes_of
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
@@ -33,16 +36,6 @@ ALTERNATIVES = (
     ("public.rows", "public.per_class"),
 )
 """Keys of which one is given: on the command line it takes the place of the other in the file."""
-
-
-def bytes_of(text: str) -> int:
-    """'4GiB' -> bytes. ValueError for anything else."""
-    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-    for unit in sorted(units, key=len, reverse=True):
-        number = text.removesuffix(unit).strip()
-        if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
-            return int(float(number) * units[unit])
-    raise ValueError(f"'{text}' is not a size: write a number above 0 and B, KiB, MiB, GiB or TiB, such as '4GiB'")
 
 
 class Table(BaseModel):
@@ -283,6 +276,9 @@ class ExperimentConfig(Table):
     privacy: tuple[PrivacyConfig, ...] = ()
     attack: tuple[AttackConfig, ...] = ()
     aggregation: AggregationConfig | None = None
+    parties: tuple[PartyConfig, ...] = ()
+    align: AlignConfig | None = None
+    observe: ObserveConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
     round: RoundConfig | None = None
@@ -327,10 +323,20 @@ class ExperimentConfig(Table):
             raise ValueError("give seed or seeds, not both")
         return self
 
+    @model_validator(mode="after")
+    def _parties_of_columns(self) -> ExperimentConfig:
+        check_columns(self)
+        return self
+
+    @property
+    def columns(self) -> bool:
+        """Whether parties hold columns of the same rows, not rows of the same columns."""
+        return bool(self.parties) or self.partition.name == VERTICAL
+
     def plain(self) -> dict[str, Any]:
         """The whole configuration as plain values, defaults included, None left out: what TOML can hold, and `parse` reads back."""
         out = self._values()
-        if "size" in out["cohort"]:
+        if "size" in out.get("cohort", {}):
             out["cohort"].pop("fraction", None)
         return out
 
@@ -338,14 +344,14 @@ class ExperimentConfig(Table):
         out: dict[str, Any] = _drop_none(json.loads(self.model_dump_json()))
         if "seeds" in out:
             out.pop("seed", None)
-        for several in ("privacy", "attack"):
+        for several in ("privacy", "attack", "parties"):
             if not getattr(self, several):
                 out.pop(several)
         if not self.models:
             out.pop("models")
         else:
             out["model"] = {key: out["model"][key] for key in ("loss", "bn")}
-        return out
+        return only_columns(out, self.parties) if self.columns else out
 
     def hash(self) -> str:
         """SHA-256 of what decides the result: everything but how often it is saved and how long it runs.
@@ -356,11 +362,12 @@ class ExperimentConfig(Table):
         if deciding := [table for table in plain.pop("attack", ()) if table["name"] in POISONING]:
             plain["attack"] = deciding
         plain.pop("round", None)
-        schedule = plain["local"]["schedule"]
-        if schedule["name"] == "cosine":
-            schedule.setdefault("rounds", self.rounds)
-        for key in ("checkpoint",) if bound_to_rounds(self.privacy) else ("rounds", "checkpoint"):
-            plain.pop(key)
+        if self.columns:
+            plain["algorithm"].pop(TREES, None)  # they are the rounds
+        elif plain["local"]["schedule"]["name"] == "cosine":
+            plain["local"]["schedule"].setdefault("rounds", self.rounds)
+        for key in ("checkpoint", "observe") if bound_to_rounds(self.privacy) else ("rounds", "checkpoint", "observe"):
+            plain.pop(key, None)
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

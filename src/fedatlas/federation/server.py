@@ -46,7 +46,7 @@ from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
 from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
-from fedatlas.privacy.protection import Protection, follows_data
+from fedatlas.privacy.protection import Protection, by_rows
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -196,7 +196,7 @@ class ServerHalf:
             coefficients=coefficients_of(ask, asked, sums),
             mend=lambda answered: Mend(ask, asked, answered, sums),
             leaving=self.leaving,
-            by_rows=partial(follows_data, self.algorithm),
+            by_rows=partial(by_rows, self.algorithm),
             journal=self.guard.journal if self.guard else None,
         )
 
@@ -250,6 +250,9 @@ class ServerHalf:
         closing, began = Closing(answered, mend, ask.mixing), time.perf_counter()
         reduced = reducer.close(total, closing) if sorting is None else sorting.close(closing, len(clients))
         adding += time.perf_counter() - began
+        if ask.mixing is not None:
+            for observer in self.observers:
+                observer.mixed(ask.mixing(answered))
         if ask.reduce == "mean":
             weights = {k: part_of(coefficients[k], "model") * mend("model") for k in answered}
             self.cost = self.cost._replace(weights=weights if sorting is None else sorting.weights(weights))

@@ -43,7 +43,7 @@ from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.rules import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.secure_learning import Hidden, learner_of
 from fedatlas.setup.torch_model import Networks
-from fedatlas.summaries import Learn, Learner, class_counts
+from fedatlas.summaries import Crossing, Learn, Learner, class_counts, overheard
 from fedatlas.tree import Tree
 
 
@@ -64,6 +64,7 @@ class Setup(NamedTuple):
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
     poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
     rule: Rule | None = None  # of ``[aggregation]``
+    heard: tuple[Crossing, ...] = ()  # what was said of columns and target, where ``[observe]`` asks for it
     bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
 
     @property
@@ -244,7 +245,9 @@ def set_up(
     config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
 ) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    return assemble(share_out(config, seed, module, learner), seed, module)
+    with overheard() as heard:
+        shared = share_out(config, seed, module, learner)
+    return assemble(shared, seed, module)._replace(heard=tuple(heard) if config.observe is not None else ())
 
 
 def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:

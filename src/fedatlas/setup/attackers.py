@@ -30,7 +30,9 @@ def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
         if table.name not in ATTACKS:
             raise unknown_name("attack", table.name, ATTACKS)
         if table.name not in POISONING:
-            continue
+            raise ConfigError(
+                f"attack.name = '{table.name}': it looks at what [observe] has kept, after the run: 'fedatlas attack RUN --name {table.name}'."
+            )
         if table.role is not None:
             raise ConfigError(
                 f"attack.{table.name}.role: whoever poisons is a client: remove the key, and say by share or clients which."
