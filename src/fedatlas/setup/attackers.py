@@ -31,7 +31,7 @@ def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
             raise unknown_name("attack", table.name, ATTACKS)
         if table.name not in POISONING:
             raise ConfigError(
-                f"attack.name = '{table.name}': it looks at what [observe] has kept, after the run: 'fedatlas attack RUN --name {table.name}'."
+                f"attack.name = '{table.name}': it looks at what [observe] kept, after the run: 'fedatlas attack RUN --name {table.name}'."
             )
         if table.role is not None:
             raise ConfigError(
