@@ -12,6 +12,7 @@ from fedatlas.algorithm import SERVER, Facts, RoundGenerator, State, Task, Work
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.job import Executor
+from fedatlas.engine.malice import Order
 from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import KEYS, Cost
@@ -28,9 +29,11 @@ from fedatlas.record.run_folder import RunFolder
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, all_clients, first_server
 from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
+from fedatlas.simulation import attacked
 from fedatlas.simulation.client_models import models_of, used_by
 from fedatlas.simulation.drift import Drift
 from fedatlas.simulation.evaluation import Evaluator
+from fedatlas.simulation.observing import recorder_of
 from fedatlas.simulation.protected import OWN_VIEW, SILENT, leaving, parted
 
 Row = dict[str, Any]
@@ -43,6 +46,7 @@ class Host(Protocol):
     view: View
     given_up: str
     judge: Evaluator | None
+    orders: Mapping[int, Order]
 
     @property
     def cost(self) -> Cost: ...
@@ -74,7 +78,8 @@ class Simulation:
     ) -> None:
         self.setup, self.plan, self.folder, self.checkpoints = setup, plan, folder, checkpoints
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
-        watching = [*observers, *([self.drift] if self.drift else [])]
+        self.recorder = recorder_of(setup, folder.path)
+        watching = [*observers, *(own for own in (self.drift, self.recorder) if own)]
         run = folder.path.name
         self.protection, began = setup.bench.protection, time.perf_counter()
         simulated = self.protection if host is None else None
@@ -91,11 +96,10 @@ class Simulation:
             run=run,
             observers=watching,
             keyring=keyring,
+            defence=setup.defence,
         )
-        self.networks, self.evaluator = (
-            setup.models(plan.threads, find_device(plan.device)),
-            (host and host.judge) or Evaluator(setup),
-        )
+        self.networks = setup.models(plan.threads, find_device(plan.device))
+        self.evaluator = (host and host.judge) or Evaluator(setup)
         self.data = fingerprint(setup)
         self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
         self.saved = -1  # round of the last checkpoint
@@ -114,6 +118,8 @@ class Simulation:
     def begin(self) -> Row:
         """Round 0: the initial model, evaluated (C4)."""
         started = time.perf_counter()
+        if self.recorder:
+            self.recorder.begin_anew()
         self.state = self.state._replace(server=first_server(self.setup))
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
@@ -122,6 +128,7 @@ class Simulation:
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
             cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
+        self.attackers()  # refuses a share of superclients that is nobody
         return self._close(0, None, cost, math.nan, started)
 
     def resume(self, restored: Restored) -> None:
@@ -136,6 +143,8 @@ class Simulation:
         self.federation.restore(restored.extra)
         self.state, self.saved = restored.run, restored.run.round
         self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
+        if self.recorder:
+            self.recorder.recording.resume(restored.run.round)
 
     def step(self) -> Row:
         """One round: draw, drive, evaluate, record, checkpoint."""
@@ -149,8 +158,11 @@ class Simulation:
         drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups, secret)
         if how is not None and how.masks:
             self.federation.server.leaving = leaving(drawn, setup.seed)
+        self.federation.orders = setup.cast.orders(drawn, groups) if setup.poisonings else {}
         self.began = self.state
         try:
+            if self.recorder:
+                self.recorder.begin(number)
             if self.drift:
                 self.drift.begin(self.server.get("model", {}))
             rounds = setup.algorithm.rounds or federated
@@ -160,6 +172,8 @@ class Simulation:
             return self._close(number, drawn, self.federation.cost, lr, started)
         except DivergedError:  # the last state that was finite is what is kept, on both sides
             self.state = self.began
+            if self.recorder:
+                self.recorder.recording.drop()
             self.federation.server.commit(number, ())
             raise
 
@@ -183,16 +197,19 @@ class Simulation:
         evaluated = number == 0 or last or config.evaluation.judges(number)
         before = time.perf_counter()
         quality = self.quality() if evaluated else self.evaluator.blank()
+        quality |= attacked.figures(self, evaluated)
         figures = (
             dict(self.setup.algorithm.card.figures(self.server))
             if self.setup.algorithm.card.figures is not None
             else None
         )
         self.check_finite(number, {**quality, "figures": figures})
+        if self.recorder:
+            self.recorder.end(number, self.models())
         made, self.key_seconds = self.key_seconds, 0.0
         keys = {KEYS: made + cost.seconds.get(KEYS, 0.0)} if made else {}
         phases = {**cost.seconds, **keys, "evaluate": time.perf_counter() - before}
-        row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
+        row = {"round": number, **quality, **self._facts(drawn, cost, lr), **attacked.outcome(self, drawn)}
         row |= {"seconds": made + time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
         row |= self._private(row, cost)
@@ -231,6 +248,8 @@ class Simulation:
         if self.protection is not None:  # who left in the middle of a sum did some work, and does not count
             work = {k: w for k, w in work.items() if k in self.federation.server.counted}
         done = {k: w for k, w in work.items() if w.steps and k != SERVER}
+        if self.setup.bench.spares:  # whose work came to no numbers was left out
+            done = {k: w for k, w in done.items() if math.isfinite(w.loss)}
         total = sum(w.examples for w in done.values())
         loss = sum(w.loss * w.examples for w in done.values()) / total if total else math.nan
         clients, weights = took_part(drawn, work), cost.weights
@@ -268,6 +287,8 @@ class Simulation:
             if self.protection is not None and self.protection.noises:
                 mark = ledger.mark(self.folder.path / LEDGER)
                 extra["ledger"] = [mark.bytes, mark.sha256]
+            if self.recorder:
+                self.recorder.keep()
             self.checkpoints.save(self.state, self.federation.states, {**extra, **self.federation.record()})
             self.federation.landed(self.number)
             if self.keyring is not None:
@@ -284,6 +305,11 @@ class Simulation:
         state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
         return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)
 
+    def attackers(self) -> dict[int, int]:
+        """Malicious client -> the number of its table in ``[[attack]]``."""
+        groups = self.setup.algorithm.groups
+        return self.setup.cast.attackers(groups(self.server) if groups is not None else None)
+
     def quality(self) -> Row:
         """The quality fields of a row."""
         every = list(self.models().items())
@@ -293,6 +319,10 @@ class Simulation:
         if others:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
+
+    def noticed(self) -> list[str]:
+        """What the recording of views has to say since the last call."""
+        return self.recorder.noticed() if self.recorder else []
 
     def close(self) -> None:
         """Ends the workers and removes their scratch files."""
