@@ -20,6 +20,7 @@ from fedatlas.record.run_folder import CONFIG, OPTIONS, SUMMARY, RunFolder, Star
 from fedatlas.reporting import write_report
 from fedatlas.setup.method import method_of
 from fedatlas.setup.resolution import apply_fixes, make_algorithm
+from fedatlas.simulation.columns_predict import predict as predict_between
 from fedatlas.simulation.run import Progress, Run, Silent, run_one
 from fedatlas.study.baselines import compared
 from fedatlas.study.between import run_between
@@ -252,10 +253,18 @@ def predict(
 ) -> pandas.DataFrame:
     """A run's model on new rows (a file, a table or an array), with the preprocessing it was trained with.
 
+    Of a run whose parties hold columns ``rows`` is {"NAME": file} of each party, and no other argument has a meaning.
+
     ``client``: by the model that this client would use, its own where it has one; ``model``: by one of several, by name;
     ``holes``: rows with a missing or infinite value are a DataError or have "empty" predictions; ``keep``: columns of the table
     that stand in front of the predictions, such as a key.
     """
+    if RunFolder.open(Path(path)).config().columns:
+        if not isinstance(rows, Mapping):
+            raise ConfigError(
+                'parties that hold columns predict together: give {"NAME": file} with a file of each party.'
+            )
+        return predict_between(Path(path), {str(name): str(file) for name, file in rows.items()}).table
     return load(path, module).predict(rows, client=client, model=model, holes=holes, keep=keep)
 
 

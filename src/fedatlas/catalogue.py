@@ -52,6 +52,11 @@ EXTRAS = {
     "cluster": ("ray", "many machines"),
     "tracking": ("mlflow", "MLflow and TensorBoard"),
 }
+BETWEEN: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "algorithms": {"secureboost": secureboost},
+    "partitions": {VERTICAL: vertical},
+}
+"""Of parties that hold columns: their components by kind, which no other experiment takes."""
 
 
 def algorithms() -> Rows:
@@ -76,7 +81,7 @@ def between_parties() -> Rows:
             "leaves_client": "g and h, under [[privacy]] paillier encrypted; sums of a node by bin; which rows go left",
             "source": prose_of_file(builder),
         }
-        for name, builder in {"secureboost": secureboost}.items()
+        for name, builder in BETWEEN["algorithms"].items()
     ]
 
 

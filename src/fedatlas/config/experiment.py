@@ -173,6 +173,17 @@ class EvaluationConfig(Table):
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
     drift: bool = False
+    rounds: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # in place of every; None, so that hashes stay
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> EvaluationConfig:
+        if self.rounds is not None and self.every != 1:
+            raise ValueError("evaluation.rounds says which rounds are judged; remove evaluation.every")
+        return self
+
+    def judges(self, number: int) -> bool:
+        """Whether a round is judged; row 0 and the last round are in any case."""
+        return number % self.every == 0 if self.rounds is None else number in self.rounds
 
 
 class StopConfig(Table):

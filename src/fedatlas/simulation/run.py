@@ -86,6 +86,7 @@ def run_one(
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
     observers: Iterable[Observer] = (),
+    intervals: bool = True,
 ) -> Run:
     """One seed of an experiment: new, again from its beginning after a stop before the first checkpoint, or from its last checkpoint."""
     progress, resume = progress or Silent(), start == "resume"
@@ -95,19 +96,25 @@ def run_one(
         same_constants(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
-    return Run(path, run_rounds(setup, folder, progress, start, observers))
+    return Run(path, run_rounds(setup, folder, progress, start, observers, intervals))
 
 
 def run_rounds(
-    setup: Setup, folder: RunFolder, progress: Progress, start: Start, observers: Iterable[Observer] = ()
+    setup: Setup,
+    folder: RunFolder,
+    progress: Progress,
+    start: Start,
+    observers: Iterable[Observer] = (),
+    intervals: bool = True,
 ) -> dict[str, Any]:
-    """All rounds that are left of a run, and its end; returns the summary."""
+    """All rounds that are left of a run, and its end, with ``intervals`` of its figures; returns the summary."""
     config, resume = setup.config, start == "resume"
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
     plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
     simulation = Simulation(setup, plan, party, checkpoints, folder, observers)
+    simulation.evaluator.with_intervals = intervals
     try:
         for notice in setup.notices:
             progress.said(notice)

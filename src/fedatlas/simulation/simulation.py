@@ -142,7 +142,7 @@ class Simulation:
         """Evaluates, appends the row, writes the checkpoint."""
         config = self.setup.config
         last = number == config.rounds
-        evaluated = number == 0 or last or number % config.evaluation.every == 0
+        evaluated = number == 0 or last or config.evaluation.judges(number)
         before = time.perf_counter()
         quality = self.quality() if evaluated else self.evaluator.blank()
         figures = (
