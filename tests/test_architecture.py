@@ -78,20 +78,24 @@ ROOMS: dict[str, set[str]] = {
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine", "vertical"},
-    "deploy": PARTS | SEAM | {"engine", "federation"},
-    "config": {"errors", "registry", "files", "data", "models", "privacy"},
+    "deploy": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
+    "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,
     "simulation": SIMULATION,
     "reporting": {"errors", "registry", "files", "wording", "data", "metrics", "config", "record"},
+    "deployed": SIMULATION | {"simulation", "reporting", "deploy"},
     "study": STUDY,
-    "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"},
+    "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"}
+    | {"leakage"},
     "prediction": SIMULATION | {"simulation"},
+    "leakage": SIMULATION | {"simulation", "wording"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
-    "api": STUDY | {"study", "prediction"},
+    "api": STUDY | {"study", "prediction", "leakage"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction"}
+    "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "study"},
+    "cli": {"api", "catalogue", "commands", "leakage", "config", "deployed", "errors", "files", "plugins", "prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 
@@ -115,6 +119,7 @@ PUBLIC = [
     "Task",
     "TransportError",
     "Tree",
+    "attack",
     "dry_run",
     "load",
     "partition",

@@ -21,7 +21,7 @@ from fedatlas.errors import (
 
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
-    from fedatlas.api import Experiment, dry_run, load, partition, predict, report, resume, run
+    from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
     from fedatlas.data.dataset import Dataset, Partition
     from fedatlas.tree import Tree
 
@@ -47,6 +47,7 @@ __all__ = [
     "Task",
     "TransportError",
     "Tree",
+    "attack",
     "dry_run",
     "load",
     "partition",
@@ -59,7 +60,7 @@ __all__ = [
 _LATER = {
     "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
-    "fedatlas.api": ("Experiment", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
+    "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
     "fedatlas.tree": ("Tree",),
 }
 """Module -> the public names that are taken from it when they are asked for."""

@@ -16,8 +16,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedatlas.config.columns import TREES, VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
+from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.overrides import override
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
+from fedatlas.config.sizes import bytes_of
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
@@ -32,16 +34,6 @@ ALTERNATIVES = (
     ("public.rows", "public.per_class"),
 )
 """Keys of which one is given: on the command line it takes the place of the other in the file."""
-
-
-def bytes_of(text: str) -> int:
-    """'4GiB' -> bytes. ValueError for anything else."""
-    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-    for unit in sorted(units, key=len, reverse=True):
-        number = text.removesuffix(unit).strip()
-        if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
-            return int(float(number) * units[unit])
-    raise ValueError(f"'{text}' is not a size: write a number above 0 and B, KiB, MiB, GiB or TiB, such as '4GiB'")
 
 
 class Table(BaseModel):
@@ -193,6 +185,14 @@ class StopConfig(Table):
     patience: Annotated[int, Field(ge=1)] | None = None
 
 
+class RoundConfig(Table):
+    """``[round]``: what becomes of a deployed round in which a node is lost; a simulation loses none."""
+
+    on_loss: Literal["continue", "wait"] = "continue"
+    deadline: Positive = 600.0  # seconds
+    minimum: Annotated[int, Field(ge=1)] = 2
+
+
 class CheckpointConfig(Table):
     """``[checkpoint]``: every so many rounds, keep the last so many."""
 
@@ -273,8 +273,10 @@ class ExperimentConfig(Table):
     privacy: tuple[PrivacyConfig, ...] = ()
     parties: tuple[PartyConfig, ...] = ()
     align: AlignConfig | None = None
+    observe: ObserveConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
+    round: RoundConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
 
@@ -353,11 +355,12 @@ class ExperimentConfig(Table):
         How long it runs counts where it decides the noise of every round (`bound_to_rounds`).
         """
         plain = self._values()
+        plain.pop("round", None)
         if self.columns:
             plain["algorithm"].pop(TREES, None)  # they are the rounds
         elif plain["local"]["schedule"]["name"] == "cosine":
             plain["local"]["schedule"].setdefault("rounds", self.rounds)
-        for key in ("checkpoint",) if bound_to_rounds(self.privacy) else ("rounds", "checkpoint"):
+        for key in ("checkpoint", "observe") if bound_to_rounds(self.privacy) else ("rounds", "checkpoint", "observe"):
             plain.pop(key, None)
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -38,7 +38,7 @@ from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_
 from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.secure_learning import Hidden, learner_of
 from fedatlas.setup.torch_model import Networks
-from fedatlas.summaries import Learn, Learner, class_counts
+from fedatlas.summaries import Crossing, Learn, Learner, class_counts, overheard
 from fedatlas.tree import Tree
 
 
@@ -57,6 +57,7 @@ class Setup(NamedTuple):
     own_module: str = ""  # the class of the user's own network, where it is not that of ``[model]``
     algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    heard: tuple[Crossing, ...] = ()  # what was said of columns and target, where ``[observe]`` asks for it
     bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
 
     @property
@@ -117,6 +118,9 @@ class Setup(NamedTuple):
 
     def partition_record(self) -> dict[str, Any]:
         """``partition.json``: who holds which training rows, and what was kept out of training."""
+        if self.partition.counted:
+            held = {"clients": dict(enumerate(self.partition.sizes)), "held_out": {}, "feature_skew": []}
+            return {"counted": True, **held, "info": dict(self.partition.info)}
         return {
             "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
             **{
@@ -215,10 +219,17 @@ def set_up(
     config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
 ) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    shared = share_out(config, seed, module, learner)
+    with overheard() as heard:
+        shared = share_out(config, seed, module, learner)
+    return assemble(shared, seed, module)._replace(heard=tuple(heard) if config.observe is not None else ())
+
+
+def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:
+    """The second half of `set_up`: the model, and what trains and judges it. ``alone``: these are the rows of one client among several."""
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
     notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
-    check_asked(config, algorithm, dataset, partition)
+    if not alone:
+        check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
     chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
     if chain:  # its tensors are others now

@@ -23,8 +23,9 @@ from fedatlas.setup.assembly import Setup, set_up, state_notices
 from fedatlas.setup.columns import Consortium
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
-from fedatlas.simulation.simulation import Row, Simulation
+from fedatlas.simulation.simulation import Host, Row, Simulation
 
+ANEW = "was lost or altered; it follows from configuration and data, and is written anew."
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 
 
@@ -69,6 +70,13 @@ class Silent:
         """Nothing."""
 
 
+class Parties(NamedTuple):
+    """Those of a run that are elsewhere: how they train, and what speaks for them here."""
+
+    plan: Plan
+    host: Host
+
+
 class Run(NamedTuple):
     """A finished run."""
 
@@ -106,14 +114,16 @@ def run_rounds(
     start: Start,
     observers: Iterable[Observer] = (),
     intervals: bool = True,
+    parties: Parties | None = None,
 ) -> dict[str, Any]:
     """All rounds that are left of a run, and its end, with ``intervals`` of its figures; returns the summary."""
     config, resume = setup.config, start == "resume"
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
-    plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
-    simulation = Simulation(setup, plan, party, checkpoints, folder, observers)
+    plan = restore(restored.extra["plan"]) if restored else parties.plan if parties else resolve_plan(setup)
+    host = parties.host if parties else None
+    simulation = Simulation(setup, plan, party, checkpoints, folder, observers, host)
     simulation.evaluator.with_intervals = intervals
     try:
         for notice in setup.notices:
@@ -123,9 +133,7 @@ def run_rounds(
                 progress.said(f"{refused} The checkpoint of round {restored.run.round} is used.")
             simulation.resume(restored)
             for name in restore_derived(setup, folder):
-                progress.said(
-                    f"{name} was lost or altered; it follows from configuration and data, and is written anew."
-                )
+                progress.said(f"{name} {ANEW}")
             if folder.config().rounds != config.rounds:
                 folder.rewrite(config)
         else:
@@ -144,7 +152,7 @@ def run_rounds(
         try:
             while simulation.number < config.rounds and not stopped(config, rows):
                 rows.append(simulation.step())
-                progress.row(rows[-1])
+                tell(progress, simulation, rows[-1])
         except DivergedError as error:
             write_end(simulation, folder, rows, str(error))
             raise
@@ -159,6 +167,13 @@ def run_rounds(
     finally:
         simulation.close()
     return summary
+
+
+def tell(progress: Progress, simulation: Simulation, row: Row) -> None:
+    """What a round came to, and what the recording of views has to say."""
+    progress.row(row)
+    for notice in simulation.noticed():
+        progress.said(notice)
 
 
 def stopped(config: ExperimentConfig, rows: list[Row]) -> str:
