@@ -155,7 +155,9 @@ def without_gpus(device: str) -> None:
 def list_(
     kind: Annotated[
         str,
-        typer.Argument(help="data | partitions | models | algorithms | transforms | privacy | losses | experiments"),
+        typer.Argument(
+            help="data | partitions | models | algorithms | transforms | privacy | attacks | rules | losses | experiments"
+        ),
     ],
     plugin: Plugin = None,
     as_json: Json = False,
