@@ -317,6 +317,9 @@ def study(
     export: Annotated[
         Path | None, typer.Option(help="Write one row a run, with its responses, to this .csv; run nothing.")
     ] = None,
+    analyse: Annotated[
+        bool, typer.Option("--analyse", help="Write analysis.json and analysis.html of what is there; run nothing.")
+    ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
@@ -331,7 +334,8 @@ def study(
     from fedatlas.study.study import Study
     from fedatlas.study.table import Table
 
-    asked = [name for name, on in (("--dry-run", dry_run), ("--status", status), ("--export", export)) if on]
+    wanted = (("--dry-run", dry_run), ("--status", status), ("--export", export), ("--analyse", analyse))
+    asked = [name for name, on in wanted if on]
     if len(asked) > 1 or (asked and retry is not None):
         raise ConfigError(f"{' and '.join([*asked, *(['--retry'] if retry is not None else [])])}: give one of them.")
     plug(plugin)
@@ -346,6 +350,12 @@ def study(
     if export is not None:
         written = write_frame(Table.open(place), given.file.name, export)
         typer.echo(f"{written} runs written to {export}")
+        return
+    if analyse:
+        said = given.analyse(out, table)
+        emit(said) if as_json else typer.echo(
+            "\n".join([*said["sentences"], f"The page: {given.folder(out) / 'analysis.html'}"])
+        )
         return
     fine = True
     if not status:

@@ -53,20 +53,31 @@ def render(entries: Sequence[Entry]) -> str:
         )
         for e in entries
     ]
+    return document(title(entries), sections, subjects[0].summary["versions"].get("fedatlas", ""), parts, repeats)
+
+
+def document(
+    heading: str,
+    sections: Sequence[Section],
+    version: str,
+    parts: Sequence[Chapter] = (),
+    repeats: Sequence[Section] = (),
+) -> str:
+    """One whole HTML document; its script runs by its hash alone."""
     style, script = read("page.css").replace("/* chart.css */", read("chart.css")), read("page.js")
     sha = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         environment()
         .get_template("page.html")
         .render(
-            title=title(entries),
+            title=heading,
             sections=sections,
             parts=parts,
             repeats=repeats,
             style=style,
             script=script,
             script_hash=sha,
-            version=subjects[0].summary["versions"].get("fedatlas", ""),
+            version=version,
         )
     )
 
