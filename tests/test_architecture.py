@@ -91,7 +91,9 @@ ROOMS: dict[str, set[str]] = {
     "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
     "api": STUDY | {"study", "prediction"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction"}
+    "console": {"errors", "plugins"},
+    "cli_study": {"errors", "console", "study"},
+    "cli": {"api", "catalogue", "cli_study", "config", "console", "errors", "files", "plugins", "prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 
@@ -112,6 +114,8 @@ PUBLIC = [
     "ProtocolError",
     "Replies",
     "Round",
+    "Study",
+    "Table",
     "Task",
     "TransportError",
     "Tree",
@@ -119,6 +123,7 @@ PUBLIC = [
     "load",
     "partition",
     "predict",
+    "recommend",
     "report",
     "resume",
     "run",

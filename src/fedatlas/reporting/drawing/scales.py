@@ -78,11 +78,12 @@ def linear(
 
 
 def logarithmic(values: Sequence[float], start: float, end: float) -> Linear:
-    """An axis of amounts above 0 on which equal ways are equal factors: it takes log10 of a value; ticks at 1, 2 and 5 times 10^m."""
+    """An axis of amounts above 0 on which equal ways are equal factors: it takes log10 of a value; its ticks are round values."""
     low, high = (math.log10(f(values, default=1.0)) for f in (min, max))
     if high - low < 0.3:  # less than a factor of two
         middle = (low + high) / 2
         low, high = middle - 0.15, middle + 0.15
-    steps = (1, 2, 5) if high - low < 2.5 else (1,)
+    fine = ((0.6, (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)), (1.2, (1, 2, 3, 5)), (2.5, (1, 2, 5)), (math.inf, (1,)))
+    steps = next(steps for most, steps in fine if high - low < most)
     marks = [m + math.log10(k) for m in range(math.floor(low), math.ceil(high) + 1) for k in steps]
     return Linear(low, high, start, end, tuple(m for m in marks if low - 1e-9 <= m <= high + 1e-9))
