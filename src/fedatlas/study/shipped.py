@@ -160,7 +160,7 @@ def read(folder: Path) -> Basis:
         names = json.loads((folder / NAMES).read_text(encoding="utf-8"))
         if names["version"] > VERSION:
             raise ConfigError(f"the study in '{folder}' was made by a newer fedatlas: update this one.")
-        with np.load(folder / ARRAYS) as file:
+        with np.load(io.BytesIO((folder / ARRAYS).read_bytes())) as file:
             arrays = {key: file[key] for key in file.files}
         told = json.loads(zlib.decompress(arrays["configurations"].tobytes()))
         return _basis(names, arrays, told, folder)
