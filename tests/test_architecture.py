@@ -78,13 +78,14 @@ ROOMS: dict[str, set[str]] = {
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine"},
-    "deploy": PARTS | SEAM | {"engine", "federation"},
+    "deploy": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,
     "simulation": SIMULATION,
     "reporting": {"errors", "registry", "files", "wording", "data", "metrics", "config", "record"},
+    "deployed": SIMULATION | {"simulation", "reporting", "deploy"},
     "study": STUDY,
     "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"},
     "prediction": SIMULATION | {"simulation"},
@@ -93,7 +94,18 @@ ROOMS: dict[str, set[str]] = {
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
     "console": {"errors", "plugins"},
     "cli_study": {"errors", "console", "study"},
-    "cli": {"api", "catalogue", "cli_study", "config", "console", "errors", "files", "plugins", "prediction"}
+    "cli": {
+        "api",
+        "catalogue",
+        "cli_study",
+        "config",
+        "console",
+        "deployed",
+        "errors",
+        "files",
+        "plugins",
+        "prediction",
+    }
     | {"published", "record", "reporting", "study", "terminal"},
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas import config, summaries
+from fedatlas import Experiment, config, summaries
+from fedatlas.api import resume, run
 from fedatlas.data.constants import read_constants, with_constants
 from fedatlas.data.dataset import Column, Dataset, Partition, Split
 from fedatlas.data.preprocess import Preprocess, preprocess
@@ -273,3 +275,22 @@ def test_the_key_is_absent_by_default() -> None:
     assert "constants" not in config.parse({}).plain()["data"]
     with pytest.raises(ConfigError, match="remove one of the keys"):
         config.parse({"data": {"constants": "c.json", "scale": "federated"}})
+
+
+def test_a_run_is_continued_with_the_constants_it_began_with(tmp_path: Path) -> None:
+    """Scaling of pictures is no part of their rows: the file itself is remembered, by its SHA-256."""
+    tables: dict[str, Any] = {"rounds": 1, "model": {"hidden": []}, "partition": {"name": "iid", "clients": 3}}
+    first = run(Experiment.of(**tables), out=tmp_path / "first", baselines=False).path
+    file = tmp_path / "constants.json"
+    shutil.copy(first / "preprocess.json", file)
+    path = run(Experiment.of(**tables, data={"constants": str(file)}), out=tmp_path / "run", baselines=False).path
+    resume(path, ["rounds=2"], baselines=False)
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({**values, "input_scale": [2 * x for x in values["input_scale"]]}))
+    with pytest.raises(ConfigError, match=r"no file of that name with the same text .* put it back"):
+        resume(path, ["rounds=3"], baselines=False)
+    file.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match="put it back"):  # other text, the same numbers: nobody can tell
+        resume(path, ["rounds=3"], baselines=False)
+    shutil.copy(first / "preprocess.json", file)
+    assert resume(path, ["rounds=3"], baselines=False).summary["rounds"] == 3

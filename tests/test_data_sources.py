@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,11 @@ from sklearn.datasets import load_digits
 
 from fedatlas.apportion import largest_remainder, proportional
 from fedatlas.data import shakespeare, stackoverflow
-from fedatlas.data.by_name import SOURCES, describe_sources, find_data
+from fedatlas.data.by_name import SOURCES, describe_sources, find_data, find_source
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.images import digit_rows
 from fedatlas.data.loaded import Loaded, Request, Split, limit_rows, split_test
-from fedatlas.data.sources import load_dataset, take_public
+from fedatlas.data.sources import load_dataset, read_once, take_public
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 
@@ -67,6 +68,21 @@ def test_a_split_covers_every_row_once_and_depends_on_the_seed_alone(task):
 def test_a_fraction_pools_the_sources_own_test_rows():
     assert len(split_test(loaded(10, test=True), 0.5, 1).test.y) == 10
     assert len(split_test(loaded(10, test=True), "own", 1).test.y) == 10
+
+
+def test_a_file_is_read_once_for_all_seeds_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "rows.csv").write_text("x,y\n" + "1,0\n2,1\n" * 40)
+    tables = [DataConfig(name="file", path=str(tmp_path / "rows.csv"), label="y", limit=limit) for limit in (0, 20)]
+    apart = [load_dataset(table, seed).train.x for table in tables for seed in (1, 2)]
+    opened: list[str] = []
+    source = find_source("file")
+    counted = replace(source, load=lambda *given, **keys: opened.append("") or source.load(*given, **keys))
+    counting = lambda name: counted if name == "file" else find_source(name)  # noqa: E731
+    monkeypatch.setattr("fedatlas.data.sources.find_source", counting)
+    with read_once():
+        together = [load_dataset(table, seed).train.x for table in tables for seed in (1, 2)]
+    assert len(opened) == 1
+    assert all(torch.equal(one, other) for one, other in zip(apart, together, strict=True))
 
 
 def test_a_limit_is_stratified_and_refused_above_the_rows():

@@ -276,6 +276,13 @@ UNIFORM = "algorithm.weights=uniform"
         ("central_dp", ("cohort={fraction=0.0, sampling='poisson'}",), "nobody would ever take part"),
         ("secagg", ("cohort.size=2",), "2 of 12 clients take part in a round"),
         ("secagg", ("cohort.fraction=0.2",), "raise cohort.fraction"),
+        (
+            "paillier",
+            ("cohort.size=1",),
+            "1 of 12 clients take part in a round, and a sum of fewer than 2 is no secret; raise cohort.size",
+        ),
+        ("paillier", ("cohort.fraction=0.05",), "raise cohort.fraction"),
+        ("paillier", ("partition.clients=1",), "partition.clients"),
         ("secagg", ("partition.clients=2", "cohort.sampling=poisson"), "fewer than 3 is no secret"),
         ("secagg", ("partition={name='iid', clients=101}",), "masks up to 100 together; lower cohort.fraction"),
         (
@@ -298,6 +305,7 @@ def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[st
         ("secagg", ("model={name='mlp', norm='batch', bn='recalibrate'}",)),
         ("secagg", ("cohort.size=3", "evaluation.on=validation", "stop.patience=2")),
         ("secagg", ("partition={name='iid', clients=100}",)),
+        ("paillier", ("cohort.size=2",)),
         (
             "central_dp",
             (
@@ -323,6 +331,7 @@ def test_what_is_said_of_a_mechanism() -> None:
         return " ".join(set_up(config.read(None, overrides), 1).notices)
 
     assert "may have fewer than 3" in notices("privacy.secagg={}", "cohort={fraction=0.5, sampling='poisson'}")
+    assert "may have fewer than 2" in notices("privacy.paillier={}", "cohort={fraction=0.5, sampling='poisson'}")
     assert "protects nobody" in notices("privacy.central_dp={clip=1.0, noise='seed'}", UNIFORM)
     assert "and no privacy" in notices("privacy.central_dp={clip=1.0, noise_multiplier=0.0}", UNIFORM)
     assert "sent in the clear" in notices("privacy.paillier.encrypt=output")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fedatlas import config, load
-from fedatlas.api import Experiment, dry_run, run
+from fedatlas.api import Experiment, dry_run, resume, run
 from fedatlas.deploy import codec
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.client_states import PartyState
@@ -190,6 +192,51 @@ def test_figures_that_tell_who_came_are_not_told_in_the_terminal(done: dict[str,
     assert "None" not in text
 
 
+NOBODY_S = {"secagg": {"weights", "steps"}, "paillier": {"steps"}, "nbafl": {"train_loss", "steps"}}
+NOBODY_S["seeded"] = {"weights", "steps", "train_loss"}
+NOBODY_S["central_dp"] = {*NOBODY_S["seeded"], "clients", "selected", "flops"}
+NOBODY_S["central_dp"] |= {"bytes_up", "bytes_down", "bytes_peer", "bytes_privacy"}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_what_nobody_in_a_federation_would_know_stands_in_a_view_that_is_marked(
+    done: dict[str, Path], kind: str
+) -> None:
+    own = [json.loads(line) for line in (done[kind] / "own-view.jsonl").read_text().splitlines()]
+    assert [one.pop("round") for one in own] == [0, 1, 2, 3]
+    assert all(one.pop("simulation_only") is True for one in own)
+    for row, one in zip(rows(done[kind])[1:], own[1:], strict=True):
+        assert one.keys() == NOBODY_S[kind]
+        assert {key for key in row if row[key] is None and key in NOBODY_S["central_dp"]} == NOBODY_S[kind]
+        assert one["steps"] is not None
+
+
+def test_the_own_view_is_read_by_nothing(done: dict[str, Path], tmp_path: Path) -> None:
+    """Without it, or with another, the same end comes of a run that is continued, and the same report."""
+    shutil.copytree(done["central_dp"], tmp_path / "run")
+    (tmp_path / "run" / "own-view.jsonl").write_text("no JSON\n")
+    again = resume(tmp_path / "run", baselines=False)
+    assert again.summary["privacy"] == summary(done["central_dp"])["privacy"]
+    assert write_report([tmp_path / "run"]).exists()
+
+
+ADMITTED = ("fedsgd", "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "moon", "ditto", "scaffold")
+
+
+@pytest.mark.parametrize(
+    ("name", "codec_"), [*((name, None) for name in ADMITTED), ("fedavg", "topk"), ("scaffold", "qsgd")]
+)
+def test_what_is_expected_of_a_client_is_what_it_sends_and_is_told(
+    tmp_path: Path, name: str, codec_: str | None
+) -> None:
+    more: dict[str, Any] = {"algorithm": {"name": name, "weights": "uniform"}, "rounds": 2}
+    more |= {"compression": {"name": codec_}} if codec_ else {}
+    done = run(asked("central_dp", **more, cohort={"fraction": 1.0}), out=tmp_path / "run", baselines=False)
+    own = [json.loads(line) for line in (done.path / "own-view.jsonl").read_text().splitlines()]
+    for key, size in done.summary["privacy"]["expected"].items():
+        assert size == sum(one[key] for one in own), key
+
+
 def test_what_is_expected_of_bytes_follows_from_the_file_and_the_size_of_a_message(done: dict[str, Path]) -> None:
     """3 of 6 clients a round, each told a model and sending one: whoever really came is not in it."""
     found = summary(done["central_dp"])
@@ -326,6 +373,58 @@ def test_a_cap_is_advised_only_where_every_client_stays_within_it() -> None:
     never = privacy_forecast.smaller_words(made, 100, 10**6, 1000)
     assert "bits" not in never
     assert "uniform" in privacy_forecast.cap_sentence(never)
+
+
+GONE: dict[str, Any] = {"failures": {"dropout": 0.9}, "partition": {"name": "iid", "clients": 4}, "rounds": 2}
+
+
+def test_rounds_that_were_given_up_are_said_to_have_been(done: dict[str, Path], tmp_path: Path) -> None:
+    assert summary(done["secagg"])["privacy"]["given_up"] == {"rounds": 0, "of": 3, "why": None}
+    path = run(asked("secagg", **GONE), out=tmp_path / "run", baselines=False).path
+    lost = summary(path)["privacy"]["given_up"]
+    assert (lost["rounds"], lost["of"]) == (2, 2)
+    assert all(row["given_up"] and not row["clients"] for row in rows(path)[1:])
+    assert "every round, so the model is the initial one: " + lost["why"] in " ".join(
+        said(end_table(summary(path))).split()
+    )
+    assert (
+        f"every round, so the model is the initial one. The last time: {lost['why']}."
+        in Page(path / "report.html").text()
+    )
+
+
+def test_a_tiny_fraction_is_looked_at_as_the_smallest_cohort_that_is_no_failure() -> None:
+    tiny = {"cohort": {"sampling": "poisson", "fraction": 0.01}}
+    for kind in ("secagg", "paillier"):
+        looked = dry_run(asked(kind, failures={}, **tiny), baselines=False)["privacy"]
+        assert looked["parties"] == {"secagg": 3, "paillier": 2}[kind]
+        assert looked["bytes_more_per_round"] > 0
+    looked = dry_run(asked("central_dp", cohort={"sampling": "poisson", "fraction": 0.001}), baselines=False)
+    assert looked["bytes_up_per_round"] == round(looked["privacy"]["expected"]["bytes_up"]) > 0
+
+
+def test_no_sentence_tells_how_many_rows_a_client_has() -> None:
+    sizes = {"name": "quantity_skew", "clients": 4}
+    looked = dry_run(asked("secagg", failures={}, partition=sizes), baselines=False)
+    assert "largest" not in looked["privacy"]["n_cap"]
+    said_of = " ".join(privacy_forecast.sentences(looked["privacy"], 3))
+    assert not re.search(rf"\b{max(looked['partition']['sizes'])}\b", said_of)
+    assert "which is too few here" in said_of
+
+
+def test_preparing_columns_in_secret_is_among_the_bytes_of_protection(tmp_path: Path) -> None:
+    """Those of row 0 without it are those of a run without it."""
+    table = {"name": "file", "path": str(tmp_path / "rows.csv"), "label": "y"}
+    lines = [f"{i % 7},{i * i % 11},{'ab'[i % 2]},{'no yes'.split()[i % 2]}" for i in range(90)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,y", *lines]))
+    given: dict[str, Any] = {"data": table, "failures": {}, "rounds": 0, "partition": {"name": "iid", "clients": 4}}
+    first = {}
+    for kind in ("secagg", "paillier"):
+        first[kind] = rows(run(asked(kind, **given), out=tmp_path / kind, baselines=False).path)[0]
+    plain = rows(run(asked("secagg", **given, privacy=[]), out=tmp_path / "plain", baselines=False).path)[0]
+    for row in first.values():
+        assert row["bytes_up"] + row["bytes_down"] - row["bytes_privacy"] == plain["bytes_up"] + plain["bytes_down"]
+        assert row["bytes_privacy"] > 0
 
 
 def test_keys_are_counted_in_the_round_that_they_were_made_for(done: dict[str, Path]) -> None:

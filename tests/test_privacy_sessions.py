@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedatlas.algorithm import Algorithm, Round
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.deploy import codec
 from fedatlas.errors import DivergedError, PrivacyError, ProtocolError
@@ -19,6 +20,7 @@ from fedatlas.privacy.encrypted_sum import CIPHER, OPEN
 from fedatlas.privacy.mechanisms import Mechanism, secagg
 from fedatlas.privacy.secagg.messages import flags
 from fedatlas.privacy.secure_sum import KEYS, MASKED, PHASES, SHARES, UNMASK
+from fedatlas.weighting import by_samples, uniform
 from federation import federation, gap, play, rows, same, states
 from protected import protected, silent, toy_paillier, without_noise
 
@@ -89,6 +91,33 @@ def test_one_client_alone_is_never_decrypted() -> None:
     after, _ = play(fed, [(3,)], server=server, host=host)
     assert same(server, after)
     assert not host.asked(OPEN)
+
+
+def one_alone(round: Round) -> dict[int, float]:
+    """All weight to one client, as scores that leave others out may have it."""
+    return {k: float(k == round.cohort[1]) for k in round.cohort}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_a_sum_in_which_one_client_has_all_the_weight_is_never_opened(kind: str) -> None:
+    """It would be that client's update."""
+    fed, host = protected(Algorithm(weigh=one_alone), MASKS[kind]())
+    begun = fed.begin(host)
+    server, _ = play(fed, [(0, 1, 2, 3)], server=begun, host=host)
+    assert same(server, begun)
+    assert "only 1 of the 4 clients" in host.given_up
+    assert host.server.counted == frozenset()
+    assert not host.asked(UNMASK) + host.asked(OPEN)
+
+
+@pytest.mark.parametrize(("weigh", "ring"), [(uniform, torch.int32), (by_samples, torch.int64)])
+def test_equal_weights_are_told_though_they_are_those_of_equal_shares(weigh: Any, ring: torch.dtype) -> None:
+    """They are no secret, and words of 32 bits hold them; weights by rows stay hidden where all happen to have as many."""
+    fed, host = protected(Algorithm(weigh=weigh), secagg(), held=rows((7, 7, 7, 7, 7)))
+    found = set()
+    host.alter = lambda request, update: found.update(x.dtype for x in update.get("masked", {}).values()) or update
+    play(fed, [ALL], host=host)
+    assert found == {ring}
 
 
 # ---------------------------------------------------------------------- rounds that are repeated

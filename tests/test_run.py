@@ -22,6 +22,7 @@ from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
 from fedatlas.federation.in_process import InProcess, joined
 from fedatlas.privacy.noise import Noise
+from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.cohort import draw_round, learning_rate, select
 from fedatlas.simulation.plan import chunk_for
@@ -283,6 +284,17 @@ def test_patience_counts_evaluated_rounds(tmp_path: Path) -> None:
     done = run(small(**table), out=tmp_path / "run", baselines=False)
     assert done.summary["rounds"] >= 5
     assert done.summary["final"]["round"] >= 5
+
+
+def test_the_rounds_that_are_judged_can_be_named(tmp_path: Path) -> None:
+    table = {"evaluation": {"rounds": [2, 3]}, "rounds": 5}
+    done = run(small(**table), out=tmp_path / "run", baselines=True)
+    rows = RunFolder.open(done.path).rows()
+    assert [row["round"] for row in rows if row["accuracy"] is not None] == [0, 2, 3, 5]
+    beside = RunFolder.open(done.path / "baselines" / "centralised").rows()
+    assert [row["round"] for row in beside if row["accuracy"] is not None] == [0, 5]
+    with pytest.raises(ConfigError, match="remove evaluation"):
+        small(evaluation={"rounds": [2], "every": 2})
 
 
 def test_a_longer_run_has_longer_baselines(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,25 @@ def test_random_draws_cells_or_whole_settings():
     assert plan(design={"name": "random", "cells": 4}) != plan(design={"name": "random", "cells": 4, "seed": 2})
 
 
+SKEW = {"name": "skew", "role": "setting", "key": "local.batch_size", "levels": [8, 16, 32, 64]}
+
+
+def test_random_settings_can_be_spread_over_the_levels_of_factors_and_fewer_of_them_are_the_first_ones():
+    def settings(number: int, **keys: Any) -> list[dict[str, str]]:
+        design = {"name": "random", "settings": number, **keys}
+        found = plan(factor=[NODES, SKEW, SCHEME], design=design, exclude=[{"nodes": [2, 4], "skew": 64}])
+        return [dict(setting) for setting in dict.fromkeys(place.cell.setting for place in found.places)]
+
+    eight = settings(8, evenly=["skew"])
+    assert sorted(one["skew"] for one in eight[:4]) == ["16", "32", "64", "8"]
+    often = Counter(one["skew"] for one in eight)
+    assert (often["64"], sorted(often.values())) == (1, [1, 2, 2, 3])  # there is no other with 64
+    assert settings(3, evenly=["skew"]) == eight[:3]
+    both = settings(4, evenly=["skew", "nodes"])
+    assert len({one["skew"] for one in both}) == 4
+    assert len({one["nodes"] for one in both}) == 3
+
+
 @pytest.mark.parametrize("design", [{}, {"name": "random", "cells": 4}, {"name": "random", "settings": 2}])
 def test_the_order_of_factors_levels_and_seeds_changes_nothing(design: dict[str, Any]):
     one = plan(design=design, seeds=[1, 2])
@@ -108,6 +128,7 @@ def test_rates_are_tried_in_every_cell_with_a_seed_of_their_own():
     assert len(trials) == 12
     assert {(job.seed, job.config.evaluation.on) for job in trials if job.config} == {(99, "validation")}
     assert {job.config.local.lr for job in trials if job.config} == {0.02, 0.1}
+    assert {job.config.evaluation.every for job in trials if job.config} == {BASE["rounds"]}  # its end alone decides
     assert {job.kind for job in found.known()} == {"baseline", "tuning"}
 
 
@@ -134,6 +155,8 @@ def test_rates_are_tried_in_every_cell_with_a_seed_of_their_own():
         ({"factor": [NODES]}, "no choice"),
         ({"exclude": [{"scheme": ["fedavg", "prox"]}]}, "nothing is allowed"),
         ({"exclude": [{"scheme": "proxx"}]}, "did you mean 'prox'?"),
+        ({"design": {"name": "random", "settings": 2, "evenly": ["node"]}}, "did you mean 'nodes'?"),
+        ({"design": {"name": "random", "cells": 2, "evenly": ["nodes"]}}, "give design.settings"),
         ({"exclude": [{"schem": "prox"}]}, "did you mean 'scheme'?"),
         ({"seeds": [1, 1]}, "seeds: a list of different"),
         ({"tuning": {"keys": {"partition.clients": [2]}}}, "is set by [tuning] and by factor 'nodes'"),

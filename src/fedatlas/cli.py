@@ -13,6 +13,7 @@ import typer
 
 from fedatlas import cli_study
 from fedatlas.console import INTERRUPTED, Json, Plugin, emit, noticing, plug, without_gpus
+from fedatlas.deployed.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
 app = typer.Typer(
@@ -42,6 +43,9 @@ def _version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"fedatlas {metadata.version('fedatlas')}\n")
         raise typer.Exit
+
+
+app.add_typer(deploy_app, name="deploy")
 
 
 @app.callback()

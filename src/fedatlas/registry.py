@@ -14,6 +14,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Literal
 
@@ -121,20 +122,27 @@ def hints_of(builder: Builder) -> dict[str, Any]:
 
 def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> dict[str, Any]:
     """``given`` checked against the builder's signature; ConfigError with the nearest valid key otherwise."""
-    hints = hints_of(builder)
-    fields: dict[str, Any] = {}
-    for name, p in keywords(builder).items():
-        fields[name] = (hints.get(name, Any), ... if p.default is inspect.Parameter.empty else p.default)
+    fields, schema = schema_of(builder)
     for key in given:
         if key not in fields:
             raise unknown_key(table, key, fields)
         refuse_flag(f"{table}.{key}", given[key], fields[key][0])
-    schema = create_model("Arguments", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)
     try:
         checked = schema.model_validate(dict(given))
     except ValidationError as error:
         raise config_error(error, table) from None
     return {name: getattr(checked, name) for name in fields}
+
+
+@cache
+def schema_of(builder: Builder) -> tuple[dict[str, Any], type[BaseModel]]:
+    """(name -> type and default, the model that checks them) of a builder's keywords; made once, which takes milliseconds."""
+    hints = hints_of(builder)
+    fields: dict[str, Any] = {}
+    for name, p in keywords(builder).items():
+        fields[name] = (hints.get(name, Any), ... if p.default is inspect.Parameter.empty else p.default)
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    return fields, create_model("Arguments", __config__=config, **fields)
 
 
 def refuse_flag(where: str, value: Any, hint: Any) -> None:

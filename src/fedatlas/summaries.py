@@ -104,11 +104,16 @@ def in_process(parties: Sequence[Rows]) -> Learn:
     def learn(summary: Summary, message: Message) -> Learnt:
         answers = [summary.of(rows, message) for rows in parties]
         total = summary.add(answers)
-        told = summary.told(message, total)
-        up = sum(codec.size(summary.plain(message, answer)) for answer in answers)
-        return Learnt(total, Traffic(up, 0 if told is None else codec.size(told) * len(answers)))
+        return Learnt(total, in_the_clear(summary, message, answers, total))
 
     return learn
+
+
+def in_the_clear(summary: Summary, message: Message, answers: Sequence[Numbers], total: Numbers) -> Traffic:
+    """The messages in which a question travels where nothing hides its answers."""
+    told = summary.told(message, total)
+    up = sum(codec.size(summary.plain(message, answer)) for answer in answers)
+    return Traffic(up, 0 if told is None else codec.size(told) * len(answers))
 
 
 # ---------------------------------------------------------------------------------------------- means and deviations

@@ -20,7 +20,7 @@ from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.setup.assembly import Setup
 from fedatlas.simulation.run import Silent
 from fedatlas.simulation.simulation import Row
-from fedatlas.wording import NOT_TOLD, bytes_text, count, facts_text, seconds_text, total_of
+from fedatlas.wording import NOT_TOLD, bytes_text, count, facts_text, given_up_text, seconds_text, total_of
 
 SHOWN = 12  # rounds in the live table
 MINUTE = 60.0
@@ -281,6 +281,9 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     names = ", ".join(one["name"] for one in found["mechanisms"])
     more = "" if cost["bytes_privacy"] is None else f", {bytes_text(cost['bytes_privacy'])} of what was sent"
     out = [(names, f"in force{more}")]
+    if lost := found.get("given_up", {}).get("rounds"):
+        of = found["given_up"]["of"]
+        out.append(("given up", f"{given_up_text(lost, of)}: {found['given_up']['why']}"))
     if "epsilon" in found:
         epsilon = found["epsilon"] if isinstance(found["epsilon"], str) else f"{found['epsilon']:.4g}"
         seeded = ' (noise = "seed": protects nobody)' if found["noise"] == "seed" else ""

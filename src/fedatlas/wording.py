@@ -177,3 +177,12 @@ def facts_text(facts: Mapping[str, Any]) -> str:
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 
     return ", ".join(f"{key.replace('_', ' ')} {text(value)}" for key, value in facts.items())
+
+
+def given_up_text(lost: int, of: int) -> str:
+    """Rounds whose sum was never opened: 'every round: the model is the initial one', '2 of 10 rounds, which changed nothing'."""
+    return (
+        "every round, so the model is the initial one"
+        if lost == of
+        else f"{lost} of {count(of, 'round')}, which changed nothing"
+    )

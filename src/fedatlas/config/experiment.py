@@ -172,6 +172,17 @@ class EvaluationConfig(Table):
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
     drift: bool = False
+    rounds: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # in place of every; None, so that hashes stay
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> EvaluationConfig:
+        if self.rounds is not None and self.every != 1:
+            raise ValueError("evaluation.rounds says which rounds are judged; remove evaluation.every")
+        return self
+
+    def judges(self, number: int) -> bool:
+        """Whether a round is judged; row 0 and the last round are in any case."""
+        return number % self.every == 0 if self.rounds is None else number in self.rounds
 
 
 class StopConfig(Table):
@@ -179,6 +190,14 @@ class StopConfig(Table):
 
     accuracy: Share | None = None
     patience: Annotated[int, Field(ge=1)] | None = None
+
+
+class RoundConfig(Table):
+    """``[round]``: what becomes of a deployed round in which a node is lost; a simulation loses none."""
+
+    on_loss: Literal["continue", "wait"] = "continue"
+    deadline: Positive = 600.0  # seconds
+    minimum: Annotated[int, Field(ge=1)] = 2
 
 
 class CheckpointConfig(Table):
@@ -261,6 +280,7 @@ class ExperimentConfig(Table):
     privacy: tuple[PrivacyConfig, ...] = ()
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
+    round: RoundConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
 
@@ -327,6 +347,7 @@ class ExperimentConfig(Table):
         How long it runs counts where it decides the noise of every round (`bound_to_rounds`).
         """
         plain = self._values()
+        plain.pop("round", None)
         schedule = plain["local"]["schedule"]
         if schedule["name"] == "cosine":
             schedule.setdefault("rounds", self.rounds)

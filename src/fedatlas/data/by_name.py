@@ -38,6 +38,7 @@ class Source:
     own_test: bool
     files: tuple[tuple[str, ...], ...] = ()  # prepared files: one set of alternatives after another; () = needs none
     test_files: bool = False  # whether data.test may name a file
+    drawn: bool = False  # whether its rows follow from the seed
     finish: Callable[[Loaded, Mapping[str, Any]], Loaded] | None = None  # work that needs to know which rows train
 
     @property
@@ -213,6 +214,7 @@ _FIXED = (
         "user (30)",
         "none",
         own_test=True,
+        drawn=True,
     ),
     Source(
         "file",

@@ -15,6 +15,7 @@ from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.dataset import Dataset, Split
 from fedatlas.data.holes import drop_holes
 from fedatlas.data.loaded import (
+    Loaded,
     Request,
     check_test_classes,
     draw,
@@ -30,17 +31,20 @@ from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
 
 SMALL = 1 << 28  # bytes: a larger set is not kept beside what is made of it
+MOST = 16  # sources that are kept
 _READ: ContextVar[dict[Any, Dataset] | None] = ContextVar("read", default=None)
+_WHOLE: ContextVar[dict[Any, Loaded] | None] = ContextVar("whole", default=None)  # sources, before any split
 
 
 @contextmanager
 def read_once() -> Iterator[None]:
     """Inside, a run and its baselines share the data, unless they are large: a table takes seconds to read."""
-    token = _READ.set({})
+    tokens = _READ.set({}), _WHOLE.set({})
     try:
         yield
     finally:
-        _READ.reset(token)
+        _READ.reset(tokens[0])
+        _WHOLE.reset(tokens[1])
 
 
 def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> Dataset:
@@ -66,7 +70,7 @@ def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
     source = find_source(config.name)
     request = Request(store, seed, config.test_file, drop_unusable=config.missing != "error")
     options = config.options()
-    loaded = numbered(source.load(request, **options))
+    loaded = whole(config, request, options)
     if source.test_files and isinstance(config.test, str):
         check_test_classes(loaded, config.name)
     loaded = split_test(loaded, config.test, seed)
@@ -83,6 +87,21 @@ def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
     }
     dataset = to_dataset(config.name, replace(loaded, facts={**about, **loaded.facts}))
     return drop_holes(dataset) if config.missing == "drop" else dataset
+
+
+def whole(config: DataConfig, request: Request, options: dict[str, Any]) -> Loaded:
+    """All rows of a source, numbered; inside `read_once` its files are read once for all seeds and limits."""
+    source, known = find_source(config.name), _WHOLE.get()
+    seed = request.seed if source.drawn else None
+    key = (config.name, repr(sorted(options.items())), request.test_file, request.drop_unusable, seed)
+    if known is not None and key in known:
+        return known[key]
+    loaded = numbered(source.load(request, **options))
+    if known is not None and loaded.train.x.nbytes <= SMALL:
+        if len(known) >= MOST:
+            known.clear()
+        known[key] = loaded
+    return loaded
 
 
 def _test_words(config: DataConfig) -> str:

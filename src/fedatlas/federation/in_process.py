@@ -46,7 +46,53 @@ class View:
         self.passes_of[name] = self.passes_of.get(name, 0.0) + passes
 
 
-class InProcess:
+class Driver:
+    """Drives the rounds of a server half to their ends, and begins one anew where its masked session failed in time."""
+
+    server: ServerHalf
+    view: View
+    given_up = ""  # why the last round that was driven changes nothing
+
+    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
+        """Runs one round to its end, and commits it unless the caller will. None: it was closed without a change.
+
+        ``generator``: the round's, or what makes it: a masked session that failed before any share was given begins the round anew.
+        """
+        make, self.given_up = generator if callable(generator) else lambda: generator, ""
+        for attempt in range(ATTEMPTS):
+            self.view = View()
+            try:
+                state = self.server.drive(make(), number, lr, attempt)
+            except SessionFailed as error:
+                self.server.leaving, self.given_up = {}, str(error)  # who left is gone
+                continue
+            except RoundClosed as error:
+                self.given_up = str(error)
+                break
+            self.given_up = ""
+            if commit:
+                self.server.commit(number)
+            return state
+        self.server.close(number)
+        return None
+
+    @property
+    def cost(self) -> Cost:
+        """What the round cost so far."""
+        return self.server.cost
+
+    def record(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the states."""
+        return {}
+
+    def restore(self, extra: Mapping[str, Any]) -> None:
+        """Goes on from such a checkpoint."""
+
+    def landed(self, number: int) -> None:
+        """A round's row, files and manifest are on the disk."""
+
+
+class InProcess(Driver):
     """A simulated federation: the server half, the party half of all its clients, and the simulation's own view of the work."""
 
     def __init__(
@@ -87,32 +133,6 @@ class InProcess:
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
         """The link's commit."""
         self.party.commit(round, counted)
-
-    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
-        """Runs one round to its end, and commits it unless the caller will. None: it was closed without a change.
-
-        ``generator``: the round's, or what makes it: a masked session that failed before any share was given begins the round anew.
-        """
-        make = generator if callable(generator) else lambda: generator
-        for attempt in range(ATTEMPTS):
-            self.view = View()
-            try:
-                state = self.server.drive(make(), number, lr, attempt)
-            except SessionFailed:
-                self.server.leaving = {}  # who left is gone
-                continue
-            except RoundClosed:
-                break
-            if commit:
-                self.server.commit(number)
-            return state
-        self.server.commit(number, ())
-        return None
-
-    @property
-    def cost(self) -> Cost:
-        """What the round cost so far."""
-        return self.server.cost
 
     @property
     def states(self) -> PartyState:

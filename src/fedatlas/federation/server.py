@@ -45,7 +45,7 @@ from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
 from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
-from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.protection import Protection, follows_data
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -192,6 +192,7 @@ class ServerHalf:
             coefficients=coefficients_of(ask, asked, sums),
             mend=lambda answered: Mend(ask, asked, answered, sums),
             leaving=self.leaving,
+            by_rows=partial(follows_data, self.algorithm),
             journal=self.guard.journal if self.guard else None,
         )
 
@@ -204,6 +205,12 @@ class ServerHalf:
     def commit(self, number: int, counted: Collection[int] | None = None) -> None:
         """Tells the parties that the round has landed and who counted; with nobody all go back to the state before it."""
         self.link.commit(self.run, number, self.counted if counted is None else counted)
+
+    def close(self, number: int) -> None:
+        """Ends a round that is given up: nobody counts."""
+        self.lost |= self.asked
+        self.cost = self.cost._replace(weights={})
+        self.commit(number)
 
     def answer(self, ask: Ask, number: int, lr: float) -> Replies:
         """The replies to one ask, its updates reduced as they come."""
@@ -224,7 +231,7 @@ class ServerHalf:
             sizes[reply.client] = codec.size(reply.update)
             worked, sealed_for = worked + reply.seconds, sealed_for + reply.sealing
             more += sizes[reply.client] - reply.bare if requests[reply.client].word is not None else 0
-            update = self._opened(requests[reply.client], reply.update)
+            update = self.opened(requests[reply.client], reply.update)
             began = time.perf_counter()
             total = reducer.add(total, reducer.lift(reply.client, update, coefficients[reply.client]))
             adding += time.perf_counter() - began
@@ -281,7 +288,7 @@ class ServerHalf:
                 observer.replied(known, reply.update)
             yield reply
 
-    def _opened(self, request: Request, update: Update) -> Update:
+    def opened(self, request: Request, update: Update) -> Update:
         """A client's update, opened where it was sealed."""
         task = self.algorithm.tasks[request.what]
         if request.word is not None:

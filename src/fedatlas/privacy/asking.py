@@ -46,6 +46,7 @@ class Place(NamedTuple):
     coefficients: Mapping[int, Any]  # of those asked, those that leave included: client -> number, or part -> number
     mend: Callable[[tuple[int, ...]], Callable[[str], float]]  # who answered -> the factor of a part of a mean
     leaving: Mapping[int, str]  # client -> the phase before whose end it leaves
+    by_rows: Callable[[str], bool] = lambda part: True  # whether the weights of a part follow the clients' rows
     journal: Journal | None = None
 
     @property
@@ -95,6 +96,13 @@ def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[i
             opened = {"clients": list(found.clients), "value": dict(found.value), "words": words}
             journal.write(place.round, place.number, opened)
     return found
+
+
+def enough(who: Collection[int], given: Mapping[int, float], fewest: int) -> None:
+    """RoundClosed where so few of those in a sum have a weight in it that it would show what one of them sent."""
+    heavy = sum(given[k] != 0 for k in who)
+    if 0 < heavy < fewest:
+        raise RoundClosed(f"only {heavy} of the {len(who)} clients in a sum have a weight in it: {fewest} have to")
 
 
 def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Collection[str]) -> float:

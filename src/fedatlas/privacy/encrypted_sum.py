@@ -20,7 +20,7 @@ from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy import paillier
-from fedatlas.privacy.asking import BUFFERS, SEND, Asking, Place, RoundClosed, mended, weight_of
+from fedatlas.privacy.asking import BUFFERS, SEND, Asking, Place, RoundClosed, enough, mended, weight_of
 from fedatlas.privacy.mechanisms import Paillier
 from fedatlas.privacy.numbers import Leaf, Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import once
@@ -29,6 +29,7 @@ from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.tree import Tree
 
 OPEN = "paillier open"
+FEWEST = 2  # clients of a sum: one's alone is its update. Of two the one that opens it learns the other's, whose key it holds anyway
 CIPHER, CLEAR, FORM = "cipher", "clear", "form"
 
 
@@ -177,7 +178,9 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
     if not clients:
         return Replies((), None, {})
     if len(clients) == 1:
-        raise RoundClosed(f"the sum of client {clients[0]} alone is its update: two have to take part")
+        raise RoundClosed(f"the sum of client {clients[0]} alone is its update: {FEWEST} have to take part")
+    for own in given.values():
+        enough(clients, own, FEWEST)
     sums: dict[str, Any] = {}
     for group, count in taken.counts.items():
         real = group.startswith("reals")

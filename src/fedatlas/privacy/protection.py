@@ -6,7 +6,7 @@ Order (P16): clip, noise, compress, mask or encrypt. All act on changes of what 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -219,6 +219,24 @@ def check_parts(update: Update, base: Mapping[str, Any]) -> None:
             raise ProtocolError(
                 f"'{part}' of an update would leave its client without noise: this algorithm cannot be kept private so."
             )
+
+
+def follows_data(algorithm: Algorithm, part: str | None = None) -> bool:
+    """Whether weights, or those of a part, differ between two cohorts of the same clients with other rows: `weigh` is asked about both."""
+    shown = [name for task in algorithm.tasks.values() for name in task.shows]
+    try:
+        weights: list[Any] = [algorithm.weigh(pretended(sizes, shown)) for sizes in ((10, 20, 30), (40, 25, 5))]
+    except Exception:  # noqa: BLE001  (whatever a plug-in's rule asks a round for that a pretended one has not)
+        return True
+    one, other = (found.get(part, found) for found in weights)
+    return bool(one != other)
+
+
+def pretended(sizes: tuple[int, ...], shown: Collection[str]) -> Round:
+    """A round of clients that hold so many rows and showed so large numbers."""
+    held = dict(enumerate(sizes))
+    facts = {k: {name: (n / 10) ** (i + 1) for i, name in enumerate(shown)} for k, n in held.items()}
+    return Round(1, tuple(held), 5, 2 * sum(sizes), held, sum(sizes), facts=facts)
 
 
 def coefficients(how: Protection, algorithm: Algorithm) -> dict[str, float]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedatlas.aggregation.reducers import Reduced, Reducer
 from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.errors import PrivacyError, ProtocolError
-from fedatlas.privacy.asking import SEND, SESSION, Asking, Place, RoundClosed, SessionFailed, mended, weight_of
+from fedatlas.privacy.asking import SEND, SESSION, Asking, Place, RoundClosed, SessionFailed, enough, mended, weight_of
 from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.privacy.numbers import REALS, Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import client, fixed, server
@@ -128,8 +128,9 @@ def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[st
     total, out = sum(place.sizes[k] for k in asked), {k: dict[str, list[Any]]() for k in asked}
     for part in names:
         given = {k: weight_of(place.coefficients, k, part, place.sums) for k in asked}
-        by_rows = all(given[k] == place.sizes[k] / total for k in asked)
-        by_all = all(given[k] == place.sizes[k] / place.n for k in asked)
+        follow = place.by_rows(part)  # equal weights are no secret, though they are those of equal shares, too
+        by_rows = follow and all(given[k] == place.sizes[k] / total for k in asked)
+        by_all = follow and all(given[k] == place.sizes[k] / place.n for k in asked)
         for k in asked:
             group = ROWS if by_rows else ALL if by_all else TOLD
             out[k][part] = [group, given[k], given[k]] if group == TOLD else [group, 1.0, 1.0]
@@ -162,6 +163,8 @@ def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, 
     except PrivacyError as error:
         raise SessionFailed(str(error)) from None
     survivors = tuple(at.cohort[v] for v in transcript.survivors)
+    for part in coefficients[asked[0]]:
+        enough(survivors, {k: coefficients[k][part][1] for k in survivors}, FEWEST)
     heard = yield _phase(UNMASK, survivors, dict.fromkeys(survivors, message))
     try:
         sums, _ = server.opened(transcript, heard.each.items())

@@ -8,11 +8,13 @@ from pathlib import Path
 from torch import nn
 
 from fedatlas import plugins
+from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
 from fedatlas.record.run_folder import RunFolder, file_of
 from fedatlas.setup.assembly import Setup
 
 MODULE = "module.json"  # there for runs with a network of one's own
+CONSTANTS = "constants.json"  # there for runs with data.constants: which file it was
 
 
 def write_beginning(setup: Setup, folder: RunFolder) -> None:
@@ -20,6 +22,8 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
     write_derived(setup, folder)
     if setup.own_module:
         folder.write_json(MODULE, {"class": setup.own_module})
+    if (file := setup.config.data.constants) is not None:
+        folder.write_json(CONSTANTS, {"file": file, "sha256": sha256(Path(file))})
     if plugins.LOADED:
         folder.write_json(plugins.RECORD, plugins.LOADED)
 
@@ -63,4 +67,16 @@ def same_plugins(folder: Path) -> None:
         raise ConfigError(
             f"'{folder}' was begun with the plug-in '{changed[0]}', and no file with its text (SHA-256 in {plugins.RECORD}) is given now: "
             "pass it as it was with --plugin, or begin a new run."
+        )
+
+
+def same_constants(folder: Path) -> None:
+    """ConfigError where a run that is continued was begun with other constants under the same name."""
+    if not (folder / CONSTANTS).exists():
+        return
+    begun = RunFolder(folder).read_json(CONSTANTS, "file", "sha256")
+    if not Path(begun["file"]).exists() or sha256(Path(begun["file"])) != begun["sha256"]:
+        raise ConfigError(
+            f"'{folder}' was begun with data.constants = '{begun['file']}', and no file of that name with the same text (SHA-256 in "
+            f"{CONSTANTS}) is there now: put it back, or begin a new run."
         )

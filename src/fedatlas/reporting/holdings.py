@@ -200,7 +200,7 @@ def weights_of(subject: Subject) -> dict[int, dict[int, float]]:
     out: dict[int, dict[int, float]] = {k: {} for k in range(subject.summary["clients"])}
     for row in subject.rows:
         who, weights = row["clients"], row["weights"]
-        if who is None or len(who) != len(weights) or any(not isinstance(k, int) for k in who):
+        if who is None or weights is None or len(who) != len(weights) or any(not isinstance(k, int) for k in who):
             return {}
         for k, w in zip(who, weights, strict=True):
             out[k][row["round"]] = w

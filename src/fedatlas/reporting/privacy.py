@@ -21,6 +21,7 @@ from fedatlas.wording import (
     count,
     csv_text,
     facts_text,
+    given_up_text,
     number,
     printed,
     second_unit,
@@ -123,6 +124,8 @@ def _warnings(found: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
             'The noise follows from the seed (noise = "seed"), which the record names: whoever has it can take the noise off again. '
             "This protects nobody; it is for tests."
         )
+    if (lost := found.get("given_up", {})).get("rounds"):
+        out.append(f"Given up: {given_up_text(lost['rounds'], lost['of'])}. The last time: {lost['why']}.")
     if found.get("epsilon") == "infinite":
         out.append("A release had no noise: differential privacy promises nothing here.")
     if "paillier" in made:

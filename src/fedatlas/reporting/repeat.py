@@ -23,8 +23,8 @@ def left_blocks(subject: Subject) -> list[Block]:
     if s.get("privacy"):
         out.append(
             Text(
-                "It left as the section on privacy says. Rows, steps and the training loss of single clients stand in the record of a "
-                "simulation, or in its own view; no message carried a loss."
+                "It left as the section on privacy says. Rows and steps of single clients, and the training loss, are a simulation's own "
+                "view; no message carried a loss."
             )
         )
     elif s["algorithm"] not in BASELINES:

@@ -36,7 +36,7 @@ from fedatlas.setup.protected import protected_bench
 from fedatlas.setup.protection_refusals import check_network, check_protected_rows, protection_notices
 from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
-from fedatlas.setup.secure_learning import learner_of
+from fedatlas.setup.secure_learning import Hidden, learner_of
 from fedatlas.setup.torch_model import Networks
 from fedatlas.summaries import Learn, Learner, class_counts
 from fedatlas.tree import Tree
@@ -57,6 +57,7 @@ class Setup(NamedTuple):
     own_module: str = ""  # the class of the user's own network, where it is not that of ``[model]``
     algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -97,7 +98,8 @@ class Setup(NamedTuple):
         """What clients and server said of columns and target, for row 0; nothing where all rows go up anyway."""
         if self.algorithm.card.sends == "rows":
             return Cost()
-        return Cost(bytes_up=self.preprocess.bytes_up, bytes_down=self.preprocess.bytes_down)
+        up, down = self.preprocess.bytes_up, self.preprocess.bytes_down
+        return Cost(bytes_up=up, bytes_down=down, bytes_privacy=self.bytes_hiding)
 
     @property
     def personal(self) -> bool:
@@ -115,6 +117,9 @@ class Setup(NamedTuple):
 
     def partition_record(self) -> dict[str, Any]:
         """``partition.json``: who holds which training rows, and what was kept out of training."""
+        if self.partition.counted:
+            held = {"clients": dict(enumerate(self.partition.sizes)), "held_out": {}, "feature_skew": []}
+            return {"counted": True, **held, "info": dict(self.partition.info)}
         return {
             "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
             **{
@@ -162,6 +167,7 @@ class Holdings(NamedTuple):
     notices: tuple[str, ...]
     class_counts: Tensor | None  # training rows of each class; None where the target is none
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
 
 
 def share_out(
@@ -198,6 +204,7 @@ def share_out(
         notices=notices,
         class_counts=class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None,
         mechanisms=mechanisms,
+        bytes_hiding=learn.more if isinstance(learn, Hidden) else 0,
     )
 
 
@@ -211,10 +218,15 @@ def set_up(
     config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
 ) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    shared = share_out(config, seed, module, learner)
+    return assemble(share_out(config, seed, module, learner), seed, module)
+
+
+def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:
+    """The second half of `set_up`: the model, and what trains and judges it. ``alone``: these are the rows of one client among several."""
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
     notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
-    check_asked(config, algorithm, dataset, partition)
+    if not alone:
+        check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
     chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
     if chain:  # its tensors are others now
@@ -246,6 +258,7 @@ def set_up(
         own_module="" if module is None else type(networks[""].network.module).__name__,
         algorithm_facts=shared.algorithm_facts,
         mechanisms=shared.mechanisms,
+        bytes_hiding=shared.bytes_hiding,
     )
 
 

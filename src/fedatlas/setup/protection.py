@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from fedatlas.algorithm import Algorithm, Question, Round, Task, global_model, nothing_beside, return_model, take_mean
+from fedatlas.algorithm import Algorithm, Question, Task, global_model, nothing_beside, return_model, take_mean
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS, ORDER, Mechanism, Paillier
+from fedatlas.privacy.protection import follows_data
 from fedatlas.registry import arguments, find, keywords
 
 MASKS = ("secagg", "paillier")
@@ -164,20 +165,8 @@ def adds_beside(algorithm: Algorithm) -> str:
 
 
 def weighs_by_data(algorithm: Algorithm) -> str:
-    """Coefficients that differ between two cohorts of the same clients with other rows: `weigh` is asked about both."""
-    shown = [name for task in algorithm.tasks.values() for name in task.shows]
-    try:
-        one, other = (algorithm.weigh(pretended(sizes, shown)) for sizes in ((10, 20, 30), (40, 25, 5)))
-    except Exception:  # noqa: BLE001  (whatever a plug-in's rule asks a round for that a pretended one has not)
-        one, other = {}, {0: 1.0}
-    return "weights that follow the data have no fixed sensitivity" if one != other else ""
-
-
-def pretended(sizes: tuple[int, ...], shown: Collection[str]) -> Round:
-    """A round of clients that hold so many rows and showed so large numbers."""
-    held = dict(enumerate(sizes))
-    facts = {k: {name: (n / 10) ** (i + 1) for i, name in enumerate(shown)} for k, n in held.items()}
-    return Round(1, tuple(held), 5, 2 * sum(sizes), held, sum(sizes), facts=facts)
+    """Coefficients that differ between two cohorts of the same clients with other rows."""
+    return "weights that follow the data have no fixed sensitivity" if follows_data(algorithm) else ""
 
 
 def asks_questions(algorithm: Algorithm) -> str:

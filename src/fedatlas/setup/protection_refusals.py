@@ -17,6 +17,7 @@ from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.holes import schema_of
 from fedatlas.errors import ConfigError
 from fedatlas.models import has_batch_norm
+from fedatlas.privacy import encrypted_sum
 from fedatlas.privacy.mechanisms import CentralDP, Mechanism, NbAFL, Paillier, SecAgg
 from fedatlas.privacy.secagg.keys import FEWEST, MOST
 from fedatlas.setup.networks import reads_units
@@ -119,29 +120,35 @@ def check_network(module: nn.Module, mechanisms: Sequence[Mechanism]) -> None:
 def check_cohort_size(config: ExperimentConfig, mechanisms: Sequence[Mechanism], clients: int) -> None:
     """ConfigError for cohorts that a mechanism cannot protect; ``clients``: in all, 0 where that is not known yet."""
     for one in mechanisms:
-        if isinstance(one, SecAgg) and clients:
-            check_masked(config, clients)
+        if isinstance(one, SecAgg | Paillier) and clients:
+            check_summed(config, one, clients)
         if isinstance(one, CentralDP):
             check_sampled(config, clients)
 
 
-def check_masked(config: ExperimentConfig, clients: int) -> None:
-    """Of fewer than three a sum tells too much; of Poisson's cohorts only the usual size is known, and small ones are given up."""
+def check_summed(config: ExperimentConfig, mechanism: Mechanism, clients: int) -> None:
+    """Of too few a sum tells too much; of Poisson's cohorts only the usual size is known, and small ones are given up."""
     cohort = config.cohort
     usual = cohort.fraction * clients
     if cohort.sampling == "uniform":
         usual = min(cohort.size or max(1, math.floor(usual + 1e-9)), clients)
     fewest = clients if cohort.sampling == "poisson" else usual
     key = "cohort.size" if cohort.size is not None else "cohort.fraction"
-    if fewest < FEWEST:
+    least = fewest_of(mechanism)
+    if fewest < least:
         raise ConfigError(
-            f"[[privacy]] 'secagg': {fewest:g} of {clients} clients take part in a round, and a sum of fewer than {FEWEST} is no "
+            f"[[privacy]] '{mechanism.name}': {fewest:g} of {clients} clients take part in a round, and a sum of fewer than {least} is no "
             f"secret; raise {key} or partition.clients."
         )
-    if usual > MOST:
+    if isinstance(mechanism, SecAgg) and usual > MOST:
         raise ConfigError(
             f"[[privacy]] 'secagg': {usual:g} clients take part in a round, and this version masks up to {MOST} together; lower {key}."
         )
+
+
+def fewest_of(mechanism: Mechanism) -> int:
+    """Clients that a sum of a round needs."""
+    return FEWEST if isinstance(mechanism, SecAgg) else encrypted_sum.FEWEST if isinstance(mechanism, Paillier) else 1
 
 
 def check_sampled(config: ExperimentConfig, clients: int) -> None:
@@ -200,7 +207,8 @@ def few_may_come(config: ExperimentConfig, mechanism: Mechanism) -> str:
     """Cohorts of Poisson's under masks."""
     if config.cohort.sampling != "poisson":
         return ""
-    return f"'secagg': a Poisson cohort may have fewer than {FEWEST} clients; such a round is given up and changes nothing."
+    least = fewest_of(mechanism)
+    return f"'{mechanism.name}': a Poisson cohort may have fewer than {least} clients; such a round is given up and changes nothing."
 
 
 def not_secret(config: ExperimentConfig, mechanism: Mechanism) -> str:
@@ -221,7 +229,7 @@ def in_the_clear(config: ExperimentConfig, mechanism: Mechanism) -> str:
 
 NOTICES: Mapping[str, tuple[Callable[[ExperimentConfig, Mechanism], str], ...]] = {
     "secagg": (few_may_come,),
-    "paillier": (in_the_clear,),
+    "paillier": (few_may_come, in_the_clear),
     "central_dp": (not_secret,),
     "local_dp": (not_secret,),
     "nbafl": (not_secret,),

@@ -16,7 +16,7 @@ from fedatlas.privacy import encrypted_sum, paillier, secure_sum
 from fedatlas.privacy.asking import Asking, Place, SessionFailed
 from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg
 from fedatlas.privacy.secagg.keys import FEWEST, MOST, Party, identity
-from fedatlas.summaries import Learn, Learner, Learnt, Rows, Summary, Traffic, in_process
+from fedatlas.summaries import Learner, Learnt, Rows, Summary, Traffic, in_process, in_the_clear
 
 LEARN = "learn"
 
@@ -26,24 +26,33 @@ def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
     hiding = next((one for one in mechanisms if isinstance(one, SecAgg | Paillier)), None)
     if hiding is None:
         return in_process
-    made: list[_Learning] = []
+    return lambda parties: Hidden(hiding, parties)
 
-    def learner(parties: Sequence[Rows]) -> Learn:
-        def learn(summary: Summary, message: Mapping[str, Any]) -> Learnt:
-            if not made:  # keys cost seconds, and many set-ups ask nothing
-                made.append(_Learning(hiding, parties))
-            return made[0].learn(summary, message)
 
-        return learn
+class Hidden:
+    """Learns through secure sums."""
 
-    return learner
+    def __init__(self, how: SecAgg | Paillier, parties: Sequence[Rows]) -> None:
+        self.how, self.parties = how, parties
+        self.made: _Learning | None = None
+
+    @property
+    def more(self) -> int:
+        """Bytes so far that the same in the clear would not have sent."""
+        return self.made.more if self.made else 0
+
+    def __call__(self, summary: Summary, message: Mapping[str, Any]) -> Learnt:
+        """The sum of the answers to one question, and what it took."""
+        if self.made is None:  # keys cost seconds, and many set-ups ask nothing
+            self.made = _Learning(self.how, self.parties)
+        return self.made.learn(summary, message)
 
 
 class _Learning:
     """The parties of a set-up, with their keys."""
 
     def __init__(self, how: SecAgg | Paillier, parties: Sequence[Rows]) -> None:
-        self.how, self.parties, self.asked = how, parties, 0
+        self.how, self.parties, self.asked, self.more = how, parties, 0, 0
         many = len(parties)
         if isinstance(how, SecAgg):
             if not FEWEST <= many <= MOST:
@@ -114,7 +123,9 @@ class _Learning:
                 break
         value = found.value or {}
         told = summary.told(message, value)
-        return Learnt(value, traffic.plus(Traffic(0, 0 if told is None else codec.size(told) * len(answers))))
+        traffic = traffic.plus(Traffic(0, 0 if told is None else codec.size(told) * len(answers)))
+        self.more += sum(traffic) - sum(in_the_clear(summary, message, answers, value))
+        return Learnt(value, traffic)
 
     def _answer(self, ask: Ask, k: int, answer: Mapping[str, Any], session: Any) -> tuple[Mapping[str, Any], Any]:
         if ask.what == LEARN:

@@ -26,7 +26,8 @@ def write_end(
         files[file] = folder.save_model(file, model.save())
     last = judged(simulation, rows[-1])
     summary = summarise(simulation.setup, simulation.plan, [*rows[:-1], last or rows[-1]])
-    summary["plan"]["steps"] = steps_of(simulation.federation.executor)
+    executor = simulation.federation.executor
+    summary["plan"]["steps"] = [] if executor is None else steps_of(executor)
     summary["sha256"] = files  # so that no other run's model is taken for this one's
     if simulation.setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]

@@ -29,7 +29,9 @@ ClientModel = Callable[[int], Model]
 
 
 class Evaluator:
-    """Holds the evaluation rows of a run; every call is pure in the model."""
+    """Holds the evaluation rows of a run; every call is pure in the model. ``with_intervals``: whether figures get theirs."""
+
+    with_intervals = True
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -178,7 +180,7 @@ class Evaluator:
     def _draws(self, rows: Rows) -> int:
         """How often rows are drawn: not at all where fewer than two count, which say nothing of others."""
         counting = rows.n if rows.weight is None else int(rows.weight.count_nonzero())
-        return intervals.usual_draws(rows.y.numel()) if counting > 1 else 0
+        return intervals.usual_draws(rows.y.numel()) if counting > 1 and self.with_intervals else 0
 
     def _headline(self, model: Model, rows: Rows) -> Weighted:
         score, own = self._scored(model, rows)

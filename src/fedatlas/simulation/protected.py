@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedatlas.config import ExperimentConfig
+import torch
+
+from fedatlas.algorithm import Task, Update
+from fedatlas.deploy import codec
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger, nbafl, noised_sum
+from fedatlas.privacy.asking import CHAIN
 from fedatlas.privacy.mechanisms import LEARNS, Mechanism, NbAFL, SecAgg
 from fedatlas.privacy.protection import Protection
 from fedatlas.privacy.secagg.keys import threshold_of, tolerated
 from fedatlas.privacy.secure_sum import PHASES
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rng import numpy_stream
-from fedatlas.setup.assembly import Setup
+from fedatlas.rounds import messages
+from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.setup.cohort import Drawn
+from fedatlas.tree import Tree
 
 OWN_VIEW = "own-view.jsonl"
-HIDDEN = (
-    "train_loss",
-    "clients",
-    "selected",
-    "weights",
-    "steps",
-    "bytes_up",
-    "bytes_down",
-    "bytes_peer",
-    "bytes_privacy",
-    "flops",
-)
-"""Fields of a row that tell who came, or how many, or what was not noised: null where the cohort is secret."""
+WHO_CAME = ("clients", "selected", "bytes_up", "bytes_down", "bytes_peer", "bytes_privacy", "flops")
+HIDDEN: Mapping[str, tuple[str, ...]] = {
+    "secagg": ("weights", "steps"),
+    "paillier": ("steps",),
+    "local_dp": ("train_loss", "steps"),
+    "nbafl": ("train_loss", "steps"),
+    "central_dp": ("train_loss", "weights", "steps", *WHO_CAME),
+}
+"""Mechanism -> fields of a row that nobody in a federation would know under it, or that would tell what it hides: null in rows."""
+SILENT = "nobody stayed to its end"
 
 
 def leaving(drawn: Drawn, seed: int) -> dict[int, str]:
@@ -43,10 +45,17 @@ def leaving(drawn: Drawn, seed: int) -> dict[int, str]:
     return {k: PHASES[int(numpy_stream(seed, "leaving", drawn.round.number, k).integers(len(PHASES)))] for k in gone}
 
 
-def parted(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the row without what must stay secret, what a simulation alone may know of it)."""
-    own = {"round": row["round"], **{key: row[key] for key in HIDDEN}}
-    return {**row, **dict.fromkeys(HIDDEN)}, own
+def parted(how: Protection, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the row without what must stay secret, what a simulation alone may know of it, marked as such)."""
+    keys = [key for key in row if any(key in HIDDEN[one.name] for one in how.mechanisms)]
+    own = {"simulation_only": True, "round": row["round"], **{key: row[key] for key in keys}}
+    return {**row, **dict.fromkeys(keys)}, own
+
+
+def given_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rounds whose sum was never opened, and why the last of them was not."""
+    why = [row["given_up"] for row in rows if row.get("given_up")]
+    return {"rounds": len(why), "of": max(len(rows) - 1, 0), "why": why[-1] if why else None}
 
 
 def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
@@ -58,8 +67,10 @@ def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
     }
     if (mask := how.of(SecAgg)) is not None:
         found["withstood"] = withstood(rows, mask.threshold)
+    if how.masks:
+        found["given_up"] = given_up(rows)
     if how.secret_cohort:
-        found["expected"] = expected(how, setup.config, rows, own_view(folder))
+        found["expected"] = expected(how, setup, len(rows) - 1)
     if not how.noises:
         return found
     events, torn = ledger.read(folder.path / LEDGER)
@@ -96,27 +107,31 @@ def withstood(rows: Sequence[Mapping[str, Any]], threshold: float) -> dict[str, 
     return {"asked": fewest, "needed": needed, "colluding": tolerated(fewest, needed)}
 
 
-def own_view(folder: RunFolder) -> list[dict[str, Any]]:
-    """What the simulation alone knows, the last line of each round: a round that was repeated after a resume has several."""
-    path = folder.path / OWN_VIEW
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return list({own["round"]: own for own in map(json.loads, lines)}.values())
-
-
-def expected(
-    how: Protection, config: ExperimentConfig, rows: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]
-) -> dict[str, float] | None:
-    """Bytes of the run as whoever knows its file would expect them: what a client sends and is told, which is no secret, times q K.
-
-    None where nobody ever came.
-    """
-    visits = sum(len(one["clients"]) for one in own)
-    if not visits:
-        return None
-    failures, epochs = config.failures, config.local.epochs or 0
+def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:
+    """Bytes of the run as whoever knows its file would expect them: what a client sends and is told, which is no secret, times q K."""
+    failures, epochs = setup.config.failures, setup.config.local.epochs or 0
     lost = failures.stragglers * (1 - 1 / epochs) if failures.straggler_policy == "drop" and epochs else 0.0
-    coming = how.fraction * how.K * (1 - failures.dropout) * (1 - lost) * (len(rows) - 1)
-    return {key: round(sum(one[key] for one in own) / visits) * coming for key in ("bytes_up", "bytes_down")}
+    coming = how.fraction * how.K * (1 - failures.dropout) * (1 - lost) * rounds
+    return {key: size * coming for key, size in visit(setup).items()}
+
+
+def visit(setup: Setup) -> dict[str, int]:
+    """Bytes that a client sends and is told in a round whose cohort is secret: they follow from the forms of both messages."""
+    task, transform = setup.algorithm.training(), setup.bench.transform
+    message = messages(setup.algorithm, first_server(setup), (0,))[0]
+    model = Tree(setup.first.params).zeros()
+    update: Update = dict.fromkeys(("model", *task.sealing.tracked), model)
+    if transform is not None:
+        kept = {part: x for part, x in update.items() if part not in task.sealing.tracked}
+        memory = transform.memory_init(kept) if transform.memory_init is not None else {}
+        update = transform.encode(update, memory, torch.Generator())[0]
+    silent = sum(
+        isinstance(one, Task) and one.sealing.silent for one in setup.algorithm.tasks.values()
+    )  # says that it is done
+    return {
+        "bytes_up": codec.size(update) + silent * codec.size({}),
+        "bytes_down": codec.size(dict(message)) + codec.size({CHAIN: False}),
+    }
 
 
 def accounts(

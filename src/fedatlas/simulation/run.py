@@ -17,13 +17,14 @@ from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.link import Observer
 from fedatlas.record.checkpoint import Checkpoints
-from fedatlas.record.initial_files import own_module, restore_derived, same_plugins, write_beginning
+from fedatlas.record.initial_files import own_module, restore_derived, same_constants, same_plugins, write_beginning
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.assembly import Setup, set_up, state_notices
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
-from fedatlas.simulation.simulation import Row, Simulation
+from fedatlas.simulation.simulation import Host, Row, Simulation
 
+ANEW = "was lost or altered; it follows from configuration and data, and is written anew."
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 
 
@@ -63,6 +64,13 @@ class Silent:
         """Nothing."""
 
 
+class Parties(NamedTuple):
+    """Those of a run that are elsewhere: how they train, and what speaks for them here."""
+
+    plan: Plan
+    host: Host
+
+
 class Run(NamedTuple):
     """A finished run."""
 
@@ -80,27 +88,37 @@ def run_one(
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
     observers: Iterable[Observer] = (),
+    intervals: bool = True,
 ) -> Run:
     """One seed of an experiment: new, again from its beginning after a stop before the first checkpoint, or from its last checkpoint."""
     progress, resume = progress or Silent(), start == "resume"
     own_module(path, module, resume)
     if resume:
         same_plugins(path)
+        same_constants(path)
     setup = set_up(config, config.seed, module)
     folder = RunFolder.open(path) if resume else RunFolder.create(path, setup.config, options, again=start == "again")
-    return Run(path, run_rounds(setup, folder, progress, start, observers))
+    return Run(path, run_rounds(setup, folder, progress, start, observers, intervals))
 
 
 def run_rounds(
-    setup: Setup, folder: RunFolder, progress: Progress, start: Start, observers: Iterable[Observer] = ()
+    setup: Setup,
+    folder: RunFolder,
+    progress: Progress,
+    start: Start,
+    observers: Iterable[Observer] = (),
+    intervals: bool = True,
+    parties: Parties | None = None,
 ) -> dict[str, Any]:
-    """All rounds that are left of a run, and its end; returns the summary."""
+    """All rounds that are left of a run, and its end, with ``intervals`` of its figures; returns the summary."""
     config, resume = setup.config, start == "resume"
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
-    plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
-    simulation = Simulation(setup, plan, party, checkpoints, folder, observers)
+    plan = restore(restored.extra["plan"]) if restored else parties.plan if parties else resolve_plan(setup)
+    host = parties.host if parties else None
+    simulation = Simulation(setup, plan, party, checkpoints, folder, observers, host)
+    simulation.evaluator.with_intervals = intervals
     try:
         for notice in setup.notices:
             progress.said(notice)
@@ -109,9 +127,7 @@ def run_rounds(
                 progress.said(f"{refused} The checkpoint of round {restored.run.round} is used.")
             simulation.resume(restored)
             for name in restore_derived(setup, folder):
-                progress.said(
-                    f"{name} was lost or altered; it follows from configuration and data, and is written anew."
-                )
+                progress.said(f"{name} {ANEW}")
             if folder.config().rounds != config.rounds:
                 folder.rewrite(config)
         else:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from fedatlas import machine
-from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
+from fedatlas.algorithm import SERVER, Facts, RoundGenerator, State, Task, Work
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
+from fedatlas.engine.job import Executor
 from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import KEYS, Cost
-from fedatlas.federation.in_process import InProcess, View
+from fedatlas.federation.in_process import InProcess, Rounds, View
 from fedatlas.federation.link import Observer
 from fedatlas.federation.secrets import LEDGER, Keyring
+from fedatlas.federation.server import ServerHalf
 from fedatlas.model import Model
 from fedatlas.models import flops
 from fedatlas.privacy import ledger
@@ -29,9 +31,31 @@ from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
 from fedatlas.simulation.client_models import models_of, used_by
 from fedatlas.simulation.drift import Drift
 from fedatlas.simulation.evaluation import Evaluator
-from fedatlas.simulation.protected import OWN_VIEW, leaving, parted
+from fedatlas.simulation.protected import OWN_VIEW, SILENT, leaving, parted
 
 Row = dict[str, Any]
+
+
+class Host(Protocol):
+    """The server half of a run, and what it is given to know of its parties: in this process, or elsewhere (`deployed.host`)."""
+
+    server: ServerHalf
+    view: View
+    given_up: str
+
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def states(self) -> PartyState: ...
+    @property
+    def executor(self) -> Executor | None: ...
+    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None: ...
+    def facts(self, client: int, number: int, lr: float) -> Facts: ...
+    def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State: ...
+    def record(self) -> dict[str, Any]: ...
+    def restore(self, extra: Mapping[str, Any]) -> None: ...
+    def landed(self, number: int) -> None: ...
+    def close(self) -> None: ...
 
 
 class Simulation:
@@ -45,24 +69,33 @@ class Simulation:
         checkpoints: Checkpoints,
         folder: RunFolder,
         observers: Iterable[Observer] = (),
+        host: Host | None = None,
     ) -> None:
         self.setup, self.plan, self.folder, self.checkpoints = setup, plan, folder, checkpoints
-        executor = make_executor(plan, setup.bench, setup.sizes.values())
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
         watching = [*observers, *([self.drift] if self.drift else [])]
         run = folder.path.name
         self.protection, began = setup.bench.protection, time.perf_counter()
-        keyring = None if self.protection is None else Keyring(self.protection, len(setup.sizes), run, folder.path)
+        simulated = self.protection if host is None else None
+        keyring = None if simulated is None else Keyring(simulated, len(setup.sizes), run, folder.path)
         self.keyring = keyring
         masks = self.protection is not None and self.protection.masks
         self.key_seconds = time.perf_counter() - began if masks else 0.0  # until a row has them
-        self.federation = InProcess(
-            setup.bench, executor, party, setup.sizes, setup.seed, run=run, observers=watching, keyring=keyring
+        self.federation = host or InProcess(
+            setup.bench,
+            make_executor(plan, setup.bench, setup.sizes.values()),
+            party,
+            setup.sizes,
+            setup.seed,
+            run=run,
+            observers=watching,
+            keyring=keyring,
         )
         self.networks, self.evaluator = setup.models(plan.threads, find_device(plan.device)), Evaluator(setup)
         self.data = fingerprint(setup)
         self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
         self.saved = -1  # round of the last checkpoint
+        self.every = setup.config.checkpoint.every if host is None else 1  # elsewhere parties wait for it
 
     @property
     def number(self) -> int:
@@ -84,7 +117,7 @@ class Simulation:
             self._drive(lambda: prepare(algorithm, self.server, everybody), 0, self.setup.config.local.lr)
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
-            cost = spent._replace(bytes_up=up, bytes_down=down)
+            cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
         return self._close(0, None, cost, math.nan, started)
 
     def resume(self, restored: Restored) -> None:
@@ -96,6 +129,7 @@ class Simulation:
             )
         if seen := restored.extra.get("ledger"):
             ledger.verify(self.folder.path / LEDGER, ledger.Mark(*seen))
+        self.federation.restore(restored.extra)
         self.state, self.saved = restored.run, restored.run.round
         self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
 
@@ -142,7 +176,7 @@ class Simulation:
         """Evaluates, appends the row, writes the checkpoint."""
         config = self.setup.config
         last = number == config.rounds
-        evaluated = number == 0 or last or number % config.evaluation.every == 0
+        evaluated = number == 0 or last or config.evaluation.judges(number)
         before = time.perf_counter()
         quality = self.quality() if evaluated else self.evaluator.blank()
         figures = (
@@ -157,20 +191,27 @@ class Simulation:
         row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
         row |= {"seconds": made + time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
-        row |= {"bytes_privacy": cost.bytes_privacy} if self.protection is not None else {}
+        row |= self._private(row, cost)
         row |= {"flops": self._flops(self.federation.view), "peak_memory_bytes": machine.peak_memory()}
         if figures is not None:
             row["figures"] = figures
         if self.drift:
             row["drift_correlation"] = self.drift.figure() if evaluated else None
-        if self.protection is not None and self.protection.secret_cohort:
-            row, own = parted(row)
+        if self.protection is not None:
+            row, own = parted(self.protection, row)
             self.folder.append_line(OWN_VIEW, own)
         self.federation.server.commit(number)
         self.state = RunState(number, self.server, self.folder.append(row))
-        if last or number % config.checkpoint.every == 0:
+        if last or number % self.every == 0:
             self.save()
         return row
+
+    def _private(self, row: Row, cost: Cost) -> Row:
+        """Fields of a row under ``[[privacy]]``."""
+        if self.protection is None:
+            return {}
+        why = self.federation.given_up or (SILENT if row["selected"] and not row["clients"] else None)
+        return {"bytes_privacy": cost.bytes_privacy, **({"given_up": why} if self.protection.masks else {})}
 
     def _flops(self, view: View) -> int:
         """Operations of a round, each party's passes times its network's; where shapes change, of the model it began with."""
@@ -187,12 +228,14 @@ class Simulation:
             work = {k: w for k, w in work.items() if k in self.federation.server.counted}
         done = {k: w for k, w in work.items() if w.steps and k != SERVER}
         total = sum(w.examples for w in done.values())
-        loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
+        loss = sum(w.loss * w.examples for w in done.values()) / total if total else math.nan
         clients, weights = took_part(drawn, work), cost.weights
         if weights and not (drawn and drawn.round.units):  # who worked and was then left out of the mean had none
             weights = {k: weights.get(k, 0.0) for k in clients}
         return {
-            "train_loss": loss,
+            "train_loss": None
+            if math.isnan(loss)
+            else loss,  # which parties that are elsewhere may keep for themselves
             "clients": clients,
             "selected": list(drawn.selected) if drawn else [],
             "weights": [weight for k, weight in weights.items() if k >= 0],
@@ -221,7 +264,8 @@ class Simulation:
             if self.protection is not None and self.protection.noises:
                 mark = ledger.mark(self.folder.path / LEDGER)
                 extra["ledger"] = [mark.bytes, mark.sha256]
-            self.checkpoints.save(self.state, self.federation.states, extra)
+            self.checkpoints.save(self.state, self.federation.states, {**extra, **self.federation.record()})
+            self.federation.landed(self.number)
             if self.keyring is not None:
                 self.keyring.forget(self.checkpoints.oldest())
             self.saved = self.number

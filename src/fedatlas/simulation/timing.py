@@ -111,8 +111,8 @@ def trial_of_evaluation(setup: Setup, plan: Plan) -> Judging:
         evaluator.row(models(Tree(model.params).clone(), model.buffers, name))
         one = time.perf_counter() - started
     own = setup.personal and setup.algorithm.clusters is None
-    rounds, every = setup.config.rounds, setup.config.evaluation.every
-    times = 1 + rounds // every + bool(rounds % every)
+    rounds, judges = setup.config.rounds, setup.config.evaluation.judges
+    times = 1 + sum(judges(t) or t == rounds for t in range(1, rounds + 1))
     started = time.perf_counter()
     draws = usual_draws(evaluator.rows.y.numel())
     few = min(FEW_DRAWS, draws)

@@ -39,6 +39,7 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
         plain.pop(table, None)
     plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
     plain["evaluation"] = {**plain["evaluation"], "every": max(rounds, 1)}
+    plain["evaluation"].pop("rounds", None)
     plain["checkpoint"] = {"every": max(rounds // 4, 1), "keep": 1}
     return parse(plain)
 

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ class Cell(NamedTuple):
 
 
 def cells_of(study: StudyFile, factors: Sequence[Factor]) -> list[Cell]:
-    """The cells of a study, in the order of their settings; ConfigError where none is allowed."""
+    """The cells of a study, setting by setting in the order in which these were drawn; ConfigError where none is allowed."""
     many = math.prod(len(factor.levels) for factor in factors)
     if many > MOST:
         raise ConfigError(f"the factors have {many:,} combinations, more than {MOST:,}: take fewer levels.")
@@ -46,9 +47,15 @@ def cells_of(study: StudyFile, factors: Sequence[Factor]) -> list[Cell]:
             allowed.append(Cell(levels, tuple(pair for pair in levels if pair[0] in given), holdout=False))
     if not allowed:
         raise ConfigError("nothing is allowed: [[exclude]] takes every cell away; remove one of its tables.")
+    for name in study.table.design.evenly:
+        if name not in given:
+            raise unknown_name("factor with role setting in design.evenly", name, sorted(given))
     taken = drawn(allowed, study.table.design)
     out = held_out({cell.setting for cell in taken}, study.table.design)
-    return sorted((cell._replace(holdout=cell.setting in out) for cell in taken), key=lambda c: (c.setting, c.levels))
+    rank = {setting: place for place, setting in enumerate(dict.fromkeys(cell.setting for cell in taken))}
+    return sorted(
+        (cell._replace(holdout=cell.setting in out) for cell in taken), key=lambda c: (rank[c.setting], c.levels)
+    )
 
 
 def exclusion(table: Mapping[str, Any], factors: Sequence[Factor]) -> dict[str, set[str]]:
@@ -75,9 +82,9 @@ def drawn(allowed: Sequence[Cell], design: DesignTable) -> list[Cell]:
         return list(allowed)
     if design.settings is not None:
         settings = sorted({cell.setting for cell in allowed}, key=lambda s: order(design.seed, "setting", s))
-        kept = set(settings[: design.settings])
+        kept = {setting: place for place, setting in enumerate(spread(settings, design))}
         wanted, there = design.settings, len(settings)
-        found = [cell for cell in allowed if cell.setting in kept]
+        found = sorted((cell for cell in allowed if cell.setting in kept), key=lambda cell: kept[cell.setting])
     else:
         wanted, there = design.cells or 0, len(allowed)
         found = sorted(allowed, key=lambda cell: order(design.seed, "cell", cell.levels))[:wanted]
@@ -85,6 +92,32 @@ def drawn(allowed: Sequence[Cell], design: DesignTable) -> list[Cell]:
         what = "settings" if design.settings is not None else "cells"
         raise ConfigError(f"design.{what} = {wanted}: only {there} are allowed; ask for fewer, or add levels.")
     return found
+
+
+def spread(settings: Sequence[Levels], design: DesignTable) -> list[Levels]:
+    """The settings of a design from all, in an order in which the levels of ``design.evenly``, together and each, come equally often.
+
+    The next one is always of a combination that is there least often, then of levels that are; among equals the earlier.
+    """
+    if not design.evenly:
+        return list(settings[: design.settings])
+    often: Counter[Levels] = Counter()
+    left: list[Levels] = list(settings)
+    out: list[Levels] = []
+
+    def known(setting: Levels) -> tuple[int, int]:
+        pairs = spread_over(setting)
+        return often[pairs], sum(often[(pair,)] for pair in pairs)
+
+    def spread_over(setting: Levels) -> Levels:
+        return tuple(pair for pair in setting if pair[0] in design.evenly)
+
+    while left and len(out) < (design.settings or 0):
+        out.append(min(left, key=known))
+        left.remove(out[-1])
+        pairs = spread_over(out[-1])
+        often.update({pairs, *((pair,) for pair in pairs)})
+    return out
 
 
 def held_out(settings: set[Levels], design: DesignTable) -> set[Levels]:

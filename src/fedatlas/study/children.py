@@ -108,7 +108,7 @@ def work(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = ensure(config, folder, report=False, observers=[counter])
+            run = ensure(config, folder, report=False, observers=[counter], intervals=False)
         secret = any(row["bytes_up"] is None for row in RunFolder.open(folder).rows())
         return {"status": "done", **ending(), **(expected(config, run.summary) if secret else {})}
     except DivergedError as error:

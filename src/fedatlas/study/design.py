@@ -59,12 +59,15 @@ class DesignTable(Table):
     name: Literal["grid", "random"] = "grid"
     cells: Number | None = None
     settings: Number | None = None
+    evenly: tuple[str, ...] = ()  # factors of settings over whose levels the draw is spread
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     seed: Count = 1
 
     @model_validator(mode="after")
     def _a_number_for_random(self) -> DesignTable:
         given = [key for key in ("cells", "settings") if getattr(self, key) is not None]
+        if self.evenly and self.settings is None:
+            raise ValueError("design.evenly spreads settings: give design.settings = n, or remove it")
         if self.name == "grid" and given:
             raise ValueError(
                 f"design.{given[0]}: a grid has every allowed cell; remove the key or take name = 'random'"

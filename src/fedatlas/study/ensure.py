@@ -27,13 +27,14 @@ def ensure(
     report: bool = True,
     progress: Progress | None = None,
     observers: Iterable[Observer] = (),
+    intervals: bool = True,
 ) -> Run:
     """The whole run of a configuration of one seed, in ``folder``; what is there of it is not done again.
 
     A run of fewer rounds is continued, one that diverged tries its last round again. ``config.checkpoint`` may differ from that
     of the run that is there: how often it is saved changes no result. ``module``: the network of one's own in place of ``[model]``;
     ``options``: what a new run was asked for beside its configuration; ``report``: with its report.html; ``observers`` are shown what
-    crosses in the rounds that are done now.
+    crosses in the rounds that are done now. Without ``intervals`` the summary has none, which for many clients takes as long as rounds do.
 
     ConfigError where the folder holds a run of another configuration, or more rounds than asked for; DivergedError where the run has no
     end.
@@ -51,6 +52,7 @@ def ensure(
                     progress=progress,
                     options=options,
                     observers=observers,
+                    intervals=intervals,
                 )
             except DivergedError:
                 if report and (folder / SUMMARY).exists():

@@ -25,7 +25,8 @@ from fedatlas.study.table import ENDED, Entry, Outcome, Table
 
 PARALLEL = 2
 PAUSE = 0.01  # seconds between looks at the children
-LOOK = 0.2  # seconds between looks at their memory
+LOOK = 0.2  # seconds between looks at their memory, at least
+SPARED = 100  # and so many times as long as a look takes, which walks through all their pages
 BUSY_PAUSE = 0.5  # seconds until a run that another study has claimed is looked at again
 
 Say = Callable[[str], None]
@@ -45,16 +46,23 @@ class Executor:
         self.plan, self.table, self.say = plan, table, say
         self.how: ExecuteTable = plan.study.table.execute
         self.study: StudyFile = plan.study
+        found = [place.cell for place in plan.places]
+        self.rank = {cell.setting: at for at, cell in reversed(list(enumerate(found)))}
+        self.rank |= {cell.levels: self.rank[cell.setting] for cell in found}
         self.waiting: list[Job] = [*plan.baselines]
         self.places: list[Place] = [place for place in plan.places if place.trials]  # whose rates are not picked yet
+        self.tried: dict[str, list[Place]] = {}  # trial -> the cells that wait for it
         for place in plan.places:
             self.waiting += place.trials or place.jobs
-        self.waiting.sort(key=data_first)
+            for job in place.trials:
+                self.tried.setdefault(job.keys.run_key, []).append(place)
+        self.due: list[Place] = []  # cells one of whose trials has ended since they were looked at
+        self.waiting.sort(key=self.turn)
         self.working: list[Working] = []
         self.peaks: dict[str, int] = {}
         self.again: dict[str, int] = {}  # run -> how often a signal ended it here
         self.later: dict[str, float] = {}  # run -> when it is looked at again
-        self.began, self.looked, self.done = time.monotonic(), 0.0, 0
+        self.began, self.look_again, self.done = time.monotonic(), 0.0, 0
 
     def run(self) -> None:
         """All of them; DiskError where the disk is full: what was done is kept."""
@@ -79,19 +87,25 @@ class Executor:
                 self.table.release(one.job.keys.run_key, "It was stopped; the same command goes on with it.")
             self.working = []
 
+    def turn(self, job: Job) -> tuple[int, int, int]:
+        """Long runs first, which answer for shorter ones; then setting after setting, so that a study that is stopped has whole ones."""
+        rounds = 0 if job.config is None else job.config.rounds
+        return -rounds, self.rank[job.levels], job.seed
+
     def over(self) -> bool:
         """Whether the study's hours are over."""
         return self.how.hours is not None and time.monotonic() - self.began > 3600 * self.how.hours
 
     def pick_rates(self) -> None:
         """Cells all of whose trials have ended get the rates that did best on validation rows."""
-        for place in list(self.places):
-            if all(self.table.status(job.keys.run_key) in ENDED for job in place.trials):
+        due, self.due = self.due, []
+        for place in due:
+            if place in self.places and all(self.table.status(job.keys.run_key) in ENDED for job in place.trials):
                 rates = picked(self.table, place.trials)
                 jobs = cell_jobs(self.study, self.plan.factors, place.cell, rates)
                 self.table.enter(self.study.name, map(entry, jobs))
                 self.places.remove(place)
-                self.waiting = sorted([*jobs, *self.waiting], key=data_first)
+                self.waiting = sorted([*jobs, *self.waiting], key=self.turn)
 
     def begin_one(self) -> bool:
         """Begins the next run that is free; False where there is none now. Runs that have ended already are passed over."""
@@ -100,6 +114,7 @@ class Executor:
             key = job.keys.run_key
             if self.table.status(key) in ENDED or job.config is None:
                 self.waiting.remove(job)
+                self.due += self.tried.get(key, ())
                 continue
             if (
                 self.over()
@@ -113,6 +128,7 @@ class Executor:
             self.waiting.remove(job)
             if (known := begun_by_another(self.table, job)) is not None:
                 self.table.finish(key, known)
+                self.due += self.tried.get(key, ())
                 continue
             warm(job.config, job.seed)
             self.working.append(Working(children.begin(job.config, self.folder(job)), job))
@@ -125,7 +141,8 @@ class Executor:
 
     def look(self) -> None:
         """Takes in children that have ended, and ends those that take too long or too much."""
-        watch, now = time.monotonic() - self.looked > LOOK, time.monotonic()
+        now, busy = time.monotonic(), time.process_time()
+        watch = now >= self.look_again
         for one in list(self.working):
             ended = children.reaped(one.child)
             if ended is not None:
@@ -134,12 +151,13 @@ class Executor:
                 continue
             key = one.job.keys.run_key
             if watch:
-                self.looked = now
                 self.peaks[key] = max(self.peaks.get(key, 0), children.private_memory(one.child.pid))
             if self.how.seconds is not None and now - one.child.began > self.how.seconds:
                 self.end(one, Outcome("timeout", f"It took more than the {self.how.seconds:g} s of execute.seconds."))
             elif self.how.memory is not None and self.peaks.get(key, 0) > bytes_of(self.how.memory):
                 self.end(one, Outcome("memory", f"It took more than the {self.how.memory} of execute.memory."))
+        if watch:
+            self.look_again = now + max(LOOK, SPARED * (time.process_time() - busy))
 
     def end(self, one: Working, outcome: Outcome) -> None:
         """Kills a run for a reason."""
@@ -178,6 +196,7 @@ class Executor:
     def finish(self, job: Job, outcome: Outcome) -> None:
         """Writes an outcome; the run's folder goes where only its rows are kept."""
         self.table.finish(job.keys.run_key, outcome)
+        self.due += self.tried.get(job.keys.run_key, ())
         folder = self.folder(job)
         if self.how.keep == "rows" and outcome.status in ("done", "refused", "diverged"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -193,11 +212,6 @@ def progress(at: Executor, job: Job, outcome: Outcome) -> str:
     figure = outcome.responses.get("accuracy")
     came = f"accuracy {figure:.4f}" if figure is not None else outcome.status
     return f"{job.kind} ({what}), seed {job.seed}: {came}; {left} left, about {left * pace / 60:.0f} min"
-
-
-def data_first(job: Job) -> tuple[str, int, int]:
-    """Runs of the same rows follow each other, so that these are read once, long ones first, which answer for shorter ones."""
-    return ("", 0, 0) if job.config is None else (job.config.data.model_dump_json(), job.seed, -job.config.rounds)
 
 
 def warm(config: ExperimentConfig, seed: int) -> None:

@@ -68,6 +68,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     share = 1 / len(drawn) if parties else 0.0
     known = returning / len(setup.sizes)  # of them were there in the round before, too
     sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer")}
+    sent |= private.get("expected", {})  # of a secret cohort, whatever these rounds drew
     messages = algorithm.card.sends == "messages"
     up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
     workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)

@@ -12,7 +12,7 @@ from fedatlas.study.baselines import baseline_config
 from fedatlas.study.cells import Cell, Levels, cells_of
 from fedatlas.study.design import StudyFile
 from fedatlas.study.levels import Factor, factors_of, overridden
-from fedatlas.study.run_key import Keys, data_hashes, described, keys, written
+from fedatlas.study.run_key import Described, Keys, data_hashes, described, keys, written
 
 Kind = Literal["cell", "baseline", "tuning", "holdout"]
 Rates = tuple[tuple[str, Any], ...]
@@ -61,14 +61,9 @@ def plan_of(study: StudyFile) -> Plan:
     factors, notices = factors_of(study)
     cells = cells_of(study, factors)
     places = tuple(place_of(study, factors, cell) for cell in cells)
-    settings = sorted({cell.setting for cell in cells})
+    settings = dict.fromkeys(cell.setting for cell in cells)
     names = ("centralised", *(("local_only",) if study.table.alone else ()))
-    baselines = [
-        baseline_of(study, factors, setting, name, seed)
-        for setting in settings
-        for name in names
-        for seed in sorted(study.table.seeds)
-    ]
+    baselines = [job for setting in settings for name in names for job in baselines_of(study, factors, setting, name)]
     return Plan(study, factors, tuple(baselines), places, tuple(notices))
 
 
@@ -110,7 +105,9 @@ def place_of(study: StudyFile, factors: Sequence[Factor], cell: Cell) -> Place:
     trials = []
     for rates in tried:
         values = values_of(study, factors, cell.levels, rates)
-        values["evaluation"] = {**values.get("evaluation", {}), "on": "validation", "validation": tuning.validation}
+        judged = {key: x for key, x in values.get("evaluation", {}).items() if key not in ("every", "rounds")}
+        last = max(values.get("rounds", ExperimentConfig.model_fields["rounds"].default), 1)  # it alone decides
+        values["evaluation"] = {**judged, "on": "validation", "validation": tuning.validation, "every": last}
         trials.append(made("tuning", cell.levels, rates, values, tuning.seed))
     return Place(cell, tuple(trials), jobs)
 
@@ -119,21 +116,29 @@ def cell_jobs(study: StudyFile, factors: Sequence[Factor], cell: Cell, rates: Ra
     """A run a seed of a cell, with the rates that were picked for it."""
     kind: Kind = "holdout" if cell.holdout else "cell"
     values = values_of(study, factors, cell.levels, rates)
-    return tuple(made(kind, cell.levels, rates, values, seed) for seed in sorted(study.table.seeds))
+    seeds = sorted(study.table.seeds)
+    found = described(written(values, seeds[0]))
+    return tuple(with_seed(kind, cell.levels, rates, found, seed) for seed in seeds)
 
 
-def baseline_of(study: StudyFile, factors: Sequence[Factor], setting: Levels, name: str, seed: int) -> Job:
-    """All rows together, or each client alone, in a setting: the base's ``[local]``, evaluated as the cells are (H0)."""
-    values = values_of(study, factors, setting)
+def with_seed(kind: Kind, levels: Levels, rates: Rates, found: Described, seed: int) -> Job:
+    """The run of a configuration with a seed, by which nothing is refused before data are read."""
+    config = None if found.config is None else found.config.model_copy(update={"seed": seed})
+    return job_of(kind, levels, rates, {**found.plain, "seed": seed}, config, found.refused, seed)
+
+
+def baselines_of(study: StudyFile, factors: Sequence[Factor], setting: Levels, name: str) -> list[Job]:
+    """All rows together, or each client alone, in a setting, by each seed: the base's ``[local]``, evaluated as the cells are (H0)."""
+    values, seeds = values_of(study, factors, setting), sorted(study.table.seeds)
     for table in ("algorithm", "privacy", "compression"):
         values.pop(table, None)
-    first = described(written(values, seed))
-    if first.config is None:
-        return job_of("baseline", setting, (), {**first.plain, "algorithm": {"name": name}}, None, first.refused, seed)
-    try:
-        made_of = baseline_config(first.config, name, first.config.rounds).plain()
-    except ConfigError as error:
-        return job_of("baseline", setting, (), {**first.plain, "algorithm": {"name": name}}, None, str(error), seed)
-    made_of["evaluation"] = first.config.plain()["evaluation"]
-    found = described(written(made_of, seed))
-    return job_of("baseline", setting, (), found.plain, found.config, found.refused, seed)
+    first = described(written(values, seeds[0]))
+    found = Described({**first.plain, "algorithm": {"name": name}}, None, first.refused)
+    if first.config is not None:
+        try:
+            made_of = baseline_config(first.config, name, first.config.rounds).plain()
+            made_of["evaluation"] = first.config.plain()["evaluation"]
+            found = described(written(made_of, seeds[0]))
+        except ConfigError as error:
+            found = found._replace(refused=str(error))
+    return [with_seed("baseline", setting, (), found, seed) for seed in seeds]

@@ -8,7 +8,7 @@ from typing import Any
 from fedatlas.data.sources import read_once
 from fedatlas.errors import FedatlasError
 from fedatlas.setup.assembly import set_up
-from fedatlas.study.execute import PARALLEL, data_first, warm
+from fedatlas.study.execute import PARALLEL, warm
 from fedatlas.study.forecast import dry_run as forecast
 from fedatlas.study.jobs import Job, Plan
 from fedatlas.study.table import STATUSES, Table
@@ -52,6 +52,11 @@ def dry_run(plan: Plan) -> dict[str, Any]:
         "hours": len(every) * each / parallel / 3600,
         "notices": list(plan.notices),
     }
+
+
+def data_first(job: Job) -> tuple[str, int]:
+    """Runs of the same rows follow each other, so that these are read once; otherwise the order stays."""
+    return ("", 0) if job.config is None else (job.config.data.model_dump_json(), job.seed)
 
 
 def refusal(job: Job) -> str:

@@ -13,7 +13,8 @@ from fedatlas.privacy.protection import Protection
 from fedatlas.privacy.secagg.fixed import largest_cap
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
-from fedatlas.simulation.protected import number
+from fedatlas.setup.protection_refusals import fewest_of
+from fedatlas.simulation.protected import expected, number
 from fedatlas.simulation.rehearsal import Rehearsed, rehearse
 from fedatlas.wording import bytes_text, count, seconds_text
 
@@ -37,7 +38,11 @@ def spent_protected(setup: Setup, plan: Plan, drawn: Sequence[Drawn]) -> Spent:
     mean = sum(len(d.selected) for d in drawn) / len(drawn)
     usual = min(drawn, key=lambda d: abs(len(d.selected) - mean))
     everybody = tuple(k for k, n in setup.sizes.items() if n)
-    asked = usual.round if usual.round.units else usual.round._replace(cohort=usual.selected or everybody[:3])
+    fewest = max(
+        (fewest_of(one) for one in setup.mechanisms), default=1
+    )  # a smaller cohort is given up, and costs nothing
+    cohort = usual.selected if len(usual.selected) >= fewest else everybody[:fewest]
+    asked = usual.round if usual.round.units else usual.round._replace(cohort=cohort)
     asked = asked._replace(sizes={k: setup.sizes[k] for k in everybody})
     found = rehearse(setup, plan, asked)
     parties = len([unit for unit in asked.units if unit.members]) or len(asked.cohort)
@@ -65,6 +70,7 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
         "seconds_by_phase": dict(second.seconds),
         "seconds_keys": found.seconds_keys,
         "secret_cohort": how.secret_cohort,
+        **({"expected": expected(how, setup, 1)} if how.secret_cohort else {}),
     }
     if (mask := how.of(SecAgg)) is not None and found.hidden:
         out["n_cap"] = smaller_words(mask, parties, max(setup.sizes.values()), 4 * found.hidden * parties)
@@ -80,7 +86,6 @@ def smaller_words(mask: SecAgg, parties: int, largest: int, saved: int) -> dict[
     return {
         "saves_per_round": saved,
         "now": mask.bits,
-        "largest": largest,
         "at_these_bits": largest_cap(parties, mask.bits),
         **fits,
     }
@@ -132,10 +137,8 @@ def cap_sentence(found: Mapping[str, Any]) -> str:
     saved = f"save {bytes_text(found['saves_per_round'])} a round, since words of 32 bits would do"
     if found.get("bits") == found["now"]:
         return f"privacy.secagg.n_cap = {found['n_cap']} would {saved}."
-    why = (
-        f"The largest client has {count(found['largest'], 'row')}; words of 32 bits hold {count(found['at_these_bits'])} at "
-        f"{found['now']} bits"
-    )
+    most = f"{count(found['at_these_bits'], 'row')} a client" if found["at_these_bits"] else "not a single row"
+    why = f"At {found['now']} bits words of 32 bits hold {most}, which is too few here"
     if "bits" not in found:
         return f'{why}: algorithm.weights = "uniform", where the algorithm has it, would {saved}.'
     return f"{why}: privacy.secagg.bits = {found['bits']} with n_cap = {found['n_cap']} would {saved}."

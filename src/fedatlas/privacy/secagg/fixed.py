@@ -84,9 +84,7 @@ def values(x: Tensor, form: Fixed, client: int | str, part: str, coefficient: fl
 def weighted(x: Tensor, rows: int, form: Fixed, client: int | str, part: str) -> Words:
     """P14's pair (n q, n) as words, n last. Raises PrivacyError where ``rows`` are no number from 0 to the cap, and as ``values``."""
     if not 0 <= rows <= form.cap:
-        raise PrivacyError(
-            f"client {client} has {rows} rows, outside 0 to n_cap = {form.cap}: raise n_cap, or leave it out."
-        )
+        raise PrivacyError(f"client {client} does not have 0 to n_cap = {form.cap} rows: raise n_cap, or leave it out.")
     q = _steps(x, form, client, part, 1.0)
     return np.append(q * rows, rows).astype(UNSIGNED[form.ring])
 
