@@ -79,7 +79,7 @@ ROOMS: dict[str, set[str]] = {
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine"},
     "deploy": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
-    "config": {"errors", "registry", "files", "data", "models", "privacy"},
+    "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,
@@ -87,25 +87,17 @@ ROOMS: dict[str, set[str]] = {
     "reporting": {"errors", "registry", "files", "wording", "data", "metrics", "config", "record"},
     "deployed": SIMULATION | {"simulation", "reporting", "deploy"},
     "study": STUDY,
-    "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"},
+    "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"}
+    | {"leakage"},
     "prediction": SIMULATION | {"simulation"},
+    "leakage": SIMULATION | {"simulation", "wording"},
     "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
-    "api": STUDY | {"study", "prediction"},
+    "api": STUDY | {"study", "prediction", "leakage"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
     "console": {"errors", "plugins"},
     "cli_study": {"errors", "console", "study"},
-    "cli": {
-        "api",
-        "catalogue",
-        "cli_study",
-        "config",
-        "console",
-        "deployed",
-        "errors",
-        "files",
-        "plugins",
-        "prediction",
-    }
+    "cli": {"api", "catalogue", "cli_study", "config", "console", "deployed", "errors", "files", "leakage", "plugins"}
+    | {"prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 
@@ -131,6 +123,7 @@ PUBLIC = [
     "Task",
     "TransportError",
     "Tree",
+    "attack",
     "dry_run",
     "load",
     "partition",

@@ -21,7 +21,7 @@ from fedatlas.errors import (
 
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
-    from fedatlas.api import Experiment, dry_run, load, partition, predict, report, resume, run
+    from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
     from fedatlas.data.dataset import Dataset, Partition
     from fedatlas.study.advice import recommend
     from fedatlas.study.study import Study
@@ -52,6 +52,7 @@ __all__ = [
     "Task",
     "TransportError",
     "Tree",
+    "attack",
     "dry_run",
     "load",
     "partition",
@@ -65,7 +66,7 @@ __all__ = [
 _LATER = {
     "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
-    "fedatlas.api": ("Experiment", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
+    "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
     "fedatlas.study.advice": ("recommend",),
     "fedatlas.study.study": ("Study",),
     "fedatlas.study.table": ("Table",),

@@ -255,6 +255,17 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     return reading.load(path, module)
 
 
+def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
+    """Attacks what a role saw of a run (``[observe]``), beside a placebo: ``declaration``, ``metrics``, ``leaks``.
+
+    ``keys``: those of the attack, such as ``role`` and ``targets``. The attacker works in a process without data; the record also stands
+    in ``attacks/NAME/`` of the run.
+    """
+    from fedatlas.leakage import attack as carried_out
+
+    return carried_out(path, name, keys)
+
+
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Writes report.html for a run, or for several side by side; returns where it is."""
     paths = [runs] if isinstance(runs, str | Path) else list(runs)

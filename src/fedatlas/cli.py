@@ -237,6 +237,31 @@ def predict(
 
 
 @app.command()
+def attack(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    name: Annotated[str, typer.Option(help="An attack on what a role has seen, such as inverting_gradients.")],
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key=value ...]", help="Keys of the attack; 'fedatlas show NAME' names them."),
+    ] = None,
+    plugin: Plugin = None,
+    as_json: Json = False,
+) -> None:
+    """Attack what a role saw of a finished run, and say what leaks beyond a placebo."""
+    from fedatlas.api import attack as attack_
+    from fedatlas.config import override
+    from fedatlas.leakage.words import said
+
+    plug(plugin)
+    without_gpus("cpu")
+    given: dict[str, Any] = {}
+    for text in keys or ():
+        override(given, text)
+    found = attack_(run, name, **given)
+    emit(found) if as_json else typer.echo("\n".join(said(found)))
+
+
+@app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="One of those that 'fedatlas list experiments' names.")],
     quick: Annotated[bool, typer.Option("--quick", help="A smaller, clearly labelled version for a laptop.")] = False,

@@ -288,7 +288,8 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         epsilon = found["epsilon"] if isinstance(found["epsilon"], str) else f"{found['epsilon']:.4g}"
         seeded = ' (noise = "seed": protects nobody)' if found["noise"] == "seed" else ""
         bound = "at most " if found["upper_bound"] else ""
-        out.append(("epsilon", f"{bound}{epsilon} at delta {found['delta']:.3g}{seeded}"))
+        stated = f" (the paper's: {found['accounts']['nominal']:.4g})" if found.get("accounts") else ""
+        out.append(("epsilon", f"{bound}{epsilon} at delta {found['delta']:.3g}{stated}{seeded}"))
     return out
 
 

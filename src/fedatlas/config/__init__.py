@@ -12,13 +12,13 @@ from fedatlas.config.experiment import (
     PartitionConfig,
     ScheduleConfig,
     Table,
-    bytes_of,
     parse,
     read,
     renamed,
 )
 from fedatlas.config.overrides import override, put
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
+from fedatlas.config.sizes import bytes_of
 
 __all__ = [
     "ALTERNATIVES",

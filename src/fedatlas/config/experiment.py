@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.overrides import override
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
+from fedatlas.config.sizes import bytes_of
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
@@ -31,16 +33,6 @@ ALTERNATIVES = (
     ("public.rows", "public.per_class"),
 )
 """Keys of which one is given: on the command line it takes the place of the other in the file."""
-
-
-def bytes_of(text: str) -> int:
-    """'4GiB' -> bytes. ValueError for anything else."""
-    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-    for unit in sorted(units, key=len, reverse=True):
-        number = text.removesuffix(unit).strip()
-        if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
-            return int(float(number) * units[unit])
-    raise ValueError(f"'{text}' is not a size: write a number above 0 and B, KiB, MiB, GiB or TiB, such as '4GiB'")
 
 
 class Table(BaseModel):
@@ -278,6 +270,7 @@ class ExperimentConfig(Table):
     local: LocalConfig = LocalConfig()
     compression: CompressionConfig | None = None
     privacy: tuple[PrivacyConfig, ...] = ()
+    observe: ObserveConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
     round: RoundConfig | None = None
@@ -351,8 +344,8 @@ class ExperimentConfig(Table):
         schedule = plain["local"]["schedule"]
         if schedule["name"] == "cosine":
             schedule.setdefault("rounds", self.rounds)
-        for key in ("checkpoint",) if bound_to_rounds(self.privacy) else ("rounds", "checkpoint"):
-            plain.pop(key)
+        for key in ("checkpoint", "observe") if bound_to_rounds(self.privacy) else ("rounds", "checkpoint", "observe"):
+            plain.pop(key, None)
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

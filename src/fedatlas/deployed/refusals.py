@@ -52,6 +52,8 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
         out.append("[[models]]: nodes share one network in this version of deployment; use [model].")
     if config.public is not None:
         out.append("[public]: public rows do not travel in this version of deployment; remove the table.")
+    if config.observe is not None:
+        out.append("[observe] keeps views of a simulation: not in a deployed run in this version; remove the table.")
     if config.evaluation.drift:
         out.append("evaluation.drift = true looks into clients' labels: not in a deployed run; remove it.")
     if config.evaluation.clients:

@@ -45,7 +45,7 @@ from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
 from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
-from fedatlas.privacy.protection import Protection, follows_data
+from fedatlas.privacy.protection import Protection, by_rows
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -192,7 +192,7 @@ class ServerHalf:
             coefficients=coefficients_of(ask, asked, sums),
             mend=lambda answered: Mend(ask, asked, answered, sums),
             leaving=self.leaving,
-            by_rows=partial(follows_data, self.algorithm),
+            by_rows=partial(by_rows, self.algorithm),
             journal=self.guard.journal if self.guard else None,
         )
 
@@ -240,6 +240,9 @@ class ServerHalf:
         self.lost.update(set(clients) - set(answered))
         mend = Mend(ask, clients, answered, sums)
         reduced = reducer.close(total, Closing(answered, mend, ask.mixing))
+        if ask.mixing is not None:
+            for observer in self.observers:
+                observer.mixed(ask.mixing(answered))
         if ask.reduce == "mean":
             weights = {k: part_of(coefficients[k], "model") * mend("model") for k in answered}
             self.cost = self.cost._replace(weights=weights)

@@ -38,7 +38,7 @@ from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_
 from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.secure_learning import Hidden, learner_of
 from fedatlas.setup.torch_model import Networks
-from fedatlas.summaries import Learn, Learner, class_counts
+from fedatlas.summaries import Crossing, Learn, Learner, class_counts, overheard
 from fedatlas.tree import Tree
 
 
@@ -57,6 +57,7 @@ class Setup(NamedTuple):
     own_module: str = ""  # the class of the user's own network, where it is not that of ``[model]``
     algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    heard: tuple[Crossing, ...] = ()  # what was said of columns and target, where ``[observe]`` asks for it
     bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
 
     @property
@@ -218,7 +219,9 @@ def set_up(
     config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
 ) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    return assemble(share_out(config, seed, module, learner), seed, module)
+    with overheard() as heard:
+        shared = share_out(config, seed, module, learner)
+    return assemble(shared, seed, module)._replace(heard=tuple(heard) if config.observe is not None else ())
 
 
 def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:

@@ -146,7 +146,7 @@ def run_rounds(
         try:
             while simulation.number < config.rounds and not stopped(config, rows):
                 rows.append(simulation.step())
-                progress.row(rows[-1])
+                tell(progress, simulation, rows[-1])
         except DivergedError as error:
             write_end(simulation, folder, rows, str(error))
             raise
@@ -161,6 +161,13 @@ def run_rounds(
     finally:
         simulation.close()
     return summary
+
+
+def tell(progress: Progress, simulation: Simulation, row: Row) -> None:
+    """What a round came to, and what the recording of views has to say."""
+    progress.row(row)
+    for notice in simulation.noticed():
+        progress.said(notice)
 
 
 def stopped(config: ExperimentConfig, rows: list[Row]) -> str:

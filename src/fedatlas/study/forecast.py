@@ -86,8 +86,8 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "rounds": rounds,
         "partition": partition_facts(setup),
         "held": draw_text(setup.partition, setup.dataset.train.y.numpy(), setup.dataset.class_names),
-        "cohort": len(drawn[0].selected),
-        "returning": returning,
+        "cohort": private.get("cohort", len(drawn[0].selected)),
+        "returning": private.get("returning", returning),
         "sends": algorithm.card.sends,
         "examples_per_round": drawn[0].round.examples,
         "flops_per_round": 3 * setup.first.flops * drawn[0].round.examples,
@@ -184,7 +184,11 @@ def show(found: dict[str, Any]) -> None:
         console.print(found["held"], markup=False)
     else:
         console.print(f"{count(len(sizes), 'client')} hold {held_text(sizes)}.")
-    console.print(f"{count(found['cohort'], 'client')} a round.")
+    console.print(
+        f"{count(found['cohort'], 'client')} a round."
+        if isinstance(found["cohort"], int)
+        else f"{found['cohort']:.3g} clients a round are to be expected."
+    )
     if found["read"]:
         console.print(f"Read: {found['read']}.", markup=False)
     for name, clients in found["models"].items():
