@@ -67,7 +67,7 @@ ROOMS: dict[str, set[str]] = {
     "privacy": BASE | {"secret", "registry", "aggregation"},
     "transforms": BASE | {"registry", "privacy", "secret"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
-    "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model"},
+    "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model", "metrics"},
     "attacks": BASE | {"registry", "aggregation"},
     "deploy.codec": {"errors", "tree"},
     "summaries": {"errors", "deploy.codec"},
@@ -77,7 +77,7 @@ ROOMS: dict[str, set[str]] = {
     "federation.link": {"errors", "algorithm", "tree"},
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
-    "federation": PARTS | SEAM | {"engine"},
+    "federation": PARTS | SEAM | {"engine", "vertical"},
     "deploy": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
@@ -91,12 +91,12 @@ ROOMS: dict[str, set[str]] = {
     | {"leakage"},
     "prediction": SIMULATION | {"simulation"},
     "leakage": SIMULATION | {"simulation", "wording"},
-    "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
+    "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "api": STUDY | {"study", "prediction", "leakage"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "console": {"errors", "plugins"},
-    "cli_study": {"errors", "console", "study"},
-    "cli": {"api", "catalogue", "cli_study", "config", "console", "deployed", "errors", "files", "leakage", "plugins"}
+    "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "study"},
+    "cli_study": {"errors", "commands", "study"},
+    "cli": {"api", "catalogue", "cli_study", "commands", "config", "deployed", "errors", "files", "leakage", "plugins"}
     | {"prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
@@ -135,7 +135,7 @@ PUBLIC = [
 ]
 
 # Distribution -> the module it is imported as, where the two differ.
-IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc"}
+IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc", "pynacl": "nacl"}
 
 
 def sources() -> list[Path]:

@@ -16,6 +16,7 @@ from rich.table import Table
 from fedatlas import machine
 from fedatlas.aggregation import REDUCERS
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.config.columns import VERTICAL, vertical
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
@@ -25,6 +26,7 @@ from fedatlas.registry import accepts, builders_of, defaults, describe, keywords
 from fedatlas.setup.protection import goes_with
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
+from fedatlas.vertical.boosting import secureboost
 
 Rows = list[dict[str, Any]]
 COLUMNS = (
@@ -44,19 +46,43 @@ EXTRAS = {
     "tables": ("pyarrow", ".parquet files"),
     "images": ("PIL", "folders of pictures"),
     "dp": ("dp_accounting", "differential privacy"),
-    "he": ("gmpy2", "masks and homomorphic encryption"),
+    "he": ("gmpy2", "masks, homomorphic encryption, private alignment"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),
     "cluster": ("ray", "many machines"),
     "tracking": ("mlflow", "MLflow and TensorBoard"),
 }
+BETWEEN: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "algorithms": {"secureboost": secureboost},
+    "partitions": {VERTICAL: vertical},
+}
+"""Of parties that hold columns: their components by kind, which no other experiment takes."""
 
 
 def algorithms() -> Rows:
     """The algorithms with their parameters."""
     table = builders_of("algorithms", ALGORITHMS)
     rows = describe("algorithms", ALGORITHMS)
-    return [{**row, **place(table[row["name"]]), "source": prose_of_file(table[row["name"]])} for row in rows]
+    found = [{**row, **place(table[row["name"]]), "source": prose_of_file(table[row["name"]])} for row in rows]
+    return [*found, *between_parties()]
+
+
+def between_parties() -> Rows:
+    """What parties that hold columns train."""
+    return [
+        {
+            "name": name,
+            "summary": summary(builder),
+            "parameters": defaults(builder),
+            "accepts": accepts(builder),
+            "partitioning": "vertical",
+            "communication": "centralised",
+            "client_keeps": "its columns, its lookup table; the party with the label also labels, margins and the trees' shape",
+            "leaves_client": "g and h, under [[privacy]] paillier encrypted; sums of a node by bin; which rows go left",
+            "source": prose_of_file(builder),
+        }
+        for name, builder in BETWEEN["algorithms"].items()
+    ]
 
 
 def place(builder: Callable[..., Any]) -> dict[str, str]:
@@ -81,7 +107,14 @@ def partitions() -> Rows:
     """The partitioners with their parameters."""
     table = builders_of("partitions", PARTITIONS)
     said = {name: prose(builder).partition("\n")[2].strip() for name, builder in table.items()}
-    return [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
+    found = [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
+    own = {
+        "name": VERTICAL,
+        "summary": summary(vertical),
+        "parameters": defaults(vertical),
+        "accepts": accepts(vertical),
+    }
+    return [*found, {**own, "source": prose(vertical).partition("\n")[2].strip()}]
 
 
 def transforms() -> Rows:

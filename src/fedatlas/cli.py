@@ -7,12 +7,12 @@ import signal
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from fedatlas import cli_study
-from fedatlas.console import INTERRUPTED, Json, Plugin, emit, noticing, plug, without_gpus
+from fedatlas.commands import INTERRUPTED, File, Json, Plugin, align, emit, noticing, plug, predict, split, without_gpus
 from fedatlas.deployed.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
@@ -24,20 +24,6 @@ app = typer.Typer(
     help="Federated learning you can trust: simulate, measure, report.",
 )
 
-File = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE.toml] [table.key=value ...]", help="Experiment file (none: the embedded default) and overrides."
-    ),
-]
-
-
-def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
-    """The experiment file, if the first argument is no override, and the overrides."""
-    words = list(arguments or [])
-    path = Path(words.pop(0)) if words and "=" not in words[0] else None
-    return path, words
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -46,6 +32,10 @@ def _version(wanted: bool) -> None:
 
 
 app.add_typer(deploy_app, name="deploy")
+app.command()(align)
+app.command()(predict)
+app.command()(cli_study.study)
+app.command()(cli_study.recommend)
 
 
 @app.callback()
@@ -202,41 +192,6 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command()
-def predict(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
-    file: Annotated[
-        Path, typer.Argument(help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, or a folder of pictures.")
-    ],
-    out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
-    client: Annotated[int | None, typer.Option(help="By the model that this client would use.", min=0)] = None,
-    model: Annotated[str, typer.Option(help="By this one of several models.")] = "",
-    holes: Annotated[
-        Literal["error", "empty"],
-        typer.Option(help="Rows with a missing or infinite value: refuse the file, or leave their predictions empty."),
-    ] = "error",
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(help="A column of the table to stand in front of the predictions, such as a key."),
-    ] = None,
-    plugin: Plugin = None,
-) -> None:
-    """Apply a run's model, with its preprocessing, to new rows."""
-    from fedatlas.files import write_text
-    from fedatlas.prediction import load
-
-    plug(plugin)
-    if client is not None and model:
-        raise ConfigError("give --client or --model, not both.")
-    with noticing():
-        table = load(run).predict(file, client=client, model=model, holes=holes, keep=keep or ())
-    if out is None:
-        sys.stdout.write(table.to_csv(index=False))
-    else:
-        write_text(out, table.to_csv(index=False))
-        typer.echo(f"{len(table)} predictions written to {out}")
-
-
-@app.command()
 def attack(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     name: Annotated[str, typer.Option(help="An attack on what a role has seen, such as inverting_gradients.")],
@@ -286,10 +241,6 @@ def reproduce(
         raise typer.Exit(INTERRUPTED) from None
     if not passed:
         raise typer.Exit(1)
-
-
-app.command()(cli_study.study)
-app.command()(cli_study.recommend)
 
 
 def main() -> None:

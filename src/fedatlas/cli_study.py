@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedatlas.console import INTERRUPTED, Json, Plugin, emit, noticing, plug, without_gpus
+from fedatlas.commands import INTERRUPTED, Json, Plugin, emit, noticing, plug, without_gpus
 from fedatlas.errors import ConfigError
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedatlas.config.columns import TREES, VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.overrides import override
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
@@ -270,6 +271,8 @@ class ExperimentConfig(Table):
     local: LocalConfig = LocalConfig()
     compression: CompressionConfig | None = None
     privacy: tuple[PrivacyConfig, ...] = ()
+    parties: tuple[PartyConfig, ...] = ()
+    align: AlignConfig | None = None
     observe: ObserveConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
@@ -315,10 +318,20 @@ class ExperimentConfig(Table):
             raise ValueError("give seed or seeds, not both")
         return self
 
+    @model_validator(mode="after")
+    def _parties_of_columns(self) -> ExperimentConfig:
+        check_columns(self)
+        return self
+
+    @property
+    def columns(self) -> bool:
+        """Whether parties hold columns of the same rows, not rows of the same columns."""
+        return bool(self.parties) or self.partition.name == VERTICAL
+
     def plain(self) -> dict[str, Any]:
         """The whole configuration as plain values, defaults included, None left out: what TOML can hold, and `parse` reads back."""
         out = self._values()
-        if "size" in out["cohort"]:
+        if "size" in out.get("cohort", {}):
             out["cohort"].pop("fraction", None)
         return out
 
@@ -328,11 +341,13 @@ class ExperimentConfig(Table):
             out.pop("seed", None)
         if not self.privacy:
             out.pop("privacy")
+        if not self.parties:
+            out.pop("parties")
         if not self.models:
             out.pop("models")
         else:
             out["model"] = {key: out["model"][key] for key in ("loss", "bn")}
-        return out
+        return only_columns(out, self.parties) if self.columns else out
 
     def hash(self) -> str:
         """SHA-256 of what decides the result: everything but how often it is saved and how long it runs.
@@ -341,9 +356,10 @@ class ExperimentConfig(Table):
         """
         plain = self._values()
         plain.pop("round", None)
-        schedule = plain["local"]["schedule"]
-        if schedule["name"] == "cosine":
-            schedule.setdefault("rounds", self.rounds)
+        if self.columns:
+            plain["algorithm"].pop(TREES, None)  # they are the rounds
+        elif plain["local"]["schedule"]["name"] == "cosine":
+            plain["local"]["schedule"].setdefault("rounds", self.rounds)
         for key in ("checkpoint", "observe") if bound_to_rounds(self.privacy) else ("rounds", "checkpoint", "observe"):
             plain.pop(key, None)
         text = json.dumps(plain, sort_keys=True)

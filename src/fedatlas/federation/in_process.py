@@ -10,7 +10,7 @@ from fedatlas.engine.job import Bench, Executor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import Cost
 from fedatlas.federation.link import Observer, Reply, Request
-from fedatlas.federation.party import PartyHalf
+from fedatlas.federation.party import PartyHalf, Secrets
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.server import ServerHalf
 from fedatlas.privacy.asking import RoundClosed, SessionFailed
@@ -106,9 +106,10 @@ class InProcess(Driver):
         run: str = "",
         observers: Iterable[Observer] = (),
         keyring: Keyring | None = None,
+        secrets: Secrets | None = None,  # what parties are given and keep in memory, where there is no keyring
     ) -> None:
         self.bench, self.executor, self.sizes = bench, executor, sizes
-        self.party = PartyHalf(bench, executor, state, sizes, seed, keyring)
+        self.party = PartyHalf(bench, executor, state, sizes, seed, keyring or secrets)
         self.server = ServerHalf(
             bench.algorithm,
             self,

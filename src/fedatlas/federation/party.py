@@ -114,8 +114,9 @@ class PartyHalf:
         state = {name: x for name, x in (self.state.get(client) or {}).items() if name != MEMORY}
         if state:
             return state
-        model = message["model"] if "model" in message else self.bench.network_of(client).initial()[0]
-        return init(model, facts)
+        if "model" in message or not self.bench.networks:  # parties that hold columns have no network
+            return init(message.get("model", Tree()), facts)
+        return init(self.bench.network_of(client).initial()[0], facts)
 
     def _init(self, client: int) -> Callable[[Tree, Facts], State] | None:
         """What makes a client's state; None where it keeps none."""

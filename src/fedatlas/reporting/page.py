@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedatlas.errors import as_utf8
-from fedatlas.reporting.blocks import Chapter, Figure, Section, Text
+from fedatlas.reporting.blocks import Chapter, Choice, Figure, Section, Text
 from fedatlas.reporting.costs import cost_blocks
 from fedatlas.reporting.curves import curves
 from fedatlas.reporting.entries import Entry, Subject
@@ -53,24 +53,21 @@ def render(entries: Sequence[Entry]) -> str:
         )
         for e in entries
     ]
-    return document(title(entries), sections, subjects[0].summary["versions"].get("fedatlas", ""), parts, repeats)
+    return document(title(entries), sections, parts, repeats, subjects[0].summary["versions"].get("fedatlas", ""))
 
 
 def document(
-    heading: str,
-    sections: Sequence[Section],
-    version: str,
-    parts: Sequence[Chapter] = (),
-    repeats: Sequence[Section] = (),
+    name: str, sections: Sequence[Section], parts: Sequence[Chapter], repeats: Sequence[Section], version: str
 ) -> str:
-    """One whole HTML document; its script runs by its hash alone."""
+    """One HTML document of these sections."""
     style, script = read("page.css").replace("/* chart.css */", read("chart.css")), read("page.js")
+    style += "".join(map(chosen, sections))
     sha = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         environment()
         .get_template("page.html")
         .render(
-            title=heading,
+            title=name,
             sections=sections,
             parts=parts,
             repeats=repeats,
@@ -79,6 +76,17 @@ def document(
             script_hash=sha,
             version=version,
         )
+    )
+
+
+def chosen(section: Section) -> str:
+    """The style that shows the option that is chosen, of choices whose options page.css does not know by name."""
+    return "".join(
+        f'main:has(input[name="{block.id}"][value="{option.value}"]:checked) '
+        f'[data-choice="{block.id}"][data-option="{option.value}"] {{ display: grid; }}\n'
+        for block in section.blocks
+        if isinstance(block, Choice) and block.id != "axis"
+        for option in block.options
     )
 
 

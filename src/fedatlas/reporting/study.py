@@ -27,7 +27,7 @@ def render(found: Analysis) -> str:
         Section("fronts", "What accuracy costs", fronts(found), "Fronts"),
         Section("outcomes", "What came of the runs", outcomes(found), "Runs"),
     ]
-    return document(f"Study {found['study']}", sections, version("fedatlas"))
+    return document(f"Study {found['study']}", sections, [], [], version("fedatlas"))
 
 
 def answer(found: Analysis) -> list[Block]:

@@ -34,6 +34,11 @@ def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Resolv
 
     What is written out resolves to itself. ``module``: the network of one's own in place of ``[model]``.
     """
+    if config.columns:
+        raise ConfigError(
+            "parties hold columns here: 'fedatlas run' and 'fedatlas align' take this experiment; studies, baselines and plug-ins of "
+            "clients that hold rows do not."
+        )
     algorithm = make_algorithm(config)
     config, notices = apply_fixes(config, algorithm)
     transform = make_transform(config, algorithm)

@@ -20,6 +20,7 @@ from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.record.initial_files import own_module, restore_derived, same_constants, same_plugins, write_beginning
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.assembly import Setup, set_up, state_notices
+from fedatlas.setup.columns import Consortium
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
 from fedatlas.simulation.simulation import Host, Row, Simulation
@@ -32,6 +33,7 @@ class Progress(Protocol):
     """Is told what happens, for people to watch."""
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None: ...
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None: ...
     def said(self, notice: str) -> None: ...
     def row(self, row: Row) -> None: ...
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None: ...
@@ -45,6 +47,10 @@ class Silent:
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
         """Remembers the folder."""
+        self.folder = folder
+
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
+        """The same, of trees between parties that hold columns."""
         self.folder = folder
 
     def said(self, notice: str) -> None:
