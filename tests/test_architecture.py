@@ -63,7 +63,7 @@ ROOMS: dict[str, set[str]] = {
     "layers": {"errors", "tree"},
     "rounds": BASE,
     "weighting": BASE,
-    "aggregation": BASE,
+    "aggregation": BASE | {"registry"},
     "privacy": BASE | {"secret", "registry", "aggregation"},
     "transforms": BASE | {"registry", "privacy", "secret"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},

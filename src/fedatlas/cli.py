@@ -149,7 +149,9 @@ def partition(
 def list_(
     kind: Annotated[
         str,
-        typer.Argument(help="data | partitions | models | algorithms | transforms | privacy | losses | experiments"),
+        typer.Argument(
+            help="data | partitions | models | algorithms | transforms | privacy | attacks | rules | losses | experiments"
+        ),
     ],
     plugin: Plugin = None,
     as_json: Json = False,
