@@ -113,8 +113,11 @@ def test_no_file_holds_an_id_and_no_party_anothers_threshold(done):
     page = (path / "report.html").read_text()
     own = [n for n in json.loads((path / "party-bank.json").read_text())["nodes"] if n["column"] in {"age", "income"}]
     assert f"{own[0]['column']} ≤" in page
+    other = (path / "report-shop.html").read_text()
     for node in json.loads((path / "party-shop.json").read_text())["nodes"]:
         assert f"{node['column']} ≤" not in page
+        assert f"{node['column']} ≤" in other
+    assert not any(f"{column} ≤" in other for column in ("age", "income", "city=Rome", "city=Oslo"))
 
 
 def test_the_joined_table_comes_to_the_same_and_each_side_is_compared(done):
