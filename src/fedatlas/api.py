@@ -259,11 +259,13 @@ def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
     """Attacks what a role saw of a run (``[observe]``), beside a placebo: ``declaration``, ``metrics``, ``leaks``.
 
     ``keys``: those of the attack, such as ``role`` and ``targets``. The attacker works in a process without data; the record also stands
-    in ``attacks/NAME/`` of the run.
+    in ``attacks/NAME/`` of the run, and in its report.
     """
     from fedatlas.leakage import attack as carried_out
 
-    return carried_out(path, name, keys)
+    found = carried_out(path, name, keys)
+    write_report([Path(path)])
+    return found
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

@@ -24,12 +24,11 @@ from fedatlas.leakage import scoring
 from fedatlas.leakage.knowledge import attacked
 from fedatlas.leakage.network import known
 from fedatlas.record.observed import View
-from fedatlas.record.run_folder import ATTACKED, CONFIG, RunFolder
+from fedatlas.record.run_folder import ATTACK, ATTACKED, CONFIG, FOUND, RunFolder
 from fedatlas.registry import arguments
 from fedatlas.setup.assembly import Setup, set_up
 from fedatlas.simulation.run import run_one
 
-RESULT, FOUND = "attack.json", "found.npz"
 ONE_STEP = (
     "attack '{name}' inverts the gradient of one step on one row a client: write steps = 1 under [local], and as many clients as "
     "rows (data.limit)."
@@ -84,7 +83,7 @@ def attack(folder: str | Path, name: str, parameters: Mapping[str, Any] | None =
         **found,
     }
     run.save_arrays(f"{ATTACKED}/{name}/{FOUND}", arrays)
-    run.write_json(f"{ATTACKED}/{name}/{RESULT}", record)
+    run.write_json(f"{ATTACKED}/{name}/{ATTACK}", record)
     return record
 
 
