@@ -119,8 +119,10 @@ def measure(given: argparse.Namespace) -> None:
     found: dict[str, Any] = {"speed": speed(given.repeats)}
     ratio = found["speed"]["singly"] / found["speed"]["together"]
     lines = [
-        f"one step on {PICTURES} pictures: {found['speed']['together'] * 1e3:.1f} ms together, {found['speed']['singly'] * 1e3:.0f} ms "
-        f"one by one: {ratio:.1f}x (at least {FASTER:.0f}x): {verdict(ratio >= FASTER)}."
+        (
+            f"one step on {PICTURES} pictures: {found['speed']['together'] * 1e3:.1f} ms together, {found['speed']['singly'] * 1e3:.0f} ms "
+            f"one by one: {ratio:.1f}x (at least {FASTER:.0f}x): {verdict(ratio >= FASTER)}."
+        )
     ]
     if not given.speed_only:
         with tempfile.TemporaryDirectory() as name:
