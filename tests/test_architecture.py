@@ -63,11 +63,11 @@ ROOMS: dict[str, set[str]] = {
     "layers": {"errors", "tree"},
     "rounds": BASE,
     "weighting": BASE,
-    "aggregation": BASE,
+    "aggregation": BASE | {"registry"},
     "privacy": BASE | {"secret", "registry", "aggregation"},
     "transforms": BASE | {"registry", "privacy", "secret"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
-    "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model"},
+    "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model", "metrics"},
     "attacks": BASE | {"registry", "aggregation"},
     "deploy.codec": {"errors", "tree"},
     "summaries": {"errors", "deploy.codec"},
@@ -77,7 +77,7 @@ ROOMS: dict[str, set[str]] = {
     "federation.link": {"errors", "algorithm", "tree"},
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
-    "federation": PARTS | SEAM | {"engine"},
+    "federation": PARTS | SEAM | {"engine", "vertical"},
     "deploy": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
@@ -91,10 +91,11 @@ ROOMS: dict[str, set[str]] = {
     | {"leakage"},
     "prediction": SIMULATION | {"simulation"},
     "leakage": SIMULATION | {"simulation", "wording"},
-    "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
+    "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "api": STUDY | {"study", "prediction", "leakage"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "leakage", "config", "deployed", "errors", "files", "plugins", "prediction"}
+    "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "study"},
+    "cli": {"api", "catalogue", "commands", "leakage", "config", "deployed", "errors", "files", "plugins", "prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 
@@ -129,7 +130,7 @@ PUBLIC = [
 ]
 
 # Distribution -> the module it is imported as, where the two differ.
-IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc"}
+IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc", "pynacl": "nacl"}
 
 
 def sources() -> list[Path]:

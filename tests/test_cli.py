@@ -94,7 +94,7 @@ def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pyte
     silent, twice = [], []
     for kind in catalogue.KINDS:
         for row in (row for row in catalogue.rows(kind) if row.get("parameters")):
-            builder = tables[kind][row["name"]]
+            builder = {**tables[kind], **catalogue.BETWEEN.get(kind, {})}[row["name"]]
             said = registry.meanings(builder)
             silent += [f"{kind} {row['name']}: {key}" for key in registry.undescribed(builder) - said.keys()]
             assert all(row["accepts"][key].endswith(f"; {words}") for key, words in said.items()), row["name"]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
-import warnings
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from fedatlas.commands import File, Json, Plugin, align, emit, noticing, plug, predict, split
 from fedatlas.deployed.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
@@ -28,40 +26,6 @@ app = typer.Typer(
 
 INTERRUPTED = 130  # exit code
 
-File = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE.toml] [table.key=value ...]", help="Experiment file (none: the embedded default) and overrides."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
-Plugin = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--plugin", help="Python file that brings ALGORITHMS, MODELS, PARTITIONS, TRANSFORMS or REDUCERS of your own."
-    ),
-]
-
-
-def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
-    """The experiment file, if the first argument is no override, and the overrides."""
-    words = list(arguments or [])
-    path = Path(words.pop(0)) if words and "=" not in words[0] else None
-    return path, words
-
-
-def plug(plugin: list[Path] | None) -> None:
-    """Takes what the plug-in files bring."""
-    if plugin:
-        from fedatlas.plugins import load_plugins
-
-        load_plugins(plugin)
-
-
-def emit(value: Any) -> None:
-    """One JSON value on standard output."""
-    sys.stdout.write(json.dumps(value) + "\n")
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -70,6 +34,8 @@ def _version(wanted: bool) -> None:
 
 
 app.add_typer(deploy_app, name="deploy")
+app.command()(align)
+app.command()(predict)
 
 
 @app.callback()
@@ -185,21 +151,13 @@ def without_gpus(device: str) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-@contextlib.contextmanager
-def noticing() -> Iterator[None]:
-    """Each warning inside the block as one line on standard error, once."""
-    with warnings.catch_warnings(record=True, category=UserWarning) as noticed:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for said in dict.fromkeys(str(notice.message) for notice in noticed):
-        sys.stderr.write(f"fedatlas: {said}\n")
-
-
 @app.command(name="list")
 def list_(
     kind: Annotated[
         str,
-        typer.Argument(help="data | partitions | models | algorithms | transforms | privacy | losses | experiments"),
+        typer.Argument(
+            help="data | partitions | models | algorithms | transforms | privacy | attacks | rules | losses | experiments"
+        ),
     ],
     plugin: Plugin = None,
     as_json: Json = False,
@@ -239,41 +197,6 @@ def doctor(as_json: Json = False) -> None:
 
     found = catalogue.doctor()
     emit(found) if as_json else catalogue.show_doctor(found)
-
-
-@app.command()
-def predict(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
-    file: Annotated[
-        Path, typer.Argument(help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, or a folder of pictures.")
-    ],
-    out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
-    client: Annotated[int | None, typer.Option(help="By the model that this client would use.", min=0)] = None,
-    model: Annotated[str, typer.Option(help="By this one of several models.")] = "",
-    holes: Annotated[
-        Literal["error", "empty"],
-        typer.Option(help="Rows with a missing or infinite value: refuse the file, or leave their predictions empty."),
-    ] = "error",
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(help="A column of the table to stand in front of the predictions, such as a key."),
-    ] = None,
-    plugin: Plugin = None,
-) -> None:
-    """Apply a run's model, with its preprocessing, to new rows."""
-    from fedatlas.files import write_text
-    from fedatlas.prediction import load
-
-    plug(plugin)
-    if client is not None and model:
-        raise ConfigError("give --client or --model, not both.")
-    with noticing():
-        table = load(run).predict(file, client=client, model=model, holes=holes, keep=keep or ())
-    if out is None:
-        sys.stdout.write(table.to_csv(index=False))
-    else:
-        write_text(out, table.to_csv(index=False))
-        typer.echo(f"{len(table)} predictions written to {out}")
 
 
 @app.command()

@@ -65,6 +65,10 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
         for one in mechanisms
         if not isinstance(one, SecAgg)
     ]
+    if config.attack:
+        out.append("[[attack]]: nobody attacks by an experiment file between real parties; remove the tables.")
+    if config.aggregation is not None and config.aggregation.name != "mean":
+        out.append(f"aggregation.name = '{config.aggregation.name}': not in this version of deployment; use 'mean'.")
     if config.engine.plan == "stacked":
         out.append("engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key.")
     if config.model.init:

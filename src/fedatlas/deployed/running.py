@@ -102,6 +102,9 @@ class Told:
         """Round 0, or where it goes on."""
         self.job.event({"kind": "started", "rounds": setup.config.rounds, "from": first_round})
 
+    def growing(self, held: Any, how: Any, folder: Path, first_tree: int) -> None:
+        """Parties that hold columns are not deployed."""
+
     def said(self, notice: str) -> None:
         """A notice."""
         self.job.event({"kind": "said", "text": notice})

@@ -38,7 +38,7 @@ from fedatlas.deployed.keys import NodeKeys
 from fedatlas.deployed.node_state import NodeState, verdicts_of
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.fast import Worth
-from fedatlas.errors import DataError, FedatlasError, ProtocolError, first_line
+from fedatlas.errors import DataError, DivergedError, FedatlasError, ProtocolError, first_line
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.files import write_bytes
@@ -187,6 +187,8 @@ class Trainer:
                 raise ProtocolError("it is asked as another party, or of another run.")
             self.policy().check(running.asked(request, head))
             (answer,) = running.half.answer([request])
+            if answer.lost:
+                raise DivergedError("its training came to no numbers: there is nothing to send.")
             private = running.setup.bench.protection is not None
             work = [*answer.work[:4], None if private else answer.work.loss]
             body = codec.encode(answer.reply.plain())

@@ -124,7 +124,7 @@ def holdings(
     config: ExperimentConfig, dataset: Dataset, partition: Partition, rows: Partition, learn: Learn
 ) -> Holdings:
     """What `setup.assembly.share_out` makes of a whole data set. ``rows``: those that are here."""
-    config, algorithm, transform, notices, mechanisms = resolve(config)
+    config, algorithm, transform, notices, mechanisms, *_ = resolve(config)
     check(config, algorithm, None, transform, mechanisms)
     check_classes(algorithm, dataset)
     prepared, how = prepare(config, dataset, rows, learn)

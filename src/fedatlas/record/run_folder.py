@@ -254,8 +254,11 @@ class RunFolder:
         write_json(self.path / name, value)
 
     def finished(self) -> bool:
-        """Whether the run came to its end; one that diverged did not."""
-        return (self.path / SUMMARY).exists() and "diverged" not in self.summary()
+        """Whether the run came to its end; one that diverged did not, unless attackers made it, which is an outcome."""
+        if not (self.path / SUMMARY).exists():
+            return False
+        found = self.summary()
+        return "diverged" not in found or bool(found.get("attacks"))
 
     def summary(self) -> dict[str, Any]:
         """summary.json; ConfigError while the run is not finished."""

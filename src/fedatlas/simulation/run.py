@@ -20,6 +20,7 @@ from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.record.initial_files import own_module, restore_derived, same_constants, same_plugins, write_beginning
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.assembly import Setup, set_up, state_notices
+from fedatlas.setup.columns import Consortium
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
 from fedatlas.simulation.simulation import Host, Row, Simulation
@@ -32,6 +33,7 @@ class Progress(Protocol):
     """Is told what happens, for people to watch."""
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None: ...
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None: ...
     def said(self, notice: str) -> None: ...
     def row(self, row: Row) -> None: ...
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None: ...
@@ -45,6 +47,10 @@ class Silent:
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
         """Remembers the folder."""
+        self.folder = folder
+
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
+        """The same, of trees between parties that hold columns."""
         self.folder = folder
 
     def said(self, notice: str) -> None:
@@ -111,7 +117,7 @@ def run_rounds(
     parties: Parties | None = None,
 ) -> dict[str, Any]:
     """All rounds that are left of a run, and its end, with ``intervals`` of its figures; returns the summary."""
-    config, resume = setup.config, start == "resume"
+    config, resume, early = setup.config, start == "resume", ""
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
@@ -144,14 +150,14 @@ def run_rounds(
         if simulation.number < config.rounds and not stopped(config, rows):
             folder.reopen()
         try:
-            while simulation.number < config.rounds and not stopped(config, rows):
-                rows.append(simulation.step())
-                tell(progress, simulation, rows[-1])
+            go_on(simulation, config, rows, progress)
         except DivergedError as error:
-            write_end(simulation, folder, rows, str(error))
-            raise
+            summary = write_end(simulation, folder, rows, str(error))
+            if not setup.poisonings:
+                raise
+            progress.said(f"{error} That is what the attackers did: the outcome stands in the summary.")
+            return summary
         simulation.save()
-        early = ""
         if simulation.number < config.rounds:
             early = f"after round {simulation.number} of {config.rounds}: {stopped(config, rows)} ([stop])."
             progress.said(f"Stopped {early}")
@@ -163,9 +169,18 @@ def run_rounds(
     return summary
 
 
+def go_on(simulation: Simulation, config: ExperimentConfig, rows: list[Row], progress: Progress) -> None:
+    """The rounds that are left, up to the last one or until ``[stop]`` says so."""
+    while simulation.number < config.rounds and not stopped(config, rows):
+        rows.append(simulation.step())
+        tell(progress, simulation, rows[-1])
+
+
 def tell(progress: Progress, simulation: Simulation, row: Row) -> None:
     """What a round came to, and what the recording of views has to say."""
     progress.row(row)
+    if why := row.get("unchanged"):
+        progress.said(f"Round {row['round']} changed nothing: {why}.")
     for notice in simulation.noticed():
         progress.said(notice)
 
