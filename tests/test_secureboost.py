@@ -150,6 +150,28 @@ def test_left_sums_are_those_of_the_rows_sent_left(seed: int) -> None:
         assert one.tolist() == [g[left].sum(), h[left].sum(), left.sum()]
 
 
+def test_a_parents_histogram_is_that_of_both_children() -> None:
+    """In the clear and on ciphertexts; a sister is what the parent has more."""
+    how, stream = secureboost()._replace(key_bits=256), np.random.default_rng(0)
+    keys = paillier.holder(paillier.generate(256, testing=True))
+    g, h, spots = (
+        stream.integers(-(1 << 24), 1 << 24, 20),
+        stream.integers(0, 1 << 24, 20),
+        stream.integers(0, 4, (20, 1)),
+    )
+    grid, form = bins.grid([0], [np.array([0.0, 1, 2])], np.array([False])), sealed.fields(20, how)
+    clear = histogram.Clear(g, h)
+    cipher = sealed.Cipher(keys.public, sealed.sealed(gains.Fixed(g, h, 0, 0), form, keys, 1), form)
+    opened = []
+    for sums in (clear, cipher):
+        left, right, both = (
+            sums.histogram(rows, spots[rows], grid.width) for rows in (np.arange(7), np.arange(7, 20), np.arange(20))
+        )
+        answers = [sums.returned(one, grid, np.arange(3)) for one in (sums.sister(both, left), right)]
+        opened += answers if sums is clear else [tensor(sealed.opened(keys, one, form, 3, 1)) for one in answers]
+    assert all((one == opened[0]).all() for one in opened)
+
+
 # ------------------------------------------------------------------------------------------------ whole trees
 
 
