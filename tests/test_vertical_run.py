@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import fedatlas
-from column_parties import ColumnParties, all_questions
+from column_parties import ColumnParties, all_questions, method
 from fedatlas import api
 from fedatlas.algorithm import Algorithm
 from fedatlas.config import parse
@@ -95,6 +95,8 @@ def test_a_run_writes_its_folder(done):
     assert len(summary["trees"]) == TREES
     assert set(summary["importance"]) == {"bank", "shop"}
     assert summary["importance"]["shop"]["spent"] > 0
+    told = [n["gain"] for n in json.loads((path / "party-shop.json").read_text())["nodes"] if n["column"] == "spent"]
+    assert sum(told) == pytest.approx(summary["importance"]["shop"]["spent"]), "an owner is told what its nodes gained"
     assert summary["final"]["interval"]["auc"][0] < summary["final"]["auc"] < summary["final"]["interval"]["auc"][1]
 
 
@@ -111,8 +113,11 @@ def test_no_file_holds_an_id_and_no_party_anothers_threshold(done):
     page = (path / "report.html").read_text()
     own = [n for n in json.loads((path / "party-bank.json").read_text())["nodes"] if n["column"] in {"age", "income"}]
     assert f"{own[0]['column']} ≤" in page
+    other = (path / "report-shop.html").read_text()
     for node in json.loads((path / "party-shop.json").read_text())["nodes"]:
         assert f"{node['column']} ≤" not in page
+        assert f"{node['column']} ≤" in other
+    assert not any(f"{column} ≤" in other for column in ("age", "income", "city=Rome", "city=Oslo"))
 
 
 def test_the_joined_table_comes_to_the_same_and_each_side_is_compared(done):
@@ -254,7 +259,8 @@ def test_nothing_that_crosses_holds_a_column_a_threshold_or_an_id(done, tmp_path
             assert repr(node["threshold"]).encode() not in seen.bytes
 
 
-def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(done, tmp_path):
+@pytest.mark.parametrize("bits", [0, 512])  # 0: in the clear; a key for tests
+def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(done, tmp_path, bits):
     folder, _, _ = done
     config, how = method_of(experiment(folder).config)
     growing = Growing(consortium(config), how, RunFolder.create(tmp_path / "run", config), PartyState())
@@ -264,7 +270,8 @@ def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(
     expected = boosting.outputs(growing.federation.states.get(0))
     files = [PartyFile("bank", str(folder / "bank.csv"), "customer", label="default")._asdict()]
     files.append(PartyFile("shop", str(folder / "shop.csv"), "client")._asdict())
-    keys = {"trees": TREES, "bins": 16}
+    keys = {"trees": TREES, "bins": 16, "key_bits": bits}
+    how = method(keys)
     with ColumnParties(files, 0, keys, seed=config.seed) as link:
         server = ServerHalf(Algorithm("secureboost", tasks=all_questions(keys)), link, {0: 360, 1: 370}, config.seed)
 
