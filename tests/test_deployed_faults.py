@@ -120,7 +120,9 @@ def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deplo
 
 def kills(three: Deployment, tmp_path: Path, count: int) -> None:
     """Kills the server so many times at random moments of a run."""
-    given = experiment(rounds=10 * count, algorithm={"name": "scaffold"}, local={"epochs": 4})
+    given = experiment(
+        rounds=10 * count, algorithm={"name": "scaffold"}, local={"epochs": 4}, round={"on_loss": "wait"}
+    )
     run = three.submit(given)
     moments = random.Random(7)  # noqa: S311
     path = three.bundles["server"] / "runs" / run / "run" / "metrics.jsonl"

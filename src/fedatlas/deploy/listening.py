@@ -213,7 +213,6 @@ class Listener:
             self.streams[name] = stream
             if old is not None:
                 old.end("the same node came again")
-                self.events.put((name, Message({"kind": "left", "why": "it came again"})))
             self.events.put((name, message))
         self.log(f"'{name}' is connected")
 

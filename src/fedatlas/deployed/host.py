@@ -35,6 +35,7 @@ from fedatlas.simulation.evaluation import Evaluator
 from fedatlas.tree import Tree
 
 CLOSED, ANSWERS, VERDICTS = "closed.jsonl", "answers.jsonl", "verdicts"
+LOOK = 0.5  # seconds after which somebody who waits looks who has been gone for too long
 Place = tuple[int, int, int]
 Begin = Callable[[int, int], Message]
 """(number of a node, the last round that landed) -> the message that sets it up."""
@@ -157,12 +158,15 @@ class _Ask:
         while self.due:
             if not self.again:
                 for k in sorted(self.due):
-                    if (why := self.nodes.gone.get(self.streams.names[k])) and self._may_lose():
+                    if (why := self.nodes.lost(self.streams.names[k])) and self._may_lose():
                         self._lose(k, why)
                 if not self.due:
                     break
             until = None if self.again else self.began + self.streams.patience.deadline
-            event = self.nodes.next(until)
+            soon = time.monotonic() + LOOK
+            event = self.nodes.next(soon if until is None else min(until, soon))
+            if event is None and (until is None or time.monotonic() < until):
+                continue
             if event is None:
                 for k in sorted(self.due):
                     self._give_up(k)

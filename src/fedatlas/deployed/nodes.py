@@ -13,6 +13,7 @@ from fedatlas.errors import TransportError
 
 Stop = Callable[[], None]
 """Raises where the run is to end."""
+GRACE = 3.0  # seconds that a node may take to come back before a round goes on without it
 STEP = 0.25  # seconds after which somebody who waits looks whether the run is to end
 
 
@@ -23,6 +24,7 @@ class Nodes:
         self.listener, self.stop = listener, stop
         self.there: set[str] = set()  # whose trainer is ready
         self.gone: dict[str, str] = {}  # who was there and is not: why
+        self.since: dict[str, float] = {}  # when it went
         self.runs: dict[str, dict[str, int]] = {}  # node -> run -> the last round that landed there
 
     def next(self, until: float | None) -> Event | None:
@@ -48,6 +50,11 @@ class Nodes:
         elif message.kind in {"left", "trainer lost"}:
             self.there.discard(name)
             self.gone[name] = str(message.head.get("why", "it left"))
+            self.since[name] = time.monotonic()
+
+    def lost(self, name: str) -> str:
+        """Why a node is given up; "" for one that is there, or has been gone for so short that it may be on its way back."""
+        return self.gone.get(name, "") if time.monotonic() - self.since.get(name, 0.0) > GRACE else ""
 
     def send(self, name: str, message: Message) -> bool:
         """Whether it is on its way."""
