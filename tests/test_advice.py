@@ -233,7 +233,7 @@ def test_numbers_alone_need_no_torch(known: Path, tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     code_of, *loaded = done.stdout.splitlines()[-1].split()
     assert code_of == "0"
-    assert not {"torch", "pandas", "sklearn"} & set(loaded)
+    assert not {"torch", "pandas", "sklearn", "scipy"} & set(loaded)
 
 
 def test_by_experiment_and_measured(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
