@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 import fedatlas
 from fedatlas import Algorithm, Experiment, catalogue, plugins, registry
+from fedatlas.aggregation import RULES
 from fedatlas.api import run
+from fedatlas.attacks import ATTACKS
 from fedatlas.cli import app
 from fedatlas.data.by_name import SOURCES
 from fedatlas.errors import ConfigError
@@ -90,6 +92,8 @@ def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pyte
         **plugins.OURS,
         "data": {name: source.builder for name, source in SOURCES.items()},
         "privacy": MECHANISMS,
+        "attacks": ATTACKS,
+        "rules": RULES,
     }
     silent, twice = [], []
     for kind in catalogue.KINDS:

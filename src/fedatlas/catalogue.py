@@ -14,8 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedatlas import machine
-from fedatlas.aggregation import REDUCERS
+from fedatlas.aggregation import REDUCERS, RULES
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.attacks import ATTACKS
+from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.columns import VERTICAL, vertical
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
@@ -24,6 +26,7 @@ from fedatlas.models import LOSSES, describe_models
 from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
 from fedatlas.registry import accepts, builders_of, defaults, describe, keywords, prose, prose_of_file, summary
 from fedatlas.setup.protection import goes_with
+from fedatlas.setup.rules import why_not as no_rule
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.vertical.boosting import secureboost
@@ -31,6 +34,7 @@ from fedatlas.vertical.boosting import secureboost
 Rows = list[dict[str, Any]]
 COLUMNS = (
     "name",
+    "aim",
     "found",
     "place",
     "summary",
@@ -147,6 +151,46 @@ def privacy() -> Rows:
     ]
 
 
+def attacks() -> Rows:
+    """What ``[[attack]]`` can name, with parameters and the threat model that each declares."""
+    return [
+        {
+            "name": name,
+            "aim": "poisons" if name in POISONING else "finds out",
+            "summary": summary(builder),
+            "parameters": defaults(builder),
+            "accepts": accepts(builder),
+            **{key: text for key, text in threat_model(builder).items() if text},
+            "source": prose_of_file(builder),
+        }
+        for name, builder in ATTACKS.items()
+    ]
+
+
+def threat_model(builder: Callable[..., Any]) -> dict[str, str]:
+    """What an attack declares (A1); pairs of classes have to be given to some."""
+    needed = {name: ((0, 1),) for name, p in keywords(builder).items() if p.default is p.empty}
+    return dict(builder(**needed).declares._asdict())
+
+
+def rules() -> Rows:
+    """What ``[aggregation]`` can name, with parameters, how many changes each needs, and the algorithms that it stands in."""
+    return [
+        {
+            "name": name,
+            "summary": summary(builder),
+            "parameters": defaults(builder),
+            "accepts": accepts(builder),
+            **({"needs": made.needs} if made.needs else {}),
+            "looks_at_weights": made.weighted,
+            "goes_with": ", ".join(other for other, build in ALGORITHMS.items() if not no_rule(made, build())),
+            "source": prose_of_file(builder),
+        }
+        for name, builder in RULES.items()
+        for made in (builder(),)
+    ]
+
+
 def losses() -> Rows:
     """The losses by name."""
     return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
@@ -180,6 +224,8 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
     "transforms": transforms,
     "reducers": reducers,
     "privacy": privacy,
+    "attacks": attacks,
+    "rules": rules,
     "losses": losses,
     "experiments": experiments,
 }

@@ -1,5 +1,6 @@
 """The experiment file: from TOML to frozen typed values, and a template to start from."""
 
+from fedatlas.config.attacks import AggregationConfig, AttackConfig
 from fedatlas.config.experiment import (
     ALTERNATIVES,
     COMPONENTS,
@@ -23,7 +24,9 @@ from fedatlas.config.sizes import bytes_of
 __all__ = [
     "ALTERNATIVES",
     "COMPONENTS",
+    "AggregationConfig",
     "AlgorithmConfig",
+    "AttackConfig",
     "CohortConfig",
     "EngineConfig",
     "EvaluationConfig",

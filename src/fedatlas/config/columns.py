@@ -12,7 +12,19 @@ from fedatlas.registry import arguments
 
 VERTICAL = "vertical"
 TREES = "trees"  # key of the algorithm that stands for the rounds
-ROWS_ONLY = ("cohort", "failures", "model", "models", "local", "compression", "public", "observe", "round")
+ROWS_ONLY = (
+    "attack",
+    "aggregation",
+    "cohort",
+    "failures",
+    "model",
+    "models",
+    "local",
+    "compression",
+    "public",
+    "observe",
+    "round",
+)
 """Tables of an experiment that say something of clients that hold rows."""
 KEPT: Mapping[str, tuple[str, ...]] = {
     "data": ("test", "missing"),

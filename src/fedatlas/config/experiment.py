@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from fedatlas.attacks.poisoning import POISONING
+from fedatlas.config.attacks import AggregationConfig, AttackConfig
 from fedatlas.config.columns import TREES, VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.overrides import override
@@ -249,6 +251,7 @@ COMPONENTS: Mapping[str, type[BaseModel]] = {
     "model": ModelConfig,
     "algorithm": AlgorithmConfig,
     "compression": CompressionConfig,
+    "aggregation": AggregationConfig,
 }
 """Tables whose further keys are those of the builder that ``name`` stands for."""
 
@@ -271,6 +274,8 @@ class ExperimentConfig(Table):
     local: LocalConfig = LocalConfig()
     compression: CompressionConfig | None = None
     privacy: tuple[PrivacyConfig, ...] = ()
+    attack: tuple[AttackConfig, ...] = ()
+    aggregation: AggregationConfig | None = None
     parties: tuple[PartyConfig, ...] = ()
     align: AlignConfig | None = None
     observe: ObserveConfig | None = None
@@ -280,12 +285,12 @@ class ExperimentConfig(Table):
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
 
-    @field_validator("privacy", mode="before")
+    @field_validator("privacy", "attack", mode="before")
     @classmethod
-    def _a_table_a_mechanism(cls, value: Any) -> Any:
-        one = isinstance(value, Mapping)
-        if one:
-            raise ValueError("write [[privacy]], one table a mechanism")
+    def _a_table_each(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Mapping):
+            one = "a mechanism" if info.field_name == "privacy" else "an attack"
+            raise ValueError(f"write [[{info.field_name}]], one table {one}")  # noqa: TRY004  (what pydantic reads)
         return value
 
     @model_validator(mode="after")
@@ -339,10 +344,9 @@ class ExperimentConfig(Table):
         out: dict[str, Any] = _drop_none(json.loads(self.model_dump_json()))
         if "seeds" in out:
             out.pop("seed", None)
-        if not self.privacy:
-            out.pop("privacy")
-        if not self.parties:
-            out.pop("parties")
+        for several in ("privacy", "attack", "parties"):
+            if not getattr(self, several):
+                out.pop(several)
         if not self.models:
             out.pop("models")
         else:
@@ -355,6 +359,8 @@ class ExperimentConfig(Table):
         How long it runs counts where it decides the noise of every round (`bound_to_rounds`).
         """
         plain = self._values()
+        if deciding := [table for table in plain.pop("attack", ()) if table["name"] in POISONING]:
+            plain["attack"] = deciding
         plain.pop("round", None)
         if self.columns:
             plain["algorithm"].pop(TREES, None)  # they are the rounds

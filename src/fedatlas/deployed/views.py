@@ -113,7 +113,7 @@ def node_setup(
     learn: Learn,
 ) -> Setup:
     """A node's: its own rows under its number, nobody else's."""
-    held = {"test": splits["train"].take(np.arange(0)), **splits}
+    held = {"test": splits["train"].take(np.arange(min(1, len(splits["train"].y)))), **splits}  # what a row looks like
     dataset = dataset_of(about, held)
     own = np.arange(len(splits["train"].y))
     partition = Partition(tuple(own if k == number else np.empty(0, np.int64) for k in range(clients)))
@@ -124,7 +124,7 @@ def holdings(
     config: ExperimentConfig, dataset: Dataset, partition: Partition, rows: Partition, learn: Learn
 ) -> Holdings:
     """What `setup.assembly.share_out` makes of a whole data set. ``rows``: those that are here."""
-    config, algorithm, transform, notices, mechanisms = resolve(config)
+    config, algorithm, transform, notices, mechanisms, *_ = resolve(config)
     check(config, algorithm, None, transform, mechanisms)
     check_classes(algorithm, dataset)
     prepared, how = prepare(config, dataset, rows, learn)

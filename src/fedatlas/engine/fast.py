@@ -24,13 +24,13 @@ from fedatlas.engine.job import (
     answered,
     batch_size_of,
     budget_of,
+    checked,
     finish,
     job_batches,
     prepare,
     question_of,
     training_of,
 )
-from fedatlas.engine.loop import check_finite
 from fedatlas.engine.patience import watching
 from fedatlas.engine.program import StepProgram, step_for
 from fedatlas.engine.rowwise import RowValues
@@ -202,9 +202,7 @@ class FastRunner:
         if not ready.params:
             return finish(bench, job, ready, ready.params, ready.buffers, Work(ready.rows.n, 0, 0, 0.0, math.nan))
         params, buffers, work = self.train(bench, job, ready)
-        result = finish(bench, job, ready, params, buffers, work)
-        check_finite(result)
-        return result
+        return checked(bench, finish(bench, job, ready, params, buffers, work))
 
     def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, Work]:
         """All steps of a job: (params, buffers, work)."""

@@ -7,8 +7,10 @@ from typing import Any
 
 from fedatlas.algorithm import Facts, Question, RoundGenerator, State, Work
 from fedatlas.engine.job import Bench, Executor
+from fedatlas.engine.malice import Order
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import Cost
+from fedatlas.federation.defence import Defence
 from fedatlas.federation.link import Observer, Reply, Request
 from fedatlas.federation.party import PartyHalf, Secrets
 from fedatlas.federation.secrets import Keyring
@@ -52,6 +54,7 @@ class Driver:
     server: ServerHalf
     view: View
     given_up = ""  # why the last round that was driven changes nothing
+    orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
     def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
         """Runs one round to its end, and commits it unless the caller will. None: it was closed without a change.
@@ -106,6 +109,7 @@ class InProcess(Driver):
         run: str = "",
         observers: Iterable[Observer] = (),
         keyring: Keyring | None = None,
+        defence: Defence | None = None,
         secrets: Secrets | None = None,  # what parties are given and keep in memory, where there is no keyring
     ) -> None:
         self.bench, self.executor, self.sizes = bench, executor, sizes
@@ -120,6 +124,7 @@ class InProcess(Driver):
             raw_bytes=bench.raw_bytes,
             observers=observers,
             guard=None if keyring is None else keyring.guard(run, getattr(executor, "count", 1)),
+            defence=defence,
         )
         self.view = View()
 
@@ -127,8 +132,11 @@ class InProcess(Driver):
         """The link: replies in the order of the requests, none is ever late."""
         staying = [r for r in requests if self.server.leaving.get(r.client) != r.what]
         staying = [r for r in staying if r.word is None or self.server.leaving.get(r.client) != MASKED]
+        self.party.orders = self.orders
         for request, answer in zip(staying, self.party.answer(staying), strict=True):
             self.view.add(request, answer.work, self.bench)
+            if answer.lost and request.word is not None:  # under masks there is nothing that the server could leave out
+                continue
             yield answer.reply
 
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002

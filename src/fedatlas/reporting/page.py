@@ -14,12 +14,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedatlas.errors import as_utf8
+from fedatlas.reporting.attackers import attacker_blocks
 from fedatlas.reporting.blocks import Chapter, Choice, Figure, Section, Text
 from fedatlas.reporting.costs import cost_blocks
 from fedatlas.reporting.curves import curves
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.gain import gain_blocks, gain_of_parties, gain_over
 from fedatlas.reporting.holdings import held_blocks
+from fedatlas.reporting.leaks import leak_blocks
 from fedatlas.reporting.mistakes import error_blocks
 from fedatlas.reporting.outcome import opening, title
 from fedatlas.reporting.privacy import privacy_blocks
@@ -100,9 +102,16 @@ def _gain_over(entries: Sequence[Entry]) -> list[Section]:
 
 def _rest(subject: Subject, before: str = "") -> list[Section]:
     """What follows the curves of a run."""
-    errors, private = error_blocks(subject), privacy_blocks(subject)
+    errors, private, attacked = error_blocks(subject), privacy_blocks(subject), attacker_blocks(subject)
+    leaks = leak_blocks(subject)
     return [
+        *(
+            [Section(f"{before}attackers", "What attackers did, and what resisted", attacked, "Attackers")]
+            if attacked
+            else []
+        ),
         *([Section(f"{before}privacy", "What was protected, and from whom", private, "Privacy")] if private else []),
+        *([Section(f"{before}leaks", "What a party could have learnt", leaks, "Leaks")] if leaks else []),
         Section(f"{before}held", "Who held what", held_blocks(subject), "Data"),
         Section(f"{before}cost", "What it cost", cost_blocks(subject), "Cost"),
         *([Section(f"{before}errors", "Where the model errs", errors, "Errors")] if errors else []),

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedatlas.aggregation.rules import Rule
 from fedatlas.algorithm import Algorithm, Round, Transform
+from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
 from fedatlas.data.constants import with_constants
@@ -22,20 +24,24 @@ from fedatlas.engine.device import CPU
 from fedatlas.engine.job import Bench, Built, LocalOptions
 from fedatlas.engine.optim import Optimizer
 from fedatlas.federation.cost import Cost
+from fedatlas.federation.defence import Defence
 from fedatlas.federation.in_process import server_facts
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.rng import derive
+from fedatlas.setup.attackers import Cast, attacked_bench, check_attacked_rows, check_attacks
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
+from fedatlas.setup.observing import views_of
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.setup.protected import protected_bench
 from fedatlas.setup.protection_refusals import check_network, check_protected_rows, protection_notices
 from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
+from fedatlas.setup.rules import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.secure_learning import Hidden, learner_of
 from fedatlas.setup.torch_model import Networks
 from fedatlas.summaries import Crossing, Learn, Learner, class_counts, overheard
@@ -57,8 +63,21 @@ class Setup(NamedTuple):
     own_module: str = ""  # the class of the user's own network, where it is not that of ``[model]``
     algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
+    rule: Rule | None = None  # of ``[aggregation]``
     heard: tuple[Crossing, ...] = ()  # what was said of columns and target, where ``[observe]`` asks for it
     bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
+
+    @property
+    def defence(self) -> Defence | None:
+        """What the server does about hostile clients."""
+        return defence_of(self.config, self.rule, self.poisonings)
+
+    @property
+    def cast(self) -> Cast:
+        """Who attacks."""
+        held = tuple(k for k, n in self.sizes.items() if n)
+        return Cast(self.poisonings, self.config, self.seed, held, neighbours_of(self.algorithm, self.algorithm_facts))
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -168,6 +187,8 @@ class Holdings(NamedTuple):
     notices: tuple[str, ...]
     class_counts: Tensor | None  # training rows of each class; None where the target is none
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
+    rule: Rule | None = None  # of ``[aggregation]``
     bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
 
 
@@ -179,8 +200,10 @@ def share_out(
     All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`); None: as the mechanisms say. The
     class counts of a notice are a simulation's own.
     """
-    config, algorithm, transform, notices, mechanisms = resolve(config, module)
+    config, algorithm, transform, notices, mechanisms, poisonings, rule = resolve(config, module)
     check(config, algorithm, module, transform, mechanisms)
+    check_attacks(config, algorithm, poisonings)
+    check_rule(config, algorithm, rule, mechanisms, transform)
     part = config.partition
     facts = described(algorithm, part.clients, seed) if part.clients else {}
     dataset = load(config, algorithm, seed)
@@ -190,6 +213,8 @@ def share_out(
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition = split_clients(partition, seed, validation, config.evaluation.clients)
     check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
+    check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
+    check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
     parties = partition.parties(dataset.train)
     learn = (learner or learner_of(mechanisms))(parties)
     prepared, how = prepare(config, dataset, partition, learn)
@@ -205,6 +230,8 @@ def share_out(
         notices=notices,
         class_counts=class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None,
         mechanisms=mechanisms,
+        poisonings=poisonings,
+        rule=rule,
         bytes_hiding=learn.more if isinstance(learn, Hidden) else 0,
     )
 
@@ -221,7 +248,7 @@ def set_up(
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
     with overheard() as heard:
         shared = share_out(config, seed, module, learner)
-    return assemble(shared, seed, module)._replace(heard=tuple(heard) if config.observe is not None else ())
+    return assemble(shared, seed, module)._replace(heard=tuple(heard) if views_of(config) is not None else ())
 
 
 def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:
@@ -248,6 +275,10 @@ def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, al
     bench = bench._replace(raw_bytes=sent, transform=shared.transform, owners=owners)
     bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
     bench = protected_bench(bench, config, seed, shared.mechanisms, partition.sizes)
+    bench = attacked_bench(bench, shared.poisonings, seed)
+    masks = bench.protection is not None and bench.protection.masks
+    bench = bench._replace(spares=masks or defence_of(config, shared.rule, shared.poisonings) is not None)
+    notices += rule_notices(shared.rule)
     return Setup(
         config=config,
         seed=seed,
@@ -261,6 +292,8 @@ def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, al
         own_module="" if module is None else type(networks[""].network.module).__name__,
         algorithm_facts=shared.algorithm_facts,
         mechanisms=shared.mechanisms,
+        poisonings=shared.poisonings,
+        rule=shared.rule,
         bytes_hiding=shared.bytes_hiding,
     )
 

@@ -117,7 +117,7 @@ def run_rounds(
     parties: Parties | None = None,
 ) -> dict[str, Any]:
     """All rounds that are left of a run, and its end, with ``intervals`` of its figures; returns the summary."""
-    config, resume = setup.config, start == "resume"
+    config, resume, early = setup.config, start == "resume", ""
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
@@ -150,14 +150,14 @@ def run_rounds(
         if simulation.number < config.rounds and not stopped(config, rows):
             folder.reopen()
         try:
-            while simulation.number < config.rounds and not stopped(config, rows):
-                rows.append(simulation.step())
-                tell(progress, simulation, rows[-1])
+            go_on(simulation, config, rows, progress)
         except DivergedError as error:
-            write_end(simulation, folder, rows, str(error))
-            raise
+            summary = write_end(simulation, folder, rows, str(error))
+            if not setup.poisonings:
+                raise
+            progress.said(f"{error} That is what the attackers did: the outcome stands in the summary.")
+            return summary
         simulation.save()
-        early = ""
         if simulation.number < config.rounds:
             early = f"after round {simulation.number} of {config.rounds}: {stopped(config, rows)} ([stop])."
             progress.said(f"Stopped {early}")
@@ -169,9 +169,18 @@ def run_rounds(
     return summary
 
 
+def go_on(simulation: Simulation, config: ExperimentConfig, rows: list[Row], progress: Progress) -> None:
+    """The rounds that are left, up to the last one or until ``[stop]`` says so."""
+    while simulation.number < config.rounds and not stopped(config, rows):
+        rows.append(simulation.step())
+        tell(progress, simulation, rows[-1])
+
+
 def tell(progress: Progress, simulation: Simulation, row: Row) -> None:
     """What a round came to, and what the recording of views has to say."""
     progress.row(row)
+    if why := row.get("unchanged"):
+        progress.said(f"Round {row['round']} changed nothing: {why}.")
     for notice in simulation.noticed():
         progress.said(notice)
 
