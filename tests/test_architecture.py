@@ -95,7 +95,9 @@ ROOMS: dict[str, set[str]] = {
     "api": STUDY | {"study", "prediction", "leakage"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
     "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "study"},
-    "cli": {"api", "catalogue", "commands", "leakage", "config", "deployed", "errors", "files", "plugins", "prediction"}
+    "cli_study": {"errors", "commands", "study"},
+    "cli": {"api", "catalogue", "cli_study", "commands", "config", "deployed", "errors", "files", "leakage", "plugins"}
+    | {"prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 
@@ -116,6 +118,8 @@ PUBLIC = [
     "ProtocolError",
     "Replies",
     "Round",
+    "Study",
+    "Table",
     "Task",
     "TransportError",
     "Tree",
@@ -124,6 +128,7 @@ PUBLIC = [
     "load",
     "partition",
     "predict",
+    "recommend",
     "report",
     "resume",
     "run",

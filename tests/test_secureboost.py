@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boosting_federation import Table, Trained, federation_of, parties_of, trained
+from boosting_federation import Table, Trained, parties_of, trained
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns import columns_federation
 from fedatlas.privacy import paillier
@@ -148,6 +148,28 @@ def test_left_sums_are_those_of_the_rows_sent_left(seed: int) -> None:
         values = x[:, found.column[i]]
         left = np.where(np.isnan(values), found.left[i], values <= found.cut[i])
         assert one.tolist() == [g[left].sum(), h[left].sum(), left.sum()]
+
+
+def test_a_parents_histogram_is_that_of_both_children() -> None:
+    """In the clear and on ciphertexts; a sister is what the parent has more."""
+    how, stream = secureboost()._replace(key_bits=256), np.random.default_rng(0)
+    keys = paillier.holder(paillier.generate(256, testing=True))
+    g, h, spots = (
+        stream.integers(-(1 << 24), 1 << 24, 20),
+        stream.integers(0, 1 << 24, 20),
+        stream.integers(0, 4, (20, 1)),
+    )
+    grid, form = bins.grid([0], [np.array([0.0, 1, 2])], np.array([False])), sealed.fields(20, how)
+    clear = histogram.Clear(g, h)
+    cipher = sealed.Cipher(keys.public, sealed.sealed(gains.Fixed(g, h, 0, 0), form, keys, 1), form)
+    opened = []
+    for sums in (clear, cipher):
+        left, right, both = (
+            sums.histogram(rows, spots[rows], grid.width) for rows in (np.arange(7), np.arange(7, 20), np.arange(20))
+        )
+        answers = [sums.returned(one, grid, np.arange(3)) for one in (sums.sister(both, left), right)]
+        opened += answers if sums is clear else [tensor(sealed.opened(keys, one, form, 3, 1)) for one in answers]
+    assert all((one == opened[0]).all() for one in opened)
 
 
 # ------------------------------------------------------------------------------------------------ whole trees
@@ -392,8 +414,23 @@ def test_encrypted_equals_plain_equals_joined_on_tables(
     assert under.outputs.tolist() == plain.outputs.tolist()
 
 
-def test_federation_of_one_party_is_the_booster() -> None:
-    table, how = made(), secureboost(trees=2)
-    held, server = federation_of(parties_of(table, [[0, 1, 2, 3, 4, 5]]), how, np.arange(240))
-    held.drive(boosting.begin(how, server), 1, 0.0)
-    assert held.cost is not None
+@pytest.mark.parametrize("key_bits", [0, BITS], ids=["clear", "encrypted"])
+@pytest.mark.parametrize(
+    ("owners", "changed"),
+    [
+        (HALVES, {"precision": 40}),
+        (HALVES, {"learning_rate": 1e6}),  # margins whose exponential is infinite
+        ([[], [0, 1, 2, 3, 4, 5]], {}),  # the active party brings the label alone
+        ([[0, 1, 2], [3, 4, 5]], {"x": np.nan}),  # nothing is there
+    ],
+    ids=["long", "steep", "label alone", "holes alone"],
+)
+def test_what_is_at_the_edge_is_that_of_the_booster(owners: Any, changed: dict[str, Any], key_bits: int) -> None:
+    table, keys = made(n=60), {name: value for name, value in changed.items() if name != "x"}
+    if "x" in changed:
+        table = table._replace(x=np.full_like(table.x, changed["x"]))
+    table.x[:2, 0] = np.inf, -np.inf
+    how = secureboost(**{"trees": 2, "bins": 4, **keys})
+    with np.errstate(over="ignore"):
+        expected = oracle(table, owners, how)
+    assert_same(trained(table, owners, how._replace(key_bits=key_bits)), expected)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
     from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
     from fedatlas.data.dataset import Dataset, Partition
+    from fedatlas.study.advice import recommend
+    from fedatlas.study.study import Study
+    from fedatlas.study.table import Table
     from fedatlas.tree import Tree
 
 __version__ = version("fedatlas")
@@ -44,6 +47,8 @@ __all__ = [
     "ProtocolError",
     "Replies",
     "Round",
+    "Study",
+    "Table",
     "Task",
     "TransportError",
     "Tree",
@@ -52,6 +57,7 @@ __all__ = [
     "load",
     "partition",
     "predict",
+    "recommend",
     "report",
     "resume",
     "run",
@@ -61,6 +67,9 @@ _LATER = {
     "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
     "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
+    "fedatlas.study.advice": ("recommend",),
+    "fedatlas.study.study": ("Study",),
+    "fedatlas.study.table": ("Table",),
     "fedatlas.tree": ("Tree",),
 }
 """Module -> the public names that are taken from it when they are asked for."""

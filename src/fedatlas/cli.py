@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 from importlib import metadata
@@ -12,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedatlas.commands import File, Json, Plugin, align, emit, noticing, plug, predict, split
+from fedatlas import cli_study
+from fedatlas.commands import INTERRUPTED, File, Json, Plugin, align, emit, noticing, plug, predict, split, without_gpus
 from fedatlas.deployed.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
@@ -24,8 +24,6 @@ app = typer.Typer(
     help="Federated learning you can trust: simulate, measure, report.",
 )
 
-INTERRUPTED = 130  # exit code
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -36,6 +34,8 @@ def _version(wanted: bool) -> None:
 app.add_typer(deploy_app, name="deploy")
 app.command()(align)
 app.command()(predict)
+app.command()(cli_study.study)
+app.command()(cli_study.recommend)
 
 
 @app.callback()
@@ -145,12 +145,6 @@ def partition(
         typer.echo(f"Picture: {out}")
 
 
-def without_gpus(device: str) -> None:
-    """Hides GPUs from who does not work on one: in their sight autograd could not be forked, and there would be one worker."""
-    if device != "cuda":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
-
 @app.command(name="list")
 def list_(
     kind: Annotated[
@@ -249,80 +243,6 @@ def reproduce(
         raise typer.Exit(INTERRUPTED) from None
     if not passed:
         raise typer.Exit(1)
-
-
-@app.command()
-def study(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study: factors, levels, seeds, design.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the study (default: runs/studies/NAME).")] = None,
-    table: Annotated[
-        Path | None, typer.Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say cells, refused ones, runs and hours; train nothing.")
-    ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Say how far it has come; run nothing.")] = False,
-    retry: Annotated[
-        str | None,
-        typer.Option(help="Try runs with this status again: failed | memory | timeout | diverged | refused."),
-    ] = None,
-    export: Annotated[
-        Path | None, typer.Option(help="Write one row a run, with its responses, to this .csv; run nothing.")
-    ] = None,
-    plugin: Plugin = None,
-    as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-) -> None:
-    """Run every cell of a study into a table of runs; what is there already is not run again.
-
-    Exit code 0 also where cells were refused or diverged, which are outcomes; 1 where a run failed.
-    """
-    from fedatlas.study.frame import export as write_frame
-    from fedatlas.study.looking import show_dry_run, show_status
-    from fedatlas.study.looking import status as status_of
-    from fedatlas.study.study import Study
-    from fedatlas.study.table import Table
-
-    asked = [name for name, on in (("--dry-run", dry_run), ("--status", status), ("--export", export)) if on]
-    if len(asked) > 1 or (asked and retry is not None):
-        raise ConfigError(f"{' and '.join([*asked, *(['--retry'] if retry is not None else [])])}: give one of them.")
-    plug(plugin)
-    without_gpus("cpu")
-    given = Study.read(file)
-    place = given.table(out, table)
-    if dry_run:
-        with noticing():
-            forecast = given.dry_run()
-        emit(forecast) if as_json else typer.echo("\n".join(show_dry_run(forecast)))
-        return
-    if export is not None:
-        written = write_frame(Table.open(place), given.file.name, export)
-        typer.echo(f"{written} runs written to {export}")
-        return
-    fine = True
-    if not status:
-        fine = _run_study(given, out, place, retry, quiet or as_json)
-    found = status_of(Table.open(place), given.file.name)
-    emit(found) if as_json else typer.echo("\n".join(show_status(found)))
-    if not fine:
-        raise typer.Exit(1)
-
-
-def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, quiet: bool) -> bool:
-    """Runs a study, after runs with the status ``retry`` were given back; whether none failed. Stopped, it says how to go on."""
-    from fedatlas.study.table import Table
-
-    try:
-        if retry is not None:
-            kept = Table.open(place, write=True)
-            many = kept.retry(given.file.name, retry)
-            kept.close()
-            if not quiet:
-                sys.stderr.write(f"{many} {retry} runs are tried again\n")
-        return bool(given.run(out, place, None if quiet else lambda line: sys.stderr.write(f"{line}\n") and None))
-    except KeyboardInterrupt:
-        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fedatlas.errors import ConfigError
+
+INTERRUPTED = 130  # exit code
 
 File = Annotated[
     list[str] | None,
@@ -47,6 +50,12 @@ def plug(plugin: list[Path] | None) -> None:
 def emit(value: Any) -> None:
     """One JSON value on standard output."""
     sys.stdout.write(json.dumps(value) + "\n")
+
+
+def without_gpus(device: str) -> None:
+    """Hides GPUs from who does not work on one: in their sight autograd could not be forked, and there would be one worker."""
+    if device != "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @contextlib.contextmanager

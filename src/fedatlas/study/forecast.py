@@ -94,6 +94,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "returning": private.get("returning", returning),
         "sends": algorithm.card.sends,
         "examples_per_round": drawn[0].round.examples,
+        "flops_per_round": 3 * setup.first.flops * drawn[0].round.examples,
         "bytes_setup": begun,
         "bytes_up_per_round": up,
         "bytes_down_per_round": down,
