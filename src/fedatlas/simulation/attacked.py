@@ -177,7 +177,7 @@ def aggregation(setup: Setup, found: Mapping[int, int], rows: Sequence[Mapping[s
     took = {True: 0, False: 0}
     left = {True: 0, False: 0}
     for row in rows[1:]:
-        if row["attackers"] is None:
+        if row["attackers"] is None or row["clients"] is None:
             continue
         there = {k for one in row["clients"] for k in (one if isinstance(one, list) else [one])}
         hostile = set(row["attackers"])
