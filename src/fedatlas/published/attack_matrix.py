@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from fedatlas.config import parse
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
 from fedatlas.leakage import cell as inverted
 from fedatlas.metrics.intervals import proportion
@@ -197,7 +197,7 @@ def of_cell(cell: Cell, seed: int, folder: Path, progress: Progress) -> Found:
         if cell.role:
             return of_view(cell, seed, folder)
         done = ensure(parse({**cell.tables, "seed": seed}), folder, progress=progress, options={"baselines": False})
-    except ConfigError as error:
+    except (ConfigError, PrivacyError) as error:
         return Found(str(error))
     return of_run(cell.attack, done.summary)
 
