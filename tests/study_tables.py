@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fedatlas.study.execute import begin, entry, picked
+from fedatlas.study.jobs import Job, cell_jobs, plan_of
+from fedatlas.study.responses import responses, server_sees
+from fedatlas.study.study import Study
+from fedatlas.study.table import Outcome, Table
 
 CURVE = (0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 
@@ -69,3 +76,50 @@ def runs(
                     }
                 )  # fmt: skip
     return found
+
+
+def filled(given: Study, path: Path, accuracy: Callable[[Job], float], **facts: Any) -> Path:
+    """A table of a study whose runs are planted: each ends with the accuracy stated, nothing is trained."""
+    plan, table = plan_of(given.file), Table.open(path, write=True)
+    begin(plan, table)
+    for job in (*plan.baselines, *(job for place in plan.places for job in place.trials)):
+        table.finish(job.keys.run_key, planted(job, accuracy(job), facts))
+    for place in plan.places:
+        jobs = cell_jobs(given.file, plan.factors, place.cell, picked(table, place.trials) if place.trials else ())
+        table.enter(given.file.name, map(entry, jobs))
+        for job in jobs:
+            if not job.refused:
+                table.finish(job.keys.run_key, planted(job, accuracy(job), facts))
+    table.close()
+    return path
+
+
+def planted(job: Job, accuracy: float, facts: dict[str, Any]) -> Outcome:
+    """The outcome of a run as it would be written, with an accuracy that is halved after each half of its rounds."""
+    assert job.config is not None
+    rounds, clients = job.config.rounds, job.config.partition.clients
+    rows = [
+        {"round": r, "accuracy": accuracy * (0.5 + 0.5 * r / rounds), "macro_f1": accuracy * 0.9, "loss": 1.0, "seconds": 0.1,
+         "client_accuracy": {"mean": accuracy, "p10": accuracy * 0.8, "min": accuracy * 0.7}, "bytes_up": 1000, "bytes_down": 1000,
+         "flops": 10**6}
+        for r in range(rounds + 1)
+    ]  # fmt: skip
+    mechanisms = [table.name for table in job.config.privacy]
+    private = {"epsilon": 9.0, "curve": [[r, 9.0] for r in range(1, rounds + 1)]} if "central_dp" in mechanisms else {}
+    summary = {"privacy": private} if mechanisms else {}
+    found = {**responses(rows, summary), "cpu_seconds": 1.0 + len(mechanisms), "memory_mib": 50.0}
+    found |= {
+        "messages_up": rounds * clients,
+        "messages_down": rounds * clients,
+        "node_count": clients,
+        "train_rows": 90 * clients,
+    }
+    found |= {
+        "h": 0.3,
+        "class_count": 10,
+        "data_set": "digits",
+        "majority": 0.1,
+        "server_sees": server_sees(job.config),
+        **facts,
+    }
+    return Outcome("done", "It came to its end.", rows, summary, found)

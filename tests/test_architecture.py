@@ -63,11 +63,11 @@ ROOMS: dict[str, set[str]] = {
     "layers": {"errors", "tree"},
     "rounds": BASE,
     "weighting": BASE,
-    "aggregation": BASE,
+    "aggregation": BASE | {"registry"},
     "privacy": BASE | {"secret", "registry", "aggregation"},
     "transforms": BASE | {"registry", "privacy", "secret"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
-    "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model"},
+    "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model", "metrics"},
     "attacks": BASE | {"registry", "aggregation"},
     "deploy.codec": {"errors", "tree"},
     "summaries": {"errors", "deploy.codec"},
@@ -77,21 +77,27 @@ ROOMS: dict[str, set[str]] = {
     "federation.link": {"errors", "algorithm", "tree"},
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
-    "federation": PARTS | SEAM | {"engine"},
-    "deploy": PARTS | SEAM | {"engine", "federation"},
-    "config": {"errors", "registry", "files", "data", "models", "privacy"},
+    "federation": PARTS | SEAM | {"engine", "vertical"},
+    "deploy": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
+    "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,
     "simulation": SIMULATION,
     "reporting": {"errors", "registry", "files", "wording", "data", "metrics", "config", "record"},
+    "deployed": SIMULATION | {"simulation", "reporting", "deploy"},
     "study": STUDY,
-    "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"},
+    "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"}
+    | {"leakage"},
     "prediction": SIMULATION | {"simulation"},
-    "catalogue": PARTS | METHODS | {"machine", "setup", "published"},
-    "api": STUDY | {"study", "prediction"},
+    "leakage": SIMULATION | {"simulation", "wording"},
+    "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
+    "api": STUDY | {"study", "prediction", "leakage"},
     "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "cli": {"api", "catalogue", "config", "errors", "files", "plugins", "prediction"}
+    "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "study"},
+    "cli_study": {"errors", "commands", "study"},
+    "cli": {"api", "catalogue", "cli_study", "commands", "config", "deployed", "errors", "files", "leakage", "plugins"}
+    | {"prediction"}
     | {"published", "record", "reporting", "study", "terminal"},
 }
 
@@ -112,20 +118,24 @@ PUBLIC = [
     "ProtocolError",
     "Replies",
     "Round",
+    "Study",
+    "Table",
     "Task",
     "TransportError",
     "Tree",
+    "attack",
     "dry_run",
     "load",
     "partition",
     "predict",
+    "recommend",
     "report",
     "resume",
     "run",
 ]
 
 # Distribution -> the module it is imported as, where the two differ.
-IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc"}
+IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc", "pynacl": "nacl"}
 
 
 def sources() -> list[Path]:

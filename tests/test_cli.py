@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 import fedatlas
 from fedatlas import Algorithm, Experiment, catalogue, plugins, registry
+from fedatlas.aggregation import RULES
 from fedatlas.api import run
+from fedatlas.attacks import ATTACKS
 from fedatlas.cli import app
 from fedatlas.data.by_name import SOURCES
 from fedatlas.errors import ConfigError
@@ -90,11 +92,13 @@ def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pyte
         **plugins.OURS,
         "data": {name: source.builder for name, source in SOURCES.items()},
         "privacy": MECHANISMS,
+        "attacks": ATTACKS,
+        "rules": RULES,
     }
     silent, twice = [], []
     for kind in catalogue.KINDS:
         for row in (row for row in catalogue.rows(kind) if row.get("parameters")):
-            builder = tables[kind][row["name"]]
+            builder = {**tables[kind], **catalogue.BETWEEN.get(kind, {})}[row["name"]]
             said = registry.meanings(builder)
             silent += [f"{kind} {row['name']}: {key}" for key in registry.undescribed(builder) - said.keys()]
             assert all(row["accepts"][key].endswith(f"; {words}") for key, words in said.items()), row["name"]

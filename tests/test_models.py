@@ -59,6 +59,7 @@ def masks_for(model, x):
         ("resnet2", DIGIT, 10, {}, 1_793_642),
         ("lenet5", COLOUR, 10, {}, 797_962),
         ("lenet5", COLOUR, 100, {}, 815_332),
+        ("lenet_sigmoid", (1, 16, 16), 10, {}, 9_466),  # 312 + 2 x 3,612 + 1,930
         ("emnist_cnn", DIGIT, 62, {}, 1_206_590),
         ("emnist_cnn", DIGIT, 10, {}, 1_199_882),
         ("emnist_cnn", DIGIT, 62, {"table_literal": True}, 1_206_590),

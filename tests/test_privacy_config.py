@@ -136,6 +136,9 @@ def test_the_template_shows_a_table_that_works() -> None:
         ("privacy.nbafl={epsilon=50, clip=true}", "privacy.nbafl.clip = true: expected a number"),
         ("privacy.paillier.encrypt=outermost:0", "expected 'all', 'output', 'outermost:N' or a list of parameters."),
         ("privacy.paillier.encrypt=[]", "an empty list encrypts nothing"),
+        ("privacy.paillier.encrypt=outermost:2", "the network has 2 layers; write 'all' for the whole of it"),
+        ("privacy.paillier.bits=32", "privacy.paillier.bits = 32: sums of values of 32 bits need 64 bits each"),
+        ("privacy.secagg={bits=40, n_cap=33554432}", "n_cap = 1398101 holds"),
     ],
 )
 def test_a_wrong_name_or_key_is_one_sentence(override: str, said: str) -> None:

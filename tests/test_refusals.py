@@ -46,6 +46,8 @@ def test_without_a_refusal_the_data_are_read() -> None:
 
 # What is refused, and by which function: of `refusals.py` where the place is not named.
 EARLY = [
+    ("observe.roles=['successor:1']", "hands no model from client to client", "observing.check_role"),
+    ("observe.roles=['server'] algorithm.name=local_only", "is a baseline", "observing.check_observed"),
     ("algorithm={name='fedavgg'}", "did you mean 'fedavg'", "registry.find"),
     ("algorithm={name='fedprox', nu=1}", "algorithm.nu", "registry.arguments"),
     ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu = -1.0", "registry.arguments"),

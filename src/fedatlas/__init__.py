@@ -21,8 +21,11 @@ from fedatlas.errors import (
 
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
-    from fedatlas.api import Experiment, dry_run, load, partition, predict, report, resume, run
+    from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
     from fedatlas.data.dataset import Dataset, Partition
+    from fedatlas.study.advice import recommend
+    from fedatlas.study.study import Study
+    from fedatlas.study.table import Table
     from fedatlas.tree import Tree
 
 __version__ = version("fedatlas")
@@ -44,13 +47,17 @@ __all__ = [
     "ProtocolError",
     "Replies",
     "Round",
+    "Study",
+    "Table",
     "Task",
     "TransportError",
     "Tree",
+    "attack",
     "dry_run",
     "load",
     "partition",
     "predict",
+    "recommend",
     "report",
     "resume",
     "run",
@@ -59,7 +66,10 @@ __all__ = [
 _LATER = {
     "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
-    "fedatlas.api": ("Experiment", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
+    "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
+    "fedatlas.study.advice": ("recommend",),
+    "fedatlas.study.study": ("Study",),
+    "fedatlas.study.table": ("Table",),
     "fedatlas.tree": ("Tree",),
 }
 """Module -> the public names that are taken from it when they are asked for."""

@@ -18,9 +18,12 @@ from fedatlas.federation.link import Observer
 from fedatlas.files import disk_error
 from fedatlas.record.run_folder import CONFIG, OPTIONS, SUMMARY, RunFolder, Start, asked
 from fedatlas.reporting import write_report
+from fedatlas.setup.method import method_of
 from fedatlas.setup.resolution import apply_fixes, make_algorithm
+from fedatlas.simulation.columns_predict import predict as predict_between
 from fedatlas.simulation.run import Progress, Run, Silent, run_one
 from fedatlas.study.baselines import compared
+from fedatlas.study.between import run_between
 from fedatlas.study.ensure import rounds_done, start_of
 from fedatlas.study.seeds import run_seeds
 
@@ -82,6 +85,8 @@ def run(
     path = Path(out) if out is not None else new_folder(config)
     try:
         with RunFolder(path).claimed():
+            if config.columns:
+                return run_between(config, path, "new", baselines, progress, observers)
             if config.seeds is None:
                 return _run_seed(experiment, path, "new", baselines, progress, observers)
             fixed, _ = apply_fixes(config, make_algorithm(config))  # config.toml names every key, also those it fixes
@@ -118,6 +123,8 @@ def resume(
         config = longer(folder, overrides) if overrides else folder.config()
         baselines = remember(path, baselines)
         experiment = Experiment(config, module)
+        if config.columns:
+            return run_between(config, path, start_of(path), baselines, progress or Silent(), observers)
         if config.seeds is None:
             return _run_seed(experiment, path, start_of(path), baselines, progress or Silent(), observers)
         if overrides:
@@ -131,7 +138,10 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
     config = folder.config()
     values = config.plain()
     for text in overrides:
-        if text.partition("=")[0].strip() != "rounds":
+        key = text.partition("=")[0].strip()
+        if config.columns and key in {"rounds", "algorithm.trees"}:  # a round is a tree
+            key, text = "rounds", text.replace("rounds", "algorithm.trees", 1)
+        if key != "rounds":
             raise ConfigError(f"'{text}': a run that is resumed keeps its configuration; only rounds=N may change.")
         override(values, text)
     if config.local.schedule.name == "cosine" and config.local.schedule.rounds is None:
@@ -141,6 +151,8 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
             f"rounds: the noise of '{mechanism}' is made for the number of rounds, so it cannot change now: begin a new run."
         )
     wanted = parse(values)
+    if config.columns:
+        wanted = method_of(wanted)[0]
     parts = [folder.path / f"seed-{seed}" for seed in config.seeds or ()] or [folder.path]
     done = max(rounds_done(part) for part in parts)
     if wanted.rounds < done:
@@ -241,10 +253,18 @@ def predict(
 ) -> pandas.DataFrame:
     """A run's model on new rows (a file, a table or an array), with the preprocessing it was trained with.
 
+    Of a run whose parties hold columns ``rows`` is {"NAME": file} of each party, and no other argument has a meaning.
+
     ``client``: by the model that this client would use, its own where it has one; ``model``: by one of several, by name;
     ``holes``: rows with a missing or infinite value are a DataError or have "empty" predictions; ``keep``: columns of the table
     that stand in front of the predictions, such as a key.
     """
+    if RunFolder.open(Path(path)).config().columns:
+        if not isinstance(rows, Mapping):
+            raise ConfigError(
+                'parties that hold columns predict together: give {"NAME": file} with a file of each party.'
+            )
+        return predict_between(Path(path), {str(name): str(file) for name, file in rows.items()}).table
     return load(path, module).predict(rows, client=client, model=model, holes=holes, keep=keep)
 
 
@@ -253,6 +273,27 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     from fedatlas import prediction as reading
 
     return reading.load(path, module)
+
+
+def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -> dict[str, Any]:
+    """How many rows the parties of an experiment have in common, matched privately; ``dry_run``: what that would take."""
+    from fedatlas.simulation import alignment
+
+    config = _whole(experiment).config
+    if not config.columns:
+        raise ConfigError("there is nothing to align: add [[parties]], or [partition] name = 'vertical'.")
+    return alignment.rehearsed(config) if dry_run else alignment.aligned(config)
+
+
+def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
+    """Attacks what a role saw of a run (``[observe]``), beside a placebo: ``declaration``, ``metrics``, ``leaks``.
+
+    ``keys``: those of the attack, such as ``role`` and ``targets``. The attacker works in a process without data; the record also stands
+    in ``attacks/NAME/`` of the run.
+    """
+    from fedatlas.leakage import attack as carried_out
+
+    return carried_out(path, name, keys)
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

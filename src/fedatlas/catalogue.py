@@ -14,8 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedatlas import machine
-from fedatlas.aggregation import REDUCERS
+from fedatlas.aggregation import REDUCERS, RULES
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.attacks import ATTACKS
+from fedatlas.attacks.poisoning import POISONING
+from fedatlas.config.columns import VERTICAL, vertical
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
@@ -23,12 +26,15 @@ from fedatlas.models import LOSSES, describe_models
 from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
 from fedatlas.registry import accepts, builders_of, defaults, describe, keywords, prose, prose_of_file, summary
 from fedatlas.setup.protection import goes_with
+from fedatlas.setup.rules import why_not as no_rule
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
+from fedatlas.vertical.boosting import secureboost
 
 Rows = list[dict[str, Any]]
 COLUMNS = (
     "name",
+    "aim",
     "found",
     "place",
     "summary",
@@ -44,19 +50,43 @@ EXTRAS = {
     "tables": ("pyarrow", ".parquet files"),
     "images": ("PIL", "folders of pictures"),
     "dp": ("dp_accounting", "differential privacy"),
-    "he": ("gmpy2", "masks and homomorphic encryption"),
+    "he": ("gmpy2", "masks, homomorphic encryption, private alignment"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),
     "cluster": ("ray", "many machines"),
     "tracking": ("mlflow", "MLflow and TensorBoard"),
 }
+BETWEEN: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "algorithms": {"secureboost": secureboost},
+    "partitions": {VERTICAL: vertical},
+}
+"""Of parties that hold columns: their components by kind, which no other experiment takes."""
 
 
 def algorithms() -> Rows:
     """The algorithms with their parameters."""
     table = builders_of("algorithms", ALGORITHMS)
     rows = describe("algorithms", ALGORITHMS)
-    return [{**row, **place(table[row["name"]]), "source": prose_of_file(table[row["name"]])} for row in rows]
+    found = [{**row, **place(table[row["name"]]), "source": prose_of_file(table[row["name"]])} for row in rows]
+    return [*found, *between_parties()]
+
+
+def between_parties() -> Rows:
+    """What parties that hold columns train."""
+    return [
+        {
+            "name": name,
+            "summary": summary(builder),
+            "parameters": defaults(builder),
+            "accepts": accepts(builder),
+            "partitioning": "vertical",
+            "communication": "centralised",
+            "client_keeps": "its columns, its lookup table; the party with the label also labels, margins and the trees' shape",
+            "leaves_client": "g and h, under [[privacy]] paillier encrypted; sums of a node by bin; which rows go left",
+            "source": prose_of_file(builder),
+        }
+        for name, builder in BETWEEN["algorithms"].items()
+    ]
 
 
 def place(builder: Callable[..., Any]) -> dict[str, str]:
@@ -81,7 +111,14 @@ def partitions() -> Rows:
     """The partitioners with their parameters."""
     table = builders_of("partitions", PARTITIONS)
     said = {name: prose(builder).partition("\n")[2].strip() for name, builder in table.items()}
-    return [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
+    found = [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
+    own = {
+        "name": VERTICAL,
+        "summary": summary(vertical),
+        "parameters": defaults(vertical),
+        "accepts": accepts(vertical),
+    }
+    return [*found, {**own, "source": prose(vertical).partition("\n")[2].strip()}]
 
 
 def transforms() -> Rows:
@@ -111,6 +148,46 @@ def privacy() -> Rows:
             "source": prose_of_file(builder),
         }
         for name, builder in MECHANISMS.items()
+    ]
+
+
+def attacks() -> Rows:
+    """What ``[[attack]]`` can name, with parameters and the threat model that each declares."""
+    return [
+        {
+            "name": name,
+            "aim": "poisons" if name in POISONING else "finds out",
+            "summary": summary(builder),
+            "parameters": defaults(builder),
+            "accepts": accepts(builder),
+            **{key: text for key, text in threat_model(builder).items() if text},
+            "source": prose_of_file(builder),
+        }
+        for name, builder in ATTACKS.items()
+    ]
+
+
+def threat_model(builder: Callable[..., Any]) -> dict[str, str]:
+    """What an attack declares (A1); pairs of classes have to be given to some."""
+    needed = {name: ((0, 1),) for name, p in keywords(builder).items() if p.default is p.empty}
+    return dict(builder(**needed).declares._asdict())
+
+
+def rules() -> Rows:
+    """What ``[aggregation]`` can name, with parameters, how many changes each needs, and the algorithms that it stands in."""
+    return [
+        {
+            "name": name,
+            "summary": summary(builder),
+            "parameters": defaults(builder),
+            "accepts": accepts(builder),
+            **({"needs": made.needs} if made.needs else {}),
+            "looks_at_weights": made.weighted,
+            "goes_with": ", ".join(other for other, build in ALGORITHMS.items() if not no_rule(made, build())),
+            "source": prose_of_file(builder),
+        }
+        for name, builder in RULES.items()
+        for made in (builder(),)
     ]
 
 
@@ -147,6 +224,8 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
     "transforms": transforms,
     "reducers": reducers,
     "privacy": privacy,
+    "attacks": attacks,
+    "rules": rules,
     "losses": losses,
     "experiments": experiments,
 }

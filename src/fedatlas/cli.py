@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
 import sys
-import warnings
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from fedatlas import cli_study
+from fedatlas.commands import INTERRUPTED, File, Json, Plugin, align, emit, noticing, plug, predict, split, without_gpus
+from fedatlas.deployed.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
 app = typer.Typer(
@@ -25,47 +24,18 @@ app = typer.Typer(
     help="Federated learning you can trust: simulate, measure, report.",
 )
 
-INTERRUPTED = 130  # exit code
-
-File = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE.toml] [table.key=value ...]", help="Experiment file (none: the embedded default) and overrides."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
-Plugin = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--plugin", help="Python file that brings ALGORITHMS, MODELS, PARTITIONS, TRANSFORMS or REDUCERS of your own."
-    ),
-]
-
-
-def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
-    """The experiment file, if the first argument is no override, and the overrides."""
-    words = list(arguments or [])
-    path = Path(words.pop(0)) if words and "=" not in words[0] else None
-    return path, words
-
-
-def plug(plugin: list[Path] | None) -> None:
-    """Takes what the plug-in files bring."""
-    if plugin:
-        from fedatlas.plugins import load_plugins
-
-        load_plugins(plugin)
-
-
-def emit(value: Any) -> None:
-    """One JSON value on standard output."""
-    sys.stdout.write(json.dumps(value) + "\n")
-
 
 def _version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"fedatlas {metadata.version('fedatlas')}\n")
         raise typer.Exit
+
+
+app.add_typer(deploy_app, name="deploy")
+app.command()(align)
+app.command()(predict)
+app.command()(cli_study.study)
+app.command()(cli_study.recommend)
 
 
 @app.callback()
@@ -175,27 +145,13 @@ def partition(
         typer.echo(f"Picture: {out}")
 
 
-def without_gpus(device: str) -> None:
-    """Hides GPUs from who does not work on one: in their sight autograd could not be forked, and there would be one worker."""
-    if device != "cuda":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
-
-@contextlib.contextmanager
-def noticing() -> Iterator[None]:
-    """Each warning inside the block as one line on standard error, once."""
-    with warnings.catch_warnings(record=True, category=UserWarning) as noticed:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for said in dict.fromkeys(str(notice.message) for notice in noticed):
-        sys.stderr.write(f"fedatlas: {said}\n")
-
-
 @app.command(name="list")
 def list_(
     kind: Annotated[
         str,
-        typer.Argument(help="data | partitions | models | algorithms | transforms | privacy | losses | experiments"),
+        typer.Argument(
+            help="data | partitions | models | algorithms | transforms | privacy | attacks | rules | losses | experiments"
+        ),
     ],
     plugin: Plugin = None,
     as_json: Json = False,
@@ -238,38 +194,28 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command()
-def predict(
+def attack(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    file: Annotated[
-        Path, typer.Argument(help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, or a folder of pictures.")
-    ],
-    out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
-    client: Annotated[int | None, typer.Option(help="By the model that this client would use.", min=0)] = None,
-    model: Annotated[str, typer.Option(help="By this one of several models.")] = "",
-    holes: Annotated[
-        Literal["error", "empty"],
-        typer.Option(help="Rows with a missing or infinite value: refuse the file, or leave their predictions empty."),
-    ] = "error",
-    keep: Annotated[
+    name: Annotated[str, typer.Option(help="An attack on what a role has seen, such as inverting_gradients.")],
+    keys: Annotated[
         list[str] | None,
-        typer.Option(help="A column of the table to stand in front of the predictions, such as a key."),
+        typer.Argument(metavar="[key=value ...]", help="Keys of the attack; 'fedatlas show NAME' names them."),
     ] = None,
     plugin: Plugin = None,
+    as_json: Json = False,
 ) -> None:
-    """Apply a run's model, with its preprocessing, to new rows."""
-    from fedatlas.files import write_text
-    from fedatlas.prediction import load
+    """Attack what a role saw of a finished run, and say what leaks beyond a placebo."""
+    from fedatlas.api import attack as attack_
+    from fedatlas.config import override
+    from fedatlas.leakage.words import said
 
     plug(plugin)
-    if client is not None and model:
-        raise ConfigError("give --client or --model, not both.")
-    with noticing():
-        table = load(run).predict(file, client=client, model=model, holes=holes, keep=keep or ())
-    if out is None:
-        sys.stdout.write(table.to_csv(index=False))
-    else:
-        write_text(out, table.to_csv(index=False))
-        typer.echo(f"{len(table)} predictions written to {out}")
+    without_gpus("cpu")
+    given: dict[str, Any] = {}
+    for text in keys or ():
+        override(given, text)
+    found = attack_(run, name, **given)
+    emit(found) if as_json else typer.echo("\n".join(said(found)))
 
 
 @app.command()
@@ -297,80 +243,6 @@ def reproduce(
         raise typer.Exit(INTERRUPTED) from None
     if not passed:
         raise typer.Exit(1)
-
-
-@app.command()
-def study(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study: factors, levels, seeds, design.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the study (default: runs/studies/NAME).")] = None,
-    table: Annotated[
-        Path | None, typer.Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say cells, refused ones, runs and hours; train nothing.")
-    ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Say how far it has come; run nothing.")] = False,
-    retry: Annotated[
-        str | None,
-        typer.Option(help="Try runs with this status again: failed | memory | timeout | diverged | refused."),
-    ] = None,
-    export: Annotated[
-        Path | None, typer.Option(help="Write one row a run, with its responses, to this .csv; run nothing.")
-    ] = None,
-    plugin: Plugin = None,
-    as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-) -> None:
-    """Run every cell of a study into a table of runs; what is there already is not run again.
-
-    Exit code 0 also where cells were refused or diverged, which are outcomes; 1 where a run failed.
-    """
-    from fedatlas.study.frame import export as write_frame
-    from fedatlas.study.looking import show_dry_run, show_status
-    from fedatlas.study.looking import status as status_of
-    from fedatlas.study.study import Study
-    from fedatlas.study.table import Table
-
-    asked = [name for name, on in (("--dry-run", dry_run), ("--status", status), ("--export", export)) if on]
-    if len(asked) > 1 or (asked and retry is not None):
-        raise ConfigError(f"{' and '.join([*asked, *(['--retry'] if retry is not None else [])])}: give one of them.")
-    plug(plugin)
-    without_gpus("cpu")
-    given = Study.read(file)
-    place = given.table(out, table)
-    if dry_run:
-        with noticing():
-            forecast = given.dry_run()
-        emit(forecast) if as_json else typer.echo("\n".join(show_dry_run(forecast)))
-        return
-    if export is not None:
-        written = write_frame(Table.open(place), given.file.name, export)
-        typer.echo(f"{written} runs written to {export}")
-        return
-    fine = True
-    if not status:
-        fine = _run_study(given, out, place, retry, quiet or as_json)
-    found = status_of(Table.open(place), given.file.name)
-    emit(found) if as_json else typer.echo("\n".join(show_status(found)))
-    if not fine:
-        raise typer.Exit(1)
-
-
-def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, quiet: bool) -> bool:
-    """Runs a study, after runs with the status ``retry`` were given back; whether none failed. Stopped, it says how to go on."""
-    from fedatlas.study.table import Table
-
-    try:
-        if retry is not None:
-            kept = Table.open(place, write=True)
-            many = kept.retry(given.file.name, retry)
-            kept.close()
-            if not quiet:
-                sys.stderr.write(f"{many} {retry} runs are tried again\n")
-        return bool(given.run(out, place, None if quiet else lambda line: sys.stderr.write(f"{line}\n") and None))
-    except KeyboardInterrupt:
-        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def main() -> None:

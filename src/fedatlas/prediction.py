@@ -234,6 +234,10 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
         raise ConfigError(
             f"'{path}' holds several seeds: name one of them, such as {Path(path) / f'seed-{config.seeds[0]}'}."
         )
+    if config.columns:
+        raise ConfigError(
+            f"the model of '{path}' is in the hands of several parties: 'fedatlas predict {path} NAME=FILE ...' asks them all."
+        )
     summary = folder.summary()
     own_module(folder.path, module, resume=True)
     done = Preprocess.from_json(folder.read_json("preprocess.json", *Preprocess.KEYS))

@@ -384,7 +384,7 @@ def in_words(hint: Any) -> str:
         ranged = " and ".join(limits)
         return "; ".join([", ".join(filter(None, [in_words(inner[0]), ranged])), *said])
     if origin is Literal:
-        return " | ".join(f'"{x}"' for x in inner)
+        return " | ".join(f'"{x}"' if isinstance(x, str) else str(x) for x in inner)
     if origin in {typing.Union, types.UnionType}:
         return " or ".join(in_words(x) for x in inner if x is not type(None)) + (
             ", or left out" if type(None) in inner else ""

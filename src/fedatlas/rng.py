@@ -5,7 +5,7 @@ stream and put back afterwards), so the order in which clients, chunks or worker
 run changes nothing (C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
 ``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``, ``grouping``, ``graph``,
 ``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``, ``check``, ``noise``,
-``effects``, ``front``, ``track``.
+``effects``, ``front``, ``track``, ``attack``, ``boosting``.
 The union of all rows and the server, which are no clients, shuffle with the streams of client 0.
 """
 

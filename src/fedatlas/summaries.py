@@ -18,7 +18,9 @@ a link to other machines, are another `Learn`, and change nothing of what is ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -51,6 +53,29 @@ class Traffic(NamedTuple):
     def plus(self, other: Traffic) -> Traffic:
         """Both exchanges."""
         return Traffic(self.up + other.up, self.down + other.down)
+
+
+Crossing = tuple[int, str, str, Any]
+"""(party by its place among those who hold rows, "up" or "down", name of the question, what crosses)."""
+
+_OVERHEARD: ContextVar[list[Crossing] | None] = ContextVar("overheard", default=None)
+
+
+@contextmanager
+def overheard() -> Iterator[list[Crossing]]:
+    """Inside, whatever crosses between parties and server for an exchange that is counted is noted."""
+    found: list[Crossing] = []
+    token = _OVERHEARD.set(found)
+    try:
+        yield found
+    finally:
+        _OVERHEARD.reset(token)
+
+
+def note(party: int, direction: str, what: str, value: Any) -> None:
+    """Notes what crosses, where somebody listens; the counts behind a notice, which a simulation makes for itself, do not cross."""
+    if (found := _OVERHEARD.get()) is not None and what != CLASSES.name:
+        found.append((party, direction, what, value))
 
 
 def in_turn(answers: Sequence[Numbers]) -> Numbers:
@@ -104,6 +129,11 @@ def in_process(parties: Sequence[Rows]) -> Learn:
     def learn(summary: Summary, message: Message) -> Learnt:
         answers = [summary.of(rows, message) for rows in parties]
         total = summary.add(answers)
+        told = summary.told(message, total)
+        for k, answer in enumerate(answers):
+            note(k, "up", summary.name, summary.plain(message, answer))
+            if told is not None:
+                note(k, "down", summary.name, told)
         return Learnt(total, in_the_clear(summary, message, answers, total))
 
     return learn

@@ -18,6 +18,7 @@ from rich.table import Table
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.columns import Consortium
 from fedatlas.simulation.run import Silent
 from fedatlas.simulation.simulation import Row
 from fedatlas.wording import NOT_TOLD, bytes_text, count, facts_text, given_up_text, seconds_text, total_of
@@ -63,6 +64,20 @@ def sentence(setup: Setup) -> str:
     )
 
 
+def sentence_of_columns(held: Consortium, how: Any) -> str:
+    """The run in a sentence, where parties hold columns."""
+    who = ", ".join(
+        f"{one.name} ({len(one.schema)} columns, {len(one.ids):,} rows{', the label' if k == held.active else ''})"
+        for k, one in enumerate(held.tables)
+    )
+    seen = (
+        f"g and h under Paillier, {how.key_bits} bits"
+        if how.key_bits
+        else "in the clear: a simulation that protects nobody"
+    )
+    return f"{who}; {count(how.trees, 'tree')} of depth {how.depth}, {seen}, seed {held.config.seed}"
+
+
 class Watcher:
     """Common to the live and the plain view."""
 
@@ -75,7 +90,7 @@ class Watcher:
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:
         """Says what runs and where it is kept."""
-        self.rounds, self.seen, self.begun, self.folder = setup.config.rounds, [], time.perf_counter(), folder
+        self._begin(setup.config.rounds, folder)
         self.out.print(f"[bold]{sentence(setup)}[/]")
         where = f"{plan.workers} worker{'s' if plan.workers > 1 else ''}"
         self.out.print(
@@ -87,6 +102,17 @@ class Watcher:
             self.out.print(f"{setup.algorithm.name}: {facts_text(setup.algorithm_facts)}.")
         if first_round:
             self.out.print(f"Resumed after round {first_round}.")
+
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:
+        """The same, of trees between parties that hold columns."""
+        self._begin(held.config.rounds, folder)
+        self.out.print(f"[bold]{escape(sentence_of_columns(held, how))}[/]")
+        self.out.print(f"Folder: {folder}")
+        if first_tree:
+            self.out.print(f"Resumed after tree {first_tree}.")
+
+    def _begin(self, rounds: int, folder: Path) -> None:
+        self.rounds, self.seen, self.folder = rounds, [], folder
 
     def said(self, notice: str) -> None:
         """Prints a notice."""
@@ -141,6 +167,14 @@ class Lively(Watcher):
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:
         """Opens the live table."""
         super().started(setup, folder, plan, first_round)
+        self._open("rounds", first_round)
+
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:
+        """The same, a tree a row."""
+        super().growing(held, how, folder, first_tree)
+        self._open("trees", first_tree)
+
+    def _open(self, what: str, done: int) -> None:
         bar = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -148,7 +182,7 @@ class Lively(Watcher):
             TextColumn("{task.fields[left]} left"),
         )
         self.bar = Progress(*bar)
-        self.task = self.bar.add_task("rounds", total=self.rounds, completed=first_round, left="?")
+        self.task = self.bar.add_task(what, total=self.rounds, completed=done, left="?")
         self.live = Live(self.bar, console=self.out, refresh_per_second=8)
         self.live.start()
 
@@ -197,6 +231,10 @@ class Standing(Watcher):
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
         """Remembers what it is about."""
         self.rounds, self.folder = setup.config.rounds, folder
+
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
+        """The same."""
+        self.rounds, self.folder = held.config.rounds, folder
 
     def said(self, notice: str) -> None:
         """Nothing: what a study does is meant so."""
@@ -263,7 +301,10 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     for name, text in protected_texts(summary):
         table.add_row(name, text)
     gained = summary.get("gain")
-    if gained:
+    if gained and "sides" in gained:
+        for name, line in between_texts(gained):
+            table.add_row(name, line)
+    elif gained:
         own = " (own rows)" if any(row["own_rows"] for row in summary.get("per_client", ())) else ""
         error = gained["figure"] == "rmse"  # the worst is the largest, under the same keys
         words = {"mean": "mean", "p10": "p90" if error else "p10", "min": "worst"}
@@ -271,6 +312,17 @@ def end_table(summary: Mapping[str, Any]) -> Table:
             line = ", ".join(f"{word} {figure_text(spread[key])}" for key, word in words.items())
             table.add_row(f"{gained['figure']}, {name.replace('_', ' ')}{own}", line)
     return table
+
+
+def between_texts(gained: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What each party's columns bring, and what others would have come to."""
+    figure = gained["figure"]
+    out = [(f"{figure}, {name.replace('_', ' ')}", figure_text(side[figure])) for name, side in gained["sides"].items()]
+    for name, found in gained["parties"].items():
+        one = found[figure]
+        ends = f" ({figure_text(one['low'])} to {figure_text(one['high'])})" if one["low"] is not None else ""
+        out.append((f"{figure}, gained by {name}'s columns", f"{figure_text(one['value'])}{ends}"))
+    return out
 
 
 def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -288,7 +340,8 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         epsilon = found["epsilon"] if isinstance(found["epsilon"], str) else f"{found['epsilon']:.4g}"
         seeded = ' (noise = "seed": protects nobody)' if found["noise"] == "seed" else ""
         bound = "at most " if found["upper_bound"] else ""
-        out.append(("epsilon", f"{bound}{epsilon} at delta {found['delta']:.3g}{seeded}"))
+        stated = f" (the paper's: {found['accounts']['nominal']:.4g})" if found.get("accounts") else ""
+        out.append(("epsilon", f"{bound}{epsilon} at delta {found['delta']:.3g}{stated}{seeded}"))
     return out
 
 

@@ -18,12 +18,14 @@ NAMES = {
     "mae": "MAE",
     "r2": "R²",
     "drift_correlation": "drift against labels",
+    "auc": "AUC",
 }
 MEANING = {
     "accuracy": "the share of rows whose class was predicted rightly",
     "macro_f1": "F1 (harmonic mean of precision and recall) averaged over the classes, so that rare classes count as much as common ones",
     "weighted_f1": "F1 averaged over the classes with their numbers of rows as weights",
     "loss": "the mean loss, which training makes small",
+    "auc": "the chance that a row of the second class scores above one of the first",
     "rmse": "root mean squared error, in the unit of the target",
     "mae": "mean absolute error, in the unit of the target",
     "r2": "share of the target's variance that the model explains; 1 is perfect, 0 is no better than the mean",

@@ -1,7 +1,10 @@
-"""How the updates of an ask become one value. `fedatlas list reducers` prints this table."""
+"""How the updates of an ask become one value. `fedatlas list reducers` prints `REDUCERS`, `fedatlas list rules` prints `RULES`."""
 
 from collections.abc import Callable, Mapping
 
 from fedatlas.aggregation.reducers import Reducer, each, mean, neighbours, total
+from fedatlas.aggregation.rules import RULES
+
+__all__ = ["REDUCERS", "RULES"]
 
 REDUCERS: Mapping[str, Callable[[], Reducer]] = {"mean": mean, "sum": total, "each": each, "neighbours": neighbours}

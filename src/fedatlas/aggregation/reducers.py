@@ -69,7 +69,7 @@ def total() -> Reducer:
 
 def each() -> Reducer:
     """Every client's own update."""
-    return Reducer("each", _kept, _collect, lambda held, _: Reduced(each=held or {}))
+    return Reducer("each", kept, _collect, lambda held, _: Reduced(each=held or {}))
 
 
 def neighbours() -> Reducer:
@@ -87,7 +87,7 @@ def neighbours() -> Reducer:
             mixed[receiver] = so_far or {}
         return Reduced(each={k: mixed[k] for k in closing.clients if k in mixed})
 
-    return Reducer("neighbours", _kept, _collect, close, single=False)
+    return Reducer("neighbours", kept, _collect, close, single=False)
 
 
 def part_of(coefficients: Coefficient, part: str) -> float:
@@ -141,7 +141,8 @@ def _add_summed(so_far: Update | None, one: tuple[Update, Coefficient]) -> Updat
     return added(so_far, *one, whole=True)
 
 
-def _kept(client: int, update: Update, coefficient: Coefficient) -> tuple[int, Update]:
+def kept(client: int, update: Update, coefficient: Coefficient) -> tuple[int, Update]:
+    """A client's update in memory of its own."""
     return client, _copied(update)
 
 

@@ -1,5 +1,6 @@
 """The experiment file: from TOML to frozen typed values, and a template to start from."""
 
+from fedatlas.config.attacks import AggregationConfig, AttackConfig
 from fedatlas.config.experiment import (
     ALTERNATIVES,
     COMPONENTS,
@@ -12,18 +13,20 @@ from fedatlas.config.experiment import (
     PartitionConfig,
     ScheduleConfig,
     Table,
-    bytes_of,
     parse,
     read,
     renamed,
 )
 from fedatlas.config.overrides import override, put
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
+from fedatlas.config.sizes import bytes_of
 
 __all__ = [
     "ALTERNATIVES",
     "COMPONENTS",
+    "AggregationConfig",
     "AlgorithmConfig",
+    "AttackConfig",
     "CohortConfig",
     "EngineConfig",
     "EvaluationConfig",

@@ -13,10 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from fedatlas.attacks.poisoning import POISONING
+from fedatlas.config.attacks import AggregationConfig, AttackConfig
+from fedatlas.config.columns import TREES, VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
+from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.overrides import override
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
+from fedatlas.config.sizes import bytes_of
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
@@ -31,16 +36,6 @@ ALTERNATIVES = (
     ("public.rows", "public.per_class"),
 )
 """Keys of which one is given: on the command line it takes the place of the other in the file."""
-
-
-def bytes_of(text: str) -> int:
-    """'4GiB' -> bytes. ValueError for anything else."""
-    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-    for unit in sorted(units, key=len, reverse=True):
-        number = text.removesuffix(unit).strip()
-        if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
-            return int(float(number) * units[unit])
-    raise ValueError(f"'{text}' is not a size: write a number above 0 and B, KiB, MiB, GiB or TiB, such as '4GiB'")
 
 
 class Table(BaseModel):
@@ -192,6 +187,14 @@ class StopConfig(Table):
     patience: Annotated[int, Field(ge=1)] | None = None
 
 
+class RoundConfig(Table):
+    """``[round]``: what becomes of a deployed round in which a node is lost; a simulation loses none."""
+
+    on_loss: Literal["continue", "wait"] = "continue"
+    deadline: Positive = 600.0  # seconds
+    minimum: Annotated[int, Field(ge=1)] = 2
+
+
 class CheckpointConfig(Table):
     """``[checkpoint]``: every so many rounds, keep the last so many."""
 
@@ -248,6 +251,7 @@ COMPONENTS: Mapping[str, type[BaseModel]] = {
     "model": ModelConfig,
     "algorithm": AlgorithmConfig,
     "compression": CompressionConfig,
+    "aggregation": AggregationConfig,
 }
 """Tables whose further keys are those of the builder that ``name`` stands for."""
 
@@ -270,17 +274,23 @@ class ExperimentConfig(Table):
     local: LocalConfig = LocalConfig()
     compression: CompressionConfig | None = None
     privacy: tuple[PrivacyConfig, ...] = ()
+    attack: tuple[AttackConfig, ...] = ()
+    aggregation: AggregationConfig | None = None
+    parties: tuple[PartyConfig, ...] = ()
+    align: AlignConfig | None = None
+    observe: ObserveConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
+    round: RoundConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
 
-    @field_validator("privacy", mode="before")
+    @field_validator("privacy", "attack", mode="before")
     @classmethod
-    def _a_table_a_mechanism(cls, value: Any) -> Any:
-        one = isinstance(value, Mapping)
-        if one:
-            raise ValueError("write [[privacy]], one table a mechanism")
+    def _a_table_each(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Mapping):
+            one = "a mechanism" if info.field_name == "privacy" else "an attack"
+            raise ValueError(f"write [[{info.field_name}]], one table {one}")  # noqa: TRY004  (what pydantic reads)
         return value
 
     @model_validator(mode="after")
@@ -313,10 +323,20 @@ class ExperimentConfig(Table):
             raise ValueError("give seed or seeds, not both")
         return self
 
+    @model_validator(mode="after")
+    def _parties_of_columns(self) -> ExperimentConfig:
+        check_columns(self)
+        return self
+
+    @property
+    def columns(self) -> bool:
+        """Whether parties hold columns of the same rows, not rows of the same columns."""
+        return bool(self.parties) or self.partition.name == VERTICAL
+
     def plain(self) -> dict[str, Any]:
         """The whole configuration as plain values, defaults included, None left out: what TOML can hold, and `parse` reads back."""
         out = self._values()
-        if "size" in out["cohort"]:
+        if "size" in out.get("cohort", {}):
             out["cohort"].pop("fraction", None)
         return out
 
@@ -324,13 +344,14 @@ class ExperimentConfig(Table):
         out: dict[str, Any] = _drop_none(json.loads(self.model_dump_json()))
         if "seeds" in out:
             out.pop("seed", None)
-        if not self.privacy:
-            out.pop("privacy")
+        for several in ("privacy", "attack", "parties"):
+            if not getattr(self, several):
+                out.pop(several)
         if not self.models:
             out.pop("models")
         else:
             out["model"] = {key: out["model"][key] for key in ("loss", "bn")}
-        return out
+        return only_columns(out, self.parties) if self.columns else out
 
     def hash(self) -> str:
         """SHA-256 of what decides the result: everything but how often it is saved and how long it runs.
@@ -338,11 +359,15 @@ class ExperimentConfig(Table):
         How long it runs counts where it decides the noise of every round (`bound_to_rounds`).
         """
         plain = self._values()
-        schedule = plain["local"]["schedule"]
-        if schedule["name"] == "cosine":
-            schedule.setdefault("rounds", self.rounds)
-        for key in ("checkpoint",) if bound_to_rounds(self.privacy) else ("rounds", "checkpoint"):
-            plain.pop(key)
+        if deciding := [table for table in plain.pop("attack", ()) if table["name"] in POISONING]:
+            plain["attack"] = deciding
+        plain.pop("round", None)
+        if self.columns:
+            plain["algorithm"].pop(TREES, None)  # they are the rounds
+        elif plain["local"]["schedule"]["name"] == "cosine":
+            plain["local"]["schedule"].setdefault("rounds", self.rounds)
+        for key in ("checkpoint", "observe") if bound_to_rounds(self.privacy) else ("rounds", "checkpoint", "observe"):
+            plain.pop(key, None)
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

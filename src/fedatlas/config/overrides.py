@@ -8,15 +8,18 @@ from typing import Any
 
 from fedatlas.errors import ConfigError
 
-BY_NAME = ("data", "partition", "model", "algorithm", "compression")  # tables that name one
-SEVERAL = "privacy"  # tables of which there may be several, each reached by its name
+BY_NAME = ("data", "partition", "model", "algorithm", "compression", "aggregation")  # tables that name one
+SEVERAL = {
+    "privacy": "a mechanism",
+    "attack": "an attack",
+}  # tables of which there may be several, each reached by its name
 
 
 def override(values: dict[str, Any], text: str) -> None:
     """Applies ``table.key=value``; a value that parses as TOML is taken as such, else as text.
 
     ``privacy.NAME.key=value`` reaches the mechanism of that name, which is added where it is not there; ``privacy.NAME={}`` adds
-    it with its defaults, and ``privacy=[]`` takes all away.
+    it with its defaults, and ``privacy=[]`` takes all away; ``attack.NAME`` likewise.
     """
     key, equals, raw = text.partition("=")
     parts = key.strip().split(".")
@@ -30,8 +33,8 @@ def override(values: dict[str, Any], text: str) -> None:
 def put(values: dict[str, Any], key: str, value: Any, text: str = "") -> None:
     """Puts a value at ``table.key``, as `override` does with the value of a text; ``text``: how it was written."""
     parts = key.split(".")
-    if parts[0] == SEVERAL:
-        _of_several(values, text or key, parts[1:], value)
+    if parts[0] in SEVERAL:
+        _of_several(values, text or key, parts, value)
         return
     at = values
     for part in parts[:-1]:
@@ -49,15 +52,16 @@ def _value(raw: str) -> Any:
 
 
 def _of_several(values: dict[str, Any], text: str, parts: Sequence[str], value: Any) -> None:
-    """`override` of ``[[privacy]]``: ``parts`` are the name of a table and, where it is not given whole, a key of it."""
+    """`override` of ``[[privacy]]`` and its like: behind the table's name the name of one and, where it is not given whole, a key of it."""
+    several, *parts = parts
     named = parts[0] if parts and parts[0] != "name" else value
-    how = f"'{text}': write {SEVERAL}.{named if isinstance(named, str) else 'NAME'}={{}}, or a key behind the name."
+    how = f"'{text}': write {several}.{named if isinstance(named, str) else 'NAME'}={{}}, or a key behind the name."
     if not parts and isinstance(value, list):
-        values[SEVERAL] = value
+        values[several] = value
         return
-    tables = values.setdefault(SEVERAL, [])
+    tables = values.setdefault(several, [])
     if not isinstance(tables, list):
-        raise ConfigError(f"{SEVERAL}: write [[{SEVERAL}]], one table a mechanism.")
+        raise ConfigError(f"{several}: write [[{several}]], one table {SEVERAL[several]}.")
     if not parts or parts[0] == "name" or len(parts) > 2 or (len(parts) == 1 and not isinstance(value, Mapping)):
         raise ConfigError(how)
     name = parts[0]

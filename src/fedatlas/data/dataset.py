@@ -170,6 +170,7 @@ class Partition(NamedTuple):
     kept: Mapping[
         str, Mapping[int, np.ndarray]
     ] = {}  # "validation", "held out": client -> its rows that no training sees
+    counted: bool = False  # of rows that lie with their parties: what stands here says how many each has, and no more
 
     @property
     def sizes(self) -> list[int]:

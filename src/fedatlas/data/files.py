@@ -73,14 +73,16 @@ def load_file(
         )
     if where.suffix == ".npz":
         _only(given, "a .npz")
-        return load_arrays(where, task, request.test_file).with_facts(**facts)
+        return load_arrays(where, task, request.test_file, request.few_classes).with_facts(**facts)
     if not where.name.endswith(TABLE_SUFFIXES):
         raise DataError(
             f"data.path: '{path}' is neither .npz nor {', '.join(TABLE_SUFFIXES)} nor a folder of pictures."
         )
     roles = Roles(label, client, weight, task, drop, categories)
     frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
-    return from_frames(frames, roles, f"'{where.name}'", request.drop_unusable).with_facts(**facts)
+    return from_frames(
+        frames, roles, f"'{where.name}'", request.drop_unusable, 1 if request.few_classes else 2
+    ).with_facts(**facts)
 
 
 def _only(given: dict[str, Any], what: str) -> None:
@@ -90,7 +92,7 @@ def _only(given: dict[str, Any], what: str) -> None:
             raise ConfigError(f"data.{key} names a column of a table; {what} has none: remove it.")
 
 
-def load_arrays(path: Path, task: TaskChoice, test_file: str = "") -> Loaded:
+def load_arrays(path: Path, task: TaskChoice, test_file: str = "", few_classes: bool = False) -> Loaded:
     """``x_train y_train`` and, where present, ``x_test y_test client_train client_test weight_train weight_test class_names``.
 
     Floats are taken as they are (n, columns) or (n, channels, height, width). uint8 arrays of three or four dimensions
@@ -111,7 +113,7 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "") -> Loaded:
         x, y = a[f"x_{side}"], a[f"y_{side}"]
         if len(x) != len(y):
             raise DataError(f"'{path.name}': x_{side} has {len(x)} rows but y_{side} has {len(y)}.")
-    targets, kind, class_names = _targets([a[f"y_{side}"] for side in sides], task, path.name)
+    targets, kind, class_names = _targets([a[f"y_{side}"] for side in sides], task, path.name, 1 if few_classes else 2)
     if "class_names" in a and kind == "classes":
         class_names = _given_names(a, class_names, path.name)
     xs = [_inputs(a[f"x_{side}"], f"'{path.name}': x_{side}") for side in sides]
@@ -145,7 +147,9 @@ def _inputs(x: np.ndarray, what: str) -> Tensor:
     raise DataError(f"{what} must hold numbers in rows, at least two dimensions; it is {x.dtype} of shape {x.shape}.")
 
 
-def _targets(ys: list[np.ndarray], choice: TaskChoice, name: str) -> tuple[list[Tensor], TaskKind, tuple[str, ...]]:
+def _targets(
+    ys: list[np.ndarray], choice: TaskChoice, name: str, least: int = 2
+) -> tuple[list[Tensor], TaskKind, tuple[str, ...]]:
     joined = np.concatenate([y.reshape(-1) for y in ys])
     if ys[0].ndim == 2:
         if joined.dtype.kind not in "iu" or joined.min() < -100:
@@ -166,7 +170,7 @@ def _targets(ys: list[np.ndarray], choice: TaskChoice, name: str) -> tuple[list[
     if joined.dtype.kind == "f" and not np.isfinite(joined).all():
         raise DataError(f"'{name}': {int((~np.isfinite(joined)).sum())} targets are NaN or infinite.")
     classes, codes = np.unique(joined, return_inverse=True)
-    if len(classes) < 2:
+    if len(classes) < least:
         raise DataError(f"'{name}': y_train has only one class ('{classes[0]}'): there is nothing to learn.")
     cuts = np.cumsum([len(y) for y in ys])[:-1]
     names = tuple(str(int(c)) if number and c == int(c) else str(c) for c in classes)

@@ -168,7 +168,9 @@ def narrow(values: np.ndarray, column: pd.Series, what: str) -> np.ndarray:
     return out
 
 
-def encode_table(table: pd.DataFrame, roles: Roles, source: str, drop_unusable: bool = False) -> Encoded:
+def encode_table(
+    table: pd.DataFrame, roles: Roles, source: str, drop_unusable: bool = False, classes: int = 2
+) -> Encoded:
     """A table -> raw columns, target, owners and weights.
 
     The target is a number where its cells are numbers with a fractional part or with more than 20 different values,
@@ -177,7 +179,8 @@ def encode_table(table: pd.DataFrame, roles: Roles, source: str, drop_unusable: 
     _check_names(table, roles, source)
     kept = np.flatnonzero(~_unusable(table, roles, source, drop_unusable))
     table = table.iloc[kept]
-    y, task, class_names = encode_target(table[roles.label], roles.task, f"{source}: the target '{roles.label}'")
+    what = f"{source}: the target '{roles.label}'"
+    y, task, class_names = encode_target(table[roles.label], roles.task, what, classes)
     outside = {roles.label, roles.weight, *roles.drop, *(() if roles.client_is_input else (roles.client,))}
     inputs = [name for name in table.columns if name not in outside]
     if not inputs:
@@ -281,7 +284,9 @@ def no_numbers(cells: Iterable[str]) -> list[str]:
     return [cell for cell in cells if not is_number(cell)]
 
 
-def encode_target(column: pd.Series, choice: TaskChoice, what: str) -> tuple[torch.Tensor, TaskKind, tuple[str, ...]]:
+def encode_target(
+    column: pd.Series, choice: TaskChoice, what: str, least: int = 2
+) -> tuple[torch.Tensor, TaskKind, tuple[str, ...]]:
     """The target as float32 numbers or as class ids; classes are sorted (by value where they are numbers)."""
     values = numbers(column)
     if choice != "classes" and values is None:
@@ -296,7 +301,7 @@ def encode_target(column: pd.Series, choice: TaskChoice, what: str) -> tuple[tor
     else:
         classes, codes = np.unique(texts(column), return_inverse=True)
         names = tuple(str(c) for c in classes)
-    if len(names) < 2:
+    if len(names) < least:
         raise DataError(f"{what} has only one class ('{names[0]}'): there is nothing to learn.")
     return torch.from_numpy(codes.astype(np.int64)), "classes", names
 

@@ -6,10 +6,12 @@ import string
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from pydantic import Field
 
 from fedatlas.data.dataset import Split
 from fedatlas.data.download import Remote, obtain
@@ -140,14 +142,29 @@ def digit_rows() -> np.ndarray:
     return np.column_stack(bundled(return_X_y=True)).astype(np.uint8)
 
 
-def load_mnist(request: Request) -> Loaded:
+Side = Annotated[
+    int | None,
+    Field(ge=4, le=28, description="pixels of a side, of which each is a mean of the original's; left out = 28"),
+]
+
+
+def averaged(pixels: np.ndarray, side: int | None) -> np.ndarray:
+    """uint8 (n, h, w) as (n, side, side), each pixel the rounded mean of those that it covers, in part or whole."""
+    if side is None or pixels.shape[1:] == (side, side):
+        return pixels
+    x = torch.from_numpy(np.ascontiguousarray(pixels))
+    pieces = [F.adaptive_avg_pool2d(piece.float(), side).round().to(torch.uint8) for piece in torch.split(x, 10_000)]
+    return torch.cat(pieces).numpy()
+
+
+def load_mnist(request: Request, *, side: Side = None) -> Loaded:
     """MNIST with the NIST writer of every digit (from QMNIST's labels)."""
     found = obtain(request.store, "mnist", MNIST_FILES, MNIST_REMOTES, prepare_mnist)
     a = read_prepared(found.paths[0], ("x_train", "y_train", "x_test", "y_test", "writer_train", "writer_test"))
     (train, test), names = owners([a["writer_train"], a["writer_test"]], "writer")
     return Loaded(
-        pictures(a["x_train"], a["y_train"], train),
-        pictures(a["x_test"], a["y_test"], test),
+        pictures(averaged(a["x_train"], side), a["y_train"], train),
+        pictures(averaged(a["x_test"], side), a["y_test"], test),
         "classes",
         DIGITS,
         client_names=names,

@@ -50,6 +50,7 @@ class Request:
     seed: int
     test_file: str = ""  # data.test = FILE; only tables and files read it
     drop_unusable: bool = False  # rows without a target, owner or weight go (unless data.missing = "error")
+    few_classes: bool = False  # one class is no error: these are the rows of one party among several
 
 
 def numbered(loaded: Loaded) -> Loaded:

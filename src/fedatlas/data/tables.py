@@ -70,10 +70,11 @@ def _find(spec: TableSpec, request: Request) -> Found:
     return obtain(request.store, spec.name, spec.files, remotes, prepare, spec.hint)
 
 
-def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unusable: bool) -> Loaded:
+def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unusable: bool, classes: int = 2) -> Loaded:
     """One table, or a training and a test table with the same columns, as a loaded source.
 
-    They are coded together, so that codes agree; which categories a model reads is settled from the training rows.
+    They are coded together, so that codes agree; which categories a model reads is settled from the training rows. ``classes``: how
+    many a target has at least.
     """
     import pandas as pd
 
@@ -90,7 +91,7 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
             other.set_axis(-other.index) if other.index.name == LINE else other
         )  # so that `where` tells the two apart
         table = pd.concat([frames[0], other])
-    encoded = encode_table(table, roles, source, drop_unusable)
+    encoded = encode_table(table, roles, source, drop_unusable, classes)
     side = encoded.kept < len(frames[0])
     n, rows = len(frames[0]), encoded.rows._replace(row=torch.from_numpy(encoded.kept))
     train = rows.take(np.flatnonzero(side))

@@ -10,8 +10,19 @@ from itertools import islice
 from fedatlas.algorithm import Work
 from fedatlas.engine.device import placing
 from fedatlas.engine.fast import FastRunner, inputs_of, resized, spec_of
-from fedatlas.engine.job import Bench, Job, Prepared, Result, finish, job_batches, prepare, question_of, training_of
-from fedatlas.engine.loop import check_finite, timed
+from fedatlas.engine.job import (
+    Bench,
+    Job,
+    Prepared,
+    Result,
+    checked,
+    finish,
+    job_batches,
+    prepare,
+    question_of,
+    training_of,
+)
+from fedatlas.engine.loop import timed
 from fedatlas.engine.stacked import StackedProgram, derive_stacked
 from fedatlas.engine.step import NotTraceable
 from fedatlas.engine.together import Member, train_together
@@ -44,17 +55,18 @@ class StackedExecutor:
             return
         bench = self.bench.of(jobs[0])
         if question_of(bench, jobs[0]) is not None:
-            yield from (timed(self.run_job, bench, job) for job in jobs)
+            yield from (timed(self.run_job, self.bench, job) for job in jobs)
             return
         started = time.perf_counter()
         self.run_job.warm(bench, jobs[0])
         first = prepare(bench, jobs[0])
         sort = self.run_job.sort_of(bench, jobs[0])
         programs = self.programs_for(sort, jobs[0], first)
-        ready = [first, *(prepare(bench, job) for job in jobs[1:])] if programs else [first]
+        others = (prepare(self.bench.of(job), job) for job in jobs[1:])  # a malicious client's rows are its own
+        ready = [first, *others] if programs else [first]
         inputs = [inputs_of(one) for one in ready]
         if not programs or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
-            yield from (timed(self.run_job, bench, job) for job in jobs)
+            yield from (timed(self.run_job, self.bench, job) for job in jobs)
             return
         bench.network.module.train()
         members = [
@@ -69,8 +81,7 @@ class StackedExecutor:
             began = time.perf_counter()
             loss = done.loss / done.examples if done.examples else float("nan")
             work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)
-            result = finish(bench, job, one, done.params, done.buffers, work)
-            check_finite(result)
+            result = checked(bench, finish(bench, job, one, done.params, done.buffers, work))
             yield result._replace(seconds=each + time.perf_counter() - began)
 
     def programs_for(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:

@@ -9,7 +9,7 @@ import torch
 
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.device import find_device
-from fedatlas.engine.fast import FastRunner
+from fedatlas.engine.fast import FastRunner, Worth
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.memory import keep_freed_memory
@@ -43,8 +43,8 @@ def steps_of(executor: Executor) -> list[str]:
     return executor.run_job.notes() if isinstance(executor.run_job, FastRunner) else []
 
 
-def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int]) -> Executor:
-    """What runs the jobs of a plan; ``sizes`` are the clients' numbers of rows."""
+def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int], worth: Worth | None = None) -> Executor:
+    """What runs the jobs of a plan; ``sizes`` are the clients' numbers of rows, ``worth`` what was told of them instead."""
     torch.set_num_threads(1)
     bench = bench.on(find_device(plan.device))
     if plan.engine == "loop":
@@ -52,7 +52,7 @@ def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int]) -> Executor:
     keep_freed_memory()
     sizes = list(sizes)
     together = max(min(plan.chunk, len(sizes)), 1) if plan.step == "stacked" else 1
-    runner = FastRunner(bench, sizes, plan.step, plan.precision, together)
+    runner = FastRunner(bench, sizes, plan.step, plan.precision, together, worth)
     if plan.step == "stacked":
         return StackedExecutor(bench, runner, plan.chunk)
     if plan.workers > 1:

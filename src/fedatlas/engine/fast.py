@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import count, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,13 +24,13 @@ from fedatlas.engine.job import (
     answered,
     batch_size_of,
     budget_of,
+    checked,
     finish,
     job_batches,
     prepare,
     question_of,
     training_of,
 )
-from fedatlas.engine.loop import check_finite
 from fedatlas.engine.patience import watching
 from fedatlas.engine.program import StepProgram, step_for
 from fedatlas.engine.rowwise import RowValues
@@ -51,14 +51,34 @@ SHAPED = "\0"  # between the name of such a task and the number of its shapes
 ROOM = 1 << 25  # numbers that go with a client's rows at most
 
 
+class Worth(NamedTuple):
+    """What the rows of all clients decide of the programs: who holds one client's alone is told, or its steps would have other bits."""
+
+    sizes: frozenset[int]  # batch sizes that get a program
+    most: int  # rows of the largest client
+
+
+def worth_of(batch: int, sizes: Sequence[int]) -> Worth:
+    """Of clients with so many rows."""
+    return Worth(batch_sizes(batch, sizes), max(sizes, default=0))
+
+
 class FastRunner:
     """Runs jobs by programs, one for each kind of job and batch size; made before the workers are forked: all share them."""
 
-    def __init__(self, bench: Bench, sizes: Iterable[int], step: str, precision: str, together: int = 1) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        sizes: Iterable[int],
+        step: str,
+        precision: str,
+        together: int = 1,
+        worth: Worth | None = None,
+    ) -> None:
         self.step, self.precision = step, precision
         self.room = ROOM // together  # clients whose rows are held at once
         sizes = list(sizes)
-        self.usual, self.most = batch_sizes(bench.local.batch_size, sizes), max(sizes, default=0)
+        self.usual, self.most = worth or worth_of(bench.local.batch_size, sizes)
         self.numbers = count(1)
         self.sorts: dict[tuple[str, Form], str] = {}  # by kind of job, and what its message and its state hold
         self.examples: dict[str, Batch] = {}  # a batch of each sort of job, for shapes
@@ -182,9 +202,7 @@ class FastRunner:
         if not ready.params:
             return finish(bench, job, ready, ready.params, ready.buffers, Work(ready.rows.n, 0, 0, 0.0, math.nan))
         params, buffers, work = self.train(bench, job, ready)
-        result = finish(bench, job, ready, params, buffers, work)
-        check_finite(result)
-        return result
+        return checked(bench, finish(bench, job, ready, params, buffers, work))
 
     def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, Work]:
         """All steps of a job: (params, buffers, work)."""

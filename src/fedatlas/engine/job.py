@@ -30,9 +30,11 @@ from fedatlas.algorithm import (
 from fedatlas.data.batches import Draw, Masks, Rows, Values, balanced_rows, batches, parted_rows, public_rows
 from fedatlas.deploy import codec
 from fedatlas.engine.device import CPU, placing, without_cudnn
+from fedatlas.engine.malice import Attacker, Order, pretended
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.step import moved
+from fedatlas.errors import DivergedError
 from fedatlas.federation.sealing import seal, unseal
 from fedatlas.layers import Layer
 from fedatlas.privacy.protection import Doing, Protected, Protection, protect
@@ -68,6 +70,7 @@ class Job(NamedTuple):
     role: str = ""  # of the party, where it is not like the others
     session: Any = None  # what earlier questions of this round left in the party's memory
     word: Mapping[str, Any] | None = None  # what the update is sealed by, where it is protected
+    order: Order | None = None  # of a malicious client
 
     @property
     def kind(self) -> str:
@@ -88,6 +91,7 @@ class Result(NamedTuple):
     sealing: float = 0.0  # seconds of these that went into noise, masks or encryption
     bare: int = 0  # bytes of the update before that
     session: Any = None  # for the questions that follow in this round
+    lost: bool = False  # the work came to no numbers: there is nothing to send (`Bench.spares`)
 
 
 class Executor(Protocol):
@@ -143,6 +147,9 @@ class Bench(NamedTuple):
     roles: Mapping[str, Role] = {}  # by name
     cast: Mapping[int, str] = {}  # party -> the name of its role, where it has one
     role: str = ""  # that this bench was made for
+    attackers: Mapping[str, Attacker] = {}  # by the name of the attack
+    attack: str = ""  # that this bench was made for
+    spares: bool = False  # who comes to no numbers is left out; else that ends the run
     device: torch.device = CPU  # where jobs are done; the networks are there
 
     def on(self, device: torch.device) -> Bench:
@@ -185,6 +192,8 @@ class Bench(NamedTuple):
             own, algorithm = self.roles[job.role], self.algorithm
             algorithm = algorithm._replace(tasks=own.tasks(algorithm.tasks))
             bench = bench._replace(algorithm=algorithm, rows=own.rows(self.rows), role=job.role)
+        if job.order is not None and job.order.attack != self.attack:
+            bench = bench._replace(rows=self.attackers[job.order.attack].rows(bench.rows), attack=job.order.attack)
         task = bench.algorithm.tasks[job.what]
         if job.architecture:
             bench = bench._replace(networks={job.architecture: self.networks[job.architecture]})
@@ -363,6 +372,8 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     task = training_of(bench, job)
     facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
     with placing(bench.device):
+        if job.order is not None and work.steps:
+            params = pretended(bench.attackers[job.order.attack], job.order, prepared, params, attack_stream(job))
         update, state = task.finish(params, work, prepared.message, prepared.state, facts)
     known = prepared.facts
     if bench.device != CPU:  # sealing, the server and what clients keep are not there
@@ -372,15 +383,34 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     ):  # a model goes with its statistics, also one that made no step
         update = {**update, "buffers": buffers}
     sent, memory, session, seen, sealing, bare = update, job.memory, None, update, 0.0, 0
-    if job.word is not None:
-        done, sealing, bare = protected(bench, job, task, update, prepared.rows.n)
-        sent, memory, session, seen = done.sent, done.memory, done.session, done.seen
-    elif bench.transform is not None and memory is not None:
-        sent, memory = seal(bench.transform, task, job.message, update, memory, compression_stream(job))
-        seen = unseal(bench.transform, task, job.message, sent) if task.settle is not None else update
+    try:
+        if job.word is not None:
+            done, sealing, bare = protected(bench, job, task, update, prepared.rows.n)
+            sent, memory, session, seen = done.sent, done.memory, done.session, done.seen
+        elif bench.transform is not None and memory is not None:
+            sent, memory = seal(bench.transform, task, job.message, update, memory, compression_stream(job))
+            seen = unseal(bench.transform, task, job.message, sent) if task.settle is not None else update
+    except DivergedError:
+        if not bench.spares:
+            raise
+        return Result(job.client, {}, prepared.state, work, memory=job.memory, session=job.session, lost=True)
     if task.settle is not None:
         state = task.settle(seen, work, job.message, state, known)
     return Result(job.client, sent, state, work, memory=memory, session=session, sealing=sealing, bare=bare)
+
+
+def checked(bench: Bench, result: Result) -> Result:
+    """The result of a training; one whose loss is no number ends the run with the name of the client, or that client's part in it."""
+    if not result.work.steps or math.isfinite(result.work.loss):
+        return result
+    if bench.spares:
+        return result._replace(update={}, lost=True)
+    raise DivergedError(f"the training loss of client {result.client} is {result.work.loss}")
+
+
+def attack_stream(job: Job) -> torch.Generator:
+    """What a malicious client draws from."""
+    return torch_stream(job.seed, "attack", int(job.facts.round), job.client, job.what, job.budget.first_epoch)
 
 
 def compression_stream(job: Job) -> torch.Generator:

@@ -12,10 +12,20 @@ from fedatlas.algorithm import Batch, Work
 from fedatlas.engine import optim
 from fedatlas.engine.device import placing
 from fedatlas.engine.gradient import gradient, with_grad
-from fedatlas.engine.job import Bench, Job, Result, answered, finish, job_batches, prepare, question_of, training_of
+from fedatlas.engine.job import (
+    Bench,
+    Job,
+    Result,
+    answered,
+    checked,
+    finish,
+    job_batches,
+    prepare,
+    question_of,
+    training_of,
+)
 from fedatlas.engine.model import detached
 from fedatlas.engine.patience import watching
-from fedatlas.errors import DivergedError
 from fedatlas.tree import Tree
 
 
@@ -50,15 +60,7 @@ def run_job(bench: Bench, job: Job) -> Result:
     if watch is not None:
         params, buffers = watch.kept(params, buffers)
     work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
-    result = finish(bench, job, ready, detached(params), buffers, work)
-    check_finite(result)
-    return result
-
-
-def check_finite(result: Result) -> None:
-    """A loss that is not a number ends the run, with the name of the client."""
-    if result.work.steps and not math.isfinite(result.work.loss):
-        raise DivergedError(f"the training loss of client {result.client} is {result.work.loss}")
+    return checked(bench, finish(bench, job, ready, detached(params), buffers, work))
 
 
 def timed(run_job: Callable[[Bench, Job], Result], bench: Bench, job: Job) -> Result:

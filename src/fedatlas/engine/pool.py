@@ -120,9 +120,8 @@ class PoolExecutor:
     def _send(self, worker: Worker, job: Job, places: tuple[Any, ...]) -> None:
         try:
             sealed, who = job.memory is not None, (job.client, job.what, job.architecture)
-            worker.pipe.send(
-                (*places, *who, tuple(job.facts), tuple(job.budget), job.seed, sealed, job.role, job.word is not None)
-            )
+            work = tuple(job.facts), tuple(job.budget), job.seed
+            worker.pipe.send((*places, *who, *work, sealed, job.role, job.word is not None, job.order))
         except OSError:
             raise self._dead(worker, job) from None
 
@@ -160,7 +159,7 @@ class PoolExecutor:
         kept = {name: value[name] for name in ("state", "memory", "session")}
         kept = codec.decode(codec.encode(kept), copy=False)
         done = Result(job.client, value["update"], kept["state"], Work(*value["work"]), kept["memory"])
-        spent = {name: value[name] for name in ("seconds", "sealing", "bare")}
+        spent = {name: value[name] for name in ("seconds", "sealing", "bare", "lost")}
         return done._replace(session=kept["session"], **spent)
 
     def _ready(self, told: int, slot: int, slots: int) -> Arena:
@@ -259,14 +258,16 @@ def _work(
     told = memoryview(arena.told)
     while True:
         try:
-            slot, message, state, client, what, architecture, facts, budget, seed, sealed, role, worded = pipe.recv()
+            slot, message, state, client, what, architecture, facts, budget, seed, sealed, role, worded, order = (
+                pipe.recv()
+            )
         except (EOFError, OSError):
             os._exit(0)
         try:
             said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
             memory, session = had["memory"] if sealed else None, had.get("session")
             word = had["word"] if worded else None
-            rest = (Facts(*facts), Budget(*budget), seed, memory, architecture, role, session, word)
+            rest = (Facts(*facts), Budget(*budget), seed, memory, architecture, role, session, word, order)
             result = timed(run_job, bench, Job(client, what, said, had["state"], *rest))
             answer: tuple[str, Any] = ("done", _answer(result, arena, slot))
         except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the client and raises it
@@ -288,6 +289,7 @@ def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
         "sealing": result.sealing,
         "bare": result.bare,
         "session": result.session,
+        "lost": result.lost,
     }
     if codec.size(value) > arena.slot:
         return bytes(codec.encode(value))

@@ -7,10 +7,12 @@ from typing import Any
 
 from fedatlas.algorithm import Facts, Question, RoundGenerator, State, Work
 from fedatlas.engine.job import Bench, Executor
+from fedatlas.engine.malice import Order
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import Cost
+from fedatlas.federation.defence import Defence
 from fedatlas.federation.link import Observer, Reply, Request
-from fedatlas.federation.party import PartyHalf
+from fedatlas.federation.party import PartyHalf, Secrets
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.server import ServerHalf
 from fedatlas.privacy.asking import RoundClosed, SessionFailed
@@ -46,48 +48,13 @@ class View:
         self.passes_of[name] = self.passes_of.get(name, 0.0) + passes
 
 
-class InProcess:
-    """A simulated federation: the server half, the party half of all its clients, and the simulation's own view of the work."""
+class Driver:
+    """Drives the rounds of a server half to their ends, and begins one anew where its masked session failed in time."""
 
-    def __init__(
-        self,
-        bench: Bench,
-        executor: Executor,
-        state: PartyState,
-        sizes: Mapping[int, int],
-        seed: int,
-        *,
-        run: str = "",
-        observers: Iterable[Observer] = (),
-        keyring: Keyring | None = None,
-    ) -> None:
-        self.bench, self.executor, self.sizes = bench, executor, sizes
-        self.party = PartyHalf(bench, executor, state, sizes, seed, keyring)
-        self.server = ServerHalf(
-            bench.algorithm,
-            self,
-            sizes,
-            seed,
-            run=run,
-            transform=bench.transform,
-            raw_bytes=bench.raw_bytes,
-            observers=observers,
-            guard=None if keyring is None else keyring.guard(run, getattr(executor, "count", 1)),
-        )
-        self.view = View()
-        self.given_up = ""  # why the last round that was driven changes nothing
-
-    def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
-        """The link: replies in the order of the requests, none is ever late."""
-        staying = [r for r in requests if self.server.leaving.get(r.client) != r.what]
-        staying = [r for r in staying if r.word is None or self.server.leaving.get(r.client) != MASKED]
-        for request, answer in zip(staying, self.party.answer(staying), strict=True):
-            self.view.add(request, answer.work, self.bench)
-            yield answer.reply
-
-    def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
-        """The link's commit."""
-        self.party.commit(round, counted)
+    server: ServerHalf
+    view: View
+    given_up = ""  # why the last round that was driven changes nothing
+    orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
     def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
         """Runs one round to its end, and commits it unless the caller will. None: it was closed without a change.
@@ -116,6 +83,65 @@ class InProcess:
     def cost(self) -> Cost:
         """What the round cost so far."""
         return self.server.cost
+
+    def record(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the states."""
+        return {}
+
+    def restore(self, extra: Mapping[str, Any]) -> None:
+        """Goes on from such a checkpoint."""
+
+    def landed(self, number: int) -> None:
+        """A round's row, files and manifest are on the disk."""
+
+
+class InProcess(Driver):
+    """A simulated federation: the server half, the party half of all its clients, and the simulation's own view of the work."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        executor: Executor,
+        state: PartyState,
+        sizes: Mapping[int, int],
+        seed: int,
+        *,
+        run: str = "",
+        observers: Iterable[Observer] = (),
+        keyring: Keyring | None = None,
+        defence: Defence | None = None,
+        secrets: Secrets | None = None,  # what parties are given and keep in memory, where there is no keyring
+    ) -> None:
+        self.bench, self.executor, self.sizes = bench, executor, sizes
+        self.party = PartyHalf(bench, executor, state, sizes, seed, keyring or secrets)
+        self.server = ServerHalf(
+            bench.algorithm,
+            self,
+            sizes,
+            seed,
+            run=run,
+            transform=bench.transform,
+            raw_bytes=bench.raw_bytes,
+            observers=observers,
+            guard=None if keyring is None else keyring.guard(run, getattr(executor, "count", 1)),
+            defence=defence,
+        )
+        self.view = View()
+
+    def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
+        """The link: replies in the order of the requests, none is ever late."""
+        staying = [r for r in requests if self.server.leaving.get(r.client) != r.what]
+        staying = [r for r in staying if r.word is None or self.server.leaving.get(r.client) != MASKED]
+        self.party.orders = self.orders
+        for request, answer in zip(staying, self.party.answer(staying), strict=True):
+            self.view.add(request, answer.work, self.bench)
+            if answer.lost and request.word is not None:  # under masks there is nothing that the server could leave out
+                continue
+            yield answer.reply
+
+    def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
+        """The link's commit."""
+        self.party.commit(round, counted)
 
     @property
     def states(self) -> PartyState:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fedatlas.algorithm import Budget, Message, Update
+from fedatlas.algorithm import Budget, Message, Mixing, Update
 from fedatlas.tree import Tree
 
 Place = tuple[str, int, int, int]
@@ -108,3 +108,6 @@ class Observer:
 
     def opened(self, request: Request, update: Update) -> None:
         """The same update as the server has opened it; of masked and encrypted ones there is none."""
+
+    def mixed(self, mixing: Mixing) -> None:
+        """Who heard whose update, in an ask without a server: after the replies to it."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from fedatlas.algorithm import SERVER, Budget, Facts, State, Task, Work
 from fedatlas.data.batches import examples_of
 from fedatlas.engine.job import Bench, Executor, Job, Result
+from fedatlas.engine.malice import Order
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Reply, Request
@@ -24,6 +25,7 @@ class Answer(NamedTuple):
 
     reply: Reply
     work: Work
+    lost: bool = False  # the work came to no numbers
 
 
 class Secrets(Protocol):
@@ -48,6 +50,7 @@ class PartyHalf:
         self.bench, self.executor, self.state, self.sizes, self.seed = bench, executor, state, sizes, seed
         self.sessions: dict[int, Any] = {}  # of questions that go on within a round; in memory alone
         self.secrets = secrets
+        self.orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
         """Answers in the order of the requests. Their tensors hold until the next one is asked for."""
@@ -57,10 +60,11 @@ class PartyHalf:
                 self.sessions.clear()
         jobs = (self.job(request) for request in requests)
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
-            check_shown(request, result, self.bench)
-            self._keep(request, result)
+            if not result.lost:
+                check_shown(request, result, self.bench)
+                self._keep(request, result)
             reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing, result.bare)
-            yield Answer(reply, result.work)
+            yield Answer(reply, result.work, result.lost)
 
     def commit(self, round: int, counted: Collection[int]) -> None:
         """The round has landed: who is not ``counted`` has the state from before it again."""
@@ -79,6 +83,8 @@ class PartyHalf:
         task = bench.tasks(k)[request.what]
         memory = self._memory(request)
         whole = memory is None and request.word is None  # else what leaves is a change of what the server knows, too
+        order = self.order(request)
+        whole = whole and not (order is not None and order.chained)
         message = request.message if whole else told(request.message, request.anchor)
         facts = self.facts(k, request.round, request.lr, request.K, request.n)
         state = self.state_of(k, message, facts) if task.stateful else {}
@@ -97,7 +103,15 @@ class PartyHalf:
             bench.cast.get(k, ""),
             session,
             request.word,
+            order,
         )
+
+    def order(self, request: Request) -> Order | None:
+        """What a malicious client does here; None of all others, and of whatever is asked before round 1."""
+        order = self.orders.get(request.client) if request.round else None
+        if order is None or not order.chained:
+            return order
+        return order._replace(sends=not request.peer)
 
     def facts(self, client: int, number: int, lr: float, K: int, n: int) -> Facts:
         """What a party knows before its work."""
@@ -114,8 +128,9 @@ class PartyHalf:
         state = {name: x for name, x in (self.state.get(client) or {}).items() if name != MEMORY}
         if state:
             return state
-        model = message["model"] if "model" in message else self.bench.network_of(client).initial()[0]
-        return init(model, facts)
+        if "model" in message or not self.bench.networks:  # parties that hold columns have no network
+            return init(message.get("model", Tree()), facts)
+        return init(self.bench.network_of(client).initial()[0], facts)
 
     def _init(self, client: int) -> Callable[[Tree, Facts], State] | None:
         """What makes a client's state; None where it keeps none."""

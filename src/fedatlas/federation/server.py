@@ -40,12 +40,13 @@ from fedatlas.federation.asks import (
     summed,
 )
 from fedatlas.federation.cost import QUESTIONS, Cost, phases_of, server_phase
+from fedatlas.federation.defence import Defence, Seen, Sorting
 from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
 from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
-from fedatlas.privacy.protection import Protection, follows_data
+from fedatlas.privacy.protection import Protection, by_rows
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -102,10 +103,12 @@ class ServerHalf:
         observers: Iterable[Observer] = (),
         deadline: float | None = None,  # seconds an ask waits for its replies
         guard: Guard | None = None,
+        defence: Defence | None = None,
     ) -> None:
         self.algorithm, self.link, self.sizes, self.seed, self.run = algorithm, link, sizes, seed, run
         self.transform, self.raw_bytes, self.deadline = transform, raw_bytes, deadline
-        self.observers, self.guard = tuple(observers), guard
+        self.observers, self.guard, self.defence = tuple(observers), guard, defence
+        self.seen = Seen()  # what became of this round's updates
         self.leaving: Mapping[int, str] = {}  # clients of this round that leave, and the phase in which
         self.told: Callable[[], Message] = (
             dict  # what a client of this round would be told, for a round that nobody came to
@@ -130,6 +133,7 @@ class ServerHalf:
         """
         self.cost = self.cost.in_vain() if attempt else Cost()
         self.attempt, self.asks, self.sums, self.asked, self.lost = attempt, 0, 0, set(), set()
+        self.seen = Seen()
         replies: Replies | None = None
         while True:
             try:
@@ -192,7 +196,7 @@ class ServerHalf:
             coefficients=coefficients_of(ask, asked, sums),
             mend=lambda answered: Mend(ask, asked, answered, sums),
             leaving=self.leaving,
-            by_rows=partial(follows_data, self.algorithm),
+            by_rows=partial(by_rows, self.algorithm),
             journal=self.guard.journal if self.guard else None,
         )
 
@@ -223,6 +227,7 @@ class ServerHalf:
         coefficients = coefficients_of(ask, clients, sums)
         requests = {k: self._request(ask, reducer, k, number, lr) for k in clients}
         self.asks += 1
+        sorting = self._sorting(ask, task, reducer, requests)
         total: Any = None
         sizes: dict[int, int] = {}
         more = 0  # bytes up than without protection
@@ -231,24 +236,49 @@ class ServerHalf:
             sizes[reply.client] = codec.size(reply.update)
             worked, sealed_for = worked + reply.seconds, sealed_for + reply.sealing
             more += sizes[reply.client] - reply.bare if requests[reply.client].word is not None else 0
-            update = self._opened(requests[reply.client], reply.update)
+            update = self.opened(requests[reply.client], reply.update)
             began = time.perf_counter()
-            total = reducer.add(total, reducer.lift(reply.client, update, coefficients[reply.client]))
+            if sorting is None:
+                total = reducer.add(total, reducer.lift(reply.client, update, coefficients[reply.client]))
+            else:
+                sorting.add(reply.client, update, coefficients[reply.client])
             adding += time.perf_counter() - began
-        answered = tuple(k for k in clients if k in sizes)
+        answered = tuple(k for k in clients if k in sizes) if sorting is None else sorting.accepted()
         self.asked.update(k for k in clients if k != SERVER)
         self.lost.update(set(clients) - set(answered))
         mend = Mend(ask, clients, answered, sums)
-        reduced = reducer.close(total, Closing(answered, mend, ask.mixing))
+        closing, began = Closing(answered, mend, ask.mixing), time.perf_counter()
+        reduced = reducer.close(total, closing) if sorting is None else sorting.close(closing, len(clients))
+        adding += time.perf_counter() - began
+        if ask.mixing is not None:
+            for observer in self.observers:
+                observer.mixed(ask.mixing(answered))
         if ask.reduce == "mean":
             weights = {k: part_of(coefficients[k], "model") * mend("model") for k in answered}
-            self.cost = self.cost._replace(weights=weights)
+            self.cost = self.cost._replace(weights=weights if sorting is None else sorting.weights(weights))
+        if sorting is not None:
+            self.seen.note(sorting)
         value = self._finalized(ask, reduced.value, requests, number)
         self._count(ask, requests, sizes, number, more)
         how = None if self.guard is None else self.guard.protection
         spent = phases_of(ask, how, time.perf_counter() - started, adding, worked, sealed_for)
         self.cost = self.cost.spending(spent)
         return Replies(answered, value, reduced.each)
+
+    def _sorting(
+        self, ask: Ask, task: Task | Question, reducer: Reducer, requests: Mapping[int, Request]
+    ) -> Sorting | None:
+        """What sorts an ask's updates; None where nothing is declared against hostile clients, and under masks, which hide them."""
+        if self.defence is None or (self.guard is not None and self.guard.protection.masks):
+            return None
+
+        def base(client: int, update: Update) -> Mapping[str, Tree]:
+            request = requests[client]
+            if request.word is not None:  # a protected update is a change already
+                return {}
+            return bases(task, told(request.message, request.anchor), update)
+
+        return Sorting(self.defence, ask, task, reducer, base)
 
     def _request(self, ask: Ask, reducer: Reducer, k: int, number: int, lr: float) -> Request:
         return Request(
@@ -288,13 +318,18 @@ class ServerHalf:
                 observer.replied(known, reply.update)
             yield reply
 
-    def _opened(self, request: Request, update: Update) -> Update:
+    def opened(self, request: Request, update: Update) -> Update:
         """A client's update, opened where it was sealed."""
         task = self.algorithm.tasks[request.what]
         if request.word is not None:
             return update  # its observers see what the protocol opens
         if isinstance(task, Task) and sealed(self.transform, task, request):
-            update = unseal(self.transform, task, told(request.message, request.anchor), update)
+            try:
+                update = unseal(self.transform, task, told(request.message, request.anchor), update)
+            except (LookupError, TypeError, ValueError, RuntimeError, AttributeError):
+                if self.defence is None:
+                    raise
+                update = {}  # nothing that could be opened: a hostile one
         for observer in self.observers:
             observer.opened(request, update)
         return update

@@ -87,6 +87,23 @@ def lenet5(
     return two_convolutions("lenet5", shape, outputs, (64, 64), (384, 192), padding, norm, projection)
 
 
+def lenet_sigmoid(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
+    """A8 LeNet with sigmoids: conv5x5(12) of stride 2, 2 and 1, outputs; weights and biases begin as U(-1/2, 1/2).
+
+    The network that attacks on gradients are measured on: its derivatives are smooth and, begun like this, do not vanish.
+    """
+    channels, height, width = picture("lenet_sigmoid", shape)
+    layers: list[nn.Module] = []
+    for before, stride in ((channels, 2), (12, 2), (12, 1)):
+        layers += [nn.Conv2d(before, 12, 5, stride, padding=2), *norm_layers(norm, 12, 2), nn.Sigmoid()]
+    height, width = ((side + 3) // 4 for side in (height, width))  # each stride of 2 rounds up
+    model = HeadedModel(nn.Sequential(*layers, nn.Flatten()), 12 * height * width, outputs, projection)
+    for layer in model.modules():
+        for x in layer.parameters(recurse=False) if isinstance(layer, nn.Conv2d | nn.Linear) else ():
+            nn.init.uniform_(x, -0.5, 0.5)
+    return model
+
+
 def emnist_cnn(
     shape: Shape, outputs: int, *, table_literal: bool = False, norm: Norm = "none", projection: Projection = 0
 ) -> nn.Module:

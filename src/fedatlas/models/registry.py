@@ -10,7 +10,7 @@ from torch import nn
 
 from fedatlas import registry
 from fedatlas.errors import ConfigError
-from fedatlas.models.cnn import cnn1, cnn2, emnist_cnn, lenet5
+from fedatlas.models.cnn import cnn1, cnn2, emnist_cnn, lenet5, lenet_sigmoid
 from fedatlas.models.dense import har3, har4, logistic, mlp, mlp1, mlp2
 from fedatlas.models.inspection import parameter_count
 from fedatlas.models.lstm import shakespeare_lstm, stackoverflow_lstm
@@ -29,6 +29,7 @@ MODELS: dict[str, Builder] = {
     "resnet1": resnet1,
     "resnet2": resnet2,
     "lenet5": lenet5,
+    "lenet_sigmoid": lenet_sigmoid,
     "emnist_cnn": emnist_cnn,
     "shakespeare_lstm": shakespeare_lstm,
     "stackoverflow_lstm": stackoverflow_lstm,
@@ -44,6 +45,7 @@ PAPER_SIZES: dict[str, tuple[Shape, int]] = {  # shape of a row and outputs, whe
     "resnet1": ((1, 28, 28), 10),
     "resnet2": ((1, 28, 28), 10),
     "lenet5": ((3, 32, 32), 10),
+    "lenet_sigmoid": ((1, 16, 16), 10),
     "emnist_cnn": ((1, 28, 28), 62),
     "shakespeare_lstm": ((80,), 80),
     "stackoverflow_lstm": ((20,), 10_004),

@@ -143,8 +143,13 @@ def _price(bill: Counter[Release], delta: float) -> Spent:
     if composed is None:
         how = "An upper bound: the noise, or delta, is too small for a grid of privacy losses, so sampling was left out of the account."
         return Spent(bound, delta, how, upper_bound=True)
-    rest = f"{plain:,} plain Gaussian and {sum(laplace.values()):,} Laplace releases"
-    how = f"Privacy loss distributions of {sum(sampled.values()):,} Poisson rounds, {rest}."
+    counts = {
+        "Poisson rounds": sampled.values(),
+        "plain Gaussian releases": (plain,),
+        "Laplace releases": laplace.values(),
+    }
+    how = ", ".join(f"{sum(n):,} {kind}" for kind, n in counts.items() if sum(n))
+    how = f"Privacy loss distributions of {how}."
     return Spent(min(composed, bound), delta, how)
 
 

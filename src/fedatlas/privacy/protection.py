@@ -6,7 +6,7 @@ Order (P16): clip, noise, compress, mask or encrypt. All act on changes of what 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -221,20 +221,29 @@ def check_parts(update: Update, base: Mapping[str, Any]) -> None:
             )
 
 
-def follows_data(algorithm: Algorithm, part: str | None = None) -> bool:
-    """Whether weights, or those of a part, differ between two cohorts of the same clients with other rows: `weigh` is asked about both."""
-    shown = [name for task in algorithm.tasks.values() for name in task.shows]
+def follows_data(algorithm: Algorithm) -> bool:
+    """Whether weights differ between two cohorts of the same clients with other rows: `weigh` is asked about both."""
     try:
-        weights: list[Any] = [algorithm.weigh(pretended(sizes, shown)) for sizes in ((10, 20, 30), (40, 25, 5))]
+        one, other = (algorithm.weigh(pretended(algorithm, sizes)) for sizes in ((10, 20, 30), (40, 25, 5)))
     except Exception:  # noqa: BLE001  (whatever a plug-in's rule asks a round for that a pretended one has not)
         return True
-    one, other = (found.get(part, found) for found in weights)
-    return bool(one != other)
+    return one != other
 
 
-def pretended(sizes: tuple[int, ...], shown: Collection[str]) -> Round:
-    """A round of clients that hold so many rows and showed so large numbers."""
-    held = dict(enumerate(sizes))
+def by_rows(algorithm: Algorithm, part: str | None = None) -> bool:
+    """Whether the weights of a part, or of any, are those of the clients' rows, among those who take part or among all."""
+    drawn = pretended(algorithm, (10, 20, 30))
+    try:
+        found: Any = algorithm.weigh(drawn)
+    except Exception:  # noqa: BLE001  (as above)
+        return True
+    parts = [x for name, x in found.items() if isinstance(x, Mapping) and part in {None, name}] or [found]
+    return any(all(given.get(k) == n / whole for k, n in drawn.sizes.items()) for given in parts for whole in (60, 120))
+
+
+def pretended(algorithm: Algorithm, sizes: tuple[int, ...]) -> Round:
+    """A round of clients that hold so many rows, half of all, and showed numbers that follow them."""
+    held, shown = dict(enumerate(sizes)), [name for task in algorithm.tasks.values() for name in task.shows]
     facts = {k: {name: (n / 10) ** (i + 1) for i, name in enumerate(shown)} for k, n in held.items()}
     return Round(1, tuple(held), 5, 2 * sum(sizes), held, sum(sizes), facts=facts)
 

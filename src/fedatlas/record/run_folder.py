@@ -25,6 +25,7 @@ from fedatlas.models.registry import OWN
 Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 JUDGED = "judged.npz"  # of each row that the final models are judged on: score and weight
+ATTACKED = "attacks"  # of each attack on a view: its candidates, what it found, its figures
 LOCK = "lock"  # there while a process writes the run
 OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
 BASELINES = ("local_only", "centralised")  # what a run is compared with: each has its folder in that of the run
@@ -253,8 +254,11 @@ class RunFolder:
         write_json(self.path / name, value)
 
     def finished(self) -> bool:
-        """Whether the run came to its end; one that diverged did not."""
-        return (self.path / SUMMARY).exists() and "diverged" not in self.summary()
+        """Whether the run came to its end; one that diverged did not, unless attackers made it, which is an outcome."""
+        if not (self.path / SUMMARY).exists():
+            return False
+        found = self.summary()
+        return "diverged" not in found or bool(found.get("attacks"))
 
     def summary(self) -> dict[str, Any]:
         """summary.json; ConfigError while the run is not finished."""

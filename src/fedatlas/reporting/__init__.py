@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedatlas.errors import ConfigError
 from fedatlas.files import write_text
 
 REPORT, COMPARISON = "report.html", "comparison.html"
@@ -20,7 +21,30 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     from fedatlas.reporting.entries import read_entries
     from fedatlas.reporting.page import render
 
+    if any(is_columns(Path(run)) for run in runs):
+        return write_columns([Path(run) for run in runs], out)
     entries = read_entries([Path(run) for run in runs])
     path = Path(out) if out is not None else Path(runs[0]) / (REPORT if len(runs) == 1 else COMPARISON)
     write_text(path, render(entries))
+    return path
+
+
+def is_columns(run: Path) -> bool:
+    """Whether a folder holds a run of parties that hold columns."""
+    from fedatlas.record.run_folder import CONFIG, RunFolder
+
+    return (run / CONFIG).exists() and RunFolder(run).config().columns
+
+
+def write_columns(runs: Sequence[Path], out: Path | None) -> Path:
+    """The report of one run of parties that hold columns."""
+    from fedatlas.record.run_folder import RunFolder
+    from fedatlas.reporting.columns import page_of
+
+    if len(runs) > 1:
+        raise ConfigError(
+            "runs of parties that hold columns side by side are not in this version: report one at a time."
+        )
+    path = Path(out) if out is not None else runs[0] / REPORT
+    write_text(path, page_of(RunFolder.open(runs[0])))
     return path

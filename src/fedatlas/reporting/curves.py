@@ -53,7 +53,7 @@ class Curve(NamedTuple):
 def curves(entries: Sequence[Entry]) -> Choice:
     """A picture a figure, for each of the three horizontal axes."""
     first = entries[0].subjects[0]
-    keys = list(NUMBERS if first.numbers else CLASSES)
+    keys = [*(["auc"] if "auc" in first.rows[0] else []), *(NUMBERS if first.numbers else CLASSES)]
     panels = [(key, _overlaid(entries, key)) for key in keys]
     if len(entries) == 1 and len(entries[0].subjects) == 1:
         panels = [(key, _single(first, key)) for key in keys]

@@ -14,7 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedatlas.errors import as_utf8
-from fedatlas.reporting.blocks import Chapter, Figure, Section, Text
+from fedatlas.reporting.attackers import attacker_blocks
+from fedatlas.reporting.blocks import Chapter, Choice, Figure, Section, Text
 from fedatlas.reporting.costs import cost_blocks
 from fedatlas.reporting.curves import curves
 from fedatlas.reporting.entries import Entry, Subject
@@ -53,21 +54,40 @@ def render(entries: Sequence[Entry]) -> str:
         )
         for e in entries
     ]
+    return document(title(entries), sections, parts, repeats, subjects[0].summary["versions"].get("fedatlas", ""))
+
+
+def document(
+    name: str, sections: Sequence[Section], parts: Sequence[Chapter], repeats: Sequence[Section], version: str
+) -> str:
+    """One HTML document of these sections."""
     style, script = read("page.css").replace("/* chart.css */", read("chart.css")), read("page.js")
+    style += "".join(map(chosen, sections))
     sha = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         environment()
         .get_template("page.html")
         .render(
-            title=title(entries),
+            title=name,
             sections=sections,
             parts=parts,
             repeats=repeats,
             style=style,
             script=script,
             script_hash=sha,
-            version=subjects[0].summary["versions"].get("fedatlas", ""),
+            version=version,
         )
+    )
+
+
+def chosen(section: Section) -> str:
+    """The style that shows the option that is chosen, of choices whose options page.css does not know by name."""
+    return "".join(
+        f'main:has(input[name="{block.id}"][value="{option.value}"]:checked) '
+        f'[data-choice="{block.id}"][data-option="{option.value}"] {{ display: grid; }}\n'
+        for block in section.blocks
+        if isinstance(block, Choice) and block.id != "axis"
+        for option in block.options
     )
 
 
@@ -81,8 +101,13 @@ def _gain_over(entries: Sequence[Entry]) -> list[Section]:
 
 def _rest(subject: Subject, before: str = "") -> list[Section]:
     """What follows the curves of a run."""
-    errors, private = error_blocks(subject), privacy_blocks(subject)
+    errors, private, attacked = error_blocks(subject), privacy_blocks(subject), attacker_blocks(subject)
     return [
+        *(
+            [Section(f"{before}attackers", "What attackers did, and what resisted", attacked, "Attackers")]
+            if attacked
+            else []
+        ),
         *([Section(f"{before}privacy", "What was protected, and from whom", private, "Privacy")] if private else []),
         Section(f"{before}held", "Who held what", held_blocks(subject), "Data"),
         Section(f"{before}cost", "What it cost", cost_blocks(subject), "Cost"),

@@ -102,7 +102,7 @@ def _given(one: Mapping[str, Any]) -> dict[str, Any]:
 
 def times_text(ratio: float) -> str:
     """'1.67 times'; 'the same' where nothing is to be seen."""
-    return "the same" if abs(ratio - 1) < 5e-4 else f"{_plainly(ratio)} times"
+    return "the same" if abs(ratio - 1) < 5e-3 else f"{_plainly(ratio)} times"
 
 
 def _plainly(value: float) -> str:

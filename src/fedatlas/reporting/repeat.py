@@ -92,16 +92,23 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
         ("read", str(data.get("read", ""))),
         ("units", str(data.get("units", ""))),
         (s["algorithm"], facts_text(s.get("algorithm_facts", {}))),
-        ("engine", f"{plan['engine']}, step {plan['step']} ({plan['reason']})"),
-        ("steps", ". ".join(plan.get("steps", ()))),
-        (
-            "workers",
-            f"{count(plan['workers'], 'process', 'processes')} of {count(plan['threads'], 'thread')}, chunk {plan['chunk']}",
-        ),
-        ("precision", f"{plan['precision']} on {plan['device']}"),
+        *_planned(plan),
         ("processor", f"{cpu['model']}, {count(cpu['cores'], 'core')}; {' '.join(cpu['flags'])}"),
         ("system", s["system"]),
         ("versions", ", ".join(f"{name} {version}" for name, version in s["versions"].items())),
         ("commit", s["commit"] or ""),
         ("config hash", s.get("config_hash", "")),
+    ]
+
+
+def _planned(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How it was computed; parties that hold columns train no network."""
+    workers = count(plan["workers"], "process", "processes")
+    if "engine" not in plan:
+        return [("workers", workers)]
+    return [
+        ("engine", f"{plan['engine']}, step {plan['step']} ({plan['reason']})"),
+        ("steps", ". ".join(plan.get("steps", ()))),
+        ("workers", f"{workers} of {count(plan['threads'], 'thread')}, chunk {plan['chunk']}"),
+        ("precision", f"{plan['precision']} on {plan['device']}"),
     ]

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedatlas.aggregation.rules import Rule
 from fedatlas.algorithm import Algorithm, Round, Transform
+from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
 from fedatlas.data.constants import with_constants
@@ -22,12 +24,14 @@ from fedatlas.engine.device import CPU
 from fedatlas.engine.job import Bench, Built, LocalOptions
 from fedatlas.engine.optim import Optimizer
 from fedatlas.federation.cost import Cost
+from fedatlas.federation.defence import Defence
 from fedatlas.federation.in_process import server_facts
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.rng import derive
+from fedatlas.setup.attackers import Cast, attacked_bench, check_attacked_rows, check_attacks
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
@@ -36,9 +40,10 @@ from fedatlas.setup.protected import protected_bench
 from fedatlas.setup.protection_refusals import check_network, check_protected_rows, protection_notices
 from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
+from fedatlas.setup.rules import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.secure_learning import Hidden, learner_of
 from fedatlas.setup.torch_model import Networks
-from fedatlas.summaries import Learn, Learner, class_counts
+from fedatlas.summaries import Crossing, Learn, Learner, class_counts, overheard
 from fedatlas.tree import Tree
 
 
@@ -57,7 +62,21 @@ class Setup(NamedTuple):
     own_module: str = ""  # the class of the user's own network, where it is not that of ``[model]``
     algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
+    rule: Rule | None = None  # of ``[aggregation]``
+    heard: tuple[Crossing, ...] = ()  # what was said of columns and target, where ``[observe]`` asks for it
     bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
+
+    @property
+    def defence(self) -> Defence | None:
+        """What the server does about hostile clients."""
+        return defence_of(self.config, self.rule, self.poisonings)
+
+    @property
+    def cast(self) -> Cast:
+        """Who attacks."""
+        held = tuple(k for k, n in self.sizes.items() if n)
+        return Cast(self.poisonings, self.config, self.seed, held, neighbours_of(self.algorithm, self.algorithm_facts))
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -117,6 +136,9 @@ class Setup(NamedTuple):
 
     def partition_record(self) -> dict[str, Any]:
         """``partition.json``: who holds which training rows, and what was kept out of training."""
+        if self.partition.counted:
+            held = {"clients": dict(enumerate(self.partition.sizes)), "held_out": {}, "feature_skew": []}
+            return {"counted": True, **held, "info": dict(self.partition.info)}
         return {
             "clients": {str(k): rows.tolist() for k, rows in enumerate(self.partition.clients)},
             **{
@@ -164,6 +186,8 @@ class Holdings(NamedTuple):
     notices: tuple[str, ...]
     class_counts: Tensor | None  # training rows of each class; None where the target is none
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
+    rule: Rule | None = None  # of ``[aggregation]``
     bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
 
 
@@ -175,8 +199,10 @@ def share_out(
     All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`); None: as the mechanisms say. The
     class counts of a notice are a simulation's own.
     """
-    config, algorithm, transform, notices, mechanisms = resolve(config, module)
+    config, algorithm, transform, notices, mechanisms, poisonings, rule = resolve(config, module)
     check(config, algorithm, module, transform, mechanisms)
+    check_attacks(config, algorithm, poisonings)
+    check_rule(config, algorithm, rule, mechanisms, transform)
     part = config.partition
     facts = described(algorithm, part.clients, seed) if part.clients else {}
     dataset = load(config, algorithm, seed)
@@ -186,6 +212,8 @@ def share_out(
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition = split_clients(partition, seed, validation, config.evaluation.clients)
     check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
+    check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
+    check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
     parties = partition.parties(dataset.train)
     learn = (learner or learner_of(mechanisms))(parties)
     prepared, how = prepare(config, dataset, partition, learn)
@@ -201,6 +229,8 @@ def share_out(
         notices=notices,
         class_counts=class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None,
         mechanisms=mechanisms,
+        poisonings=poisonings,
+        rule=rule,
         bytes_hiding=learn.more if isinstance(learn, Hidden) else 0,
     )
 
@@ -215,10 +245,17 @@ def set_up(
     config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
 ) -> Setup:
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
-    shared = share_out(config, seed, module, learner)
+    with overheard() as heard:
+        shared = share_out(config, seed, module, learner)
+    return assemble(shared, seed, module)._replace(heard=tuple(heard) if config.observe is not None else ())
+
+
+def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:
+    """The second half of `set_up`: the model, and what trains and judges it. ``alone``: these are the rows of one client among several."""
     config, algorithm, partition = shared.config, shared.algorithm, shared.partition
     notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
-    check_asked(config, algorithm, dataset, partition)
+    if not alone:
+        check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
     chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
     if chain:  # its tensors are others now
@@ -237,6 +274,10 @@ def set_up(
     bench = bench._replace(raw_bytes=sent, transform=shared.transform, owners=owners)
     bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
     bench = protected_bench(bench, config, seed, shared.mechanisms, partition.sizes)
+    bench = attacked_bench(bench, shared.poisonings, seed)
+    masks = bench.protection is not None and bench.protection.masks
+    bench = bench._replace(spares=masks or defence_of(config, shared.rule, shared.poisonings) is not None)
+    notices += rule_notices(shared.rule)
     return Setup(
         config=config,
         seed=seed,
@@ -250,6 +291,8 @@ def set_up(
         own_module="" if module is None else type(networks[""].network.module).__name__,
         algorithm_facts=shared.algorithm_facts,
         mechanisms=shared.mechanisms,
+        poisonings=shared.poisonings,
+        rule=shared.rule,
         bytes_hiding=shared.bytes_hiding,
     )
 

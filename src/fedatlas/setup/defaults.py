@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedatlas.aggregation import RULES
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.attacks import ATTACKS
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.partition.flower import FLOWER
@@ -27,6 +29,10 @@ def completed(config: ExperimentConfig, own_module: bool) -> ExperimentConfig:
     if config.privacy:
         ordered = sorted(config.privacy, key=lambda one: ORDER.index(one.name))
         tables["privacy"] = tuple(full(one, MECHANISMS[one.name]) for one in ordered)
+    if config.attack:
+        tables["attack"] = tuple(full(one, ATTACKS[one.name]) for one in config.attack)
+    if config.aggregation is not None:
+        tables["aggregation"] = full(config.aggregation, RULES[config.aggregation.name])
     if config.models:
         tables["models"] = tuple(full(one, find_model(one.name)) for one in config.models)
     elif not own_module:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedatlas.config import ExperimentConfig
 from fedatlas.engine.job import Bench
 from fedatlas.engine.model import Network
-from fedatlas.errors import unknown_name
+from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.mechanisms import Mechanism, Paillier
 from fedatlas.privacy.protection import Protection, under
 
@@ -36,6 +36,10 @@ def chosen(one: Paillier, network: Network) -> Paillier:
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     if isinstance(one.encrypt, str):
         count = 1 if one.encrypt == "output" else int(one.encrypt.partition(":")[2])
+        if count >= len(layers) > 1:
+            raise ConfigError(
+                f"privacy.paillier.encrypt = '{one.encrypt}': the network has {len(layers)} layers; write 'all' for the whole of it."
+            )
         nearest = layers[-count:]
         return one._replace(encrypt=tuple(name for name in names if name.rpartition(".")[0] in nearest))
     for name in one.encrypt:

@@ -15,10 +15,12 @@ from fedatlas.algorithm import Algorithm, Transform
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.holes import schema_of
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.models import has_batch_norm
 from fedatlas.privacy import encrypted_sum
 from fedatlas.privacy.mechanisms import CentralDP, Mechanism, NbAFL, Paillier, SecAgg
+from fedatlas.privacy.protection import by_rows
+from fedatlas.privacy.secagg import fixed
 from fedatlas.privacy.secagg.keys import FEWEST, MOST
 from fedatlas.setup.networks import reads_units
 from fedatlas.setup.protection import MASKS, NOISE, check_algorithm
@@ -43,6 +45,7 @@ def check_protection(
                 f"data.missing = 'median': not under '{one.name}', since medians come of counts that the server would read "
                 "client by client; take 'drop', or give the medians in data.constants."
             )
+        check_widths(config, one, algorithm)
     if algorithm.groups is None:  # whose number is that of groups, known after the set-up
         check_cohort_size(config, mechanisms, config.partition.clients)
 
@@ -59,6 +62,26 @@ def check_transform(transform: Transform | None, mechanism: Mechanism) -> None:
         raise ConfigError(
             "[compression]: not under 'nbafl', which noises whole models, where a transform acts on changes; remove the table."
         )
+
+
+def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algorithm) -> None:
+    """ConfigError where a sum of the usual cohort would not fit into a word, or a plaintext's slot."""
+    clients = max(math.floor(usual_size(config, config.partition.clients)), 1)
+    try:
+        if isinstance(mechanism, SecAgg):
+            fixed.fixed(clients, mechanism.bits, mechanism.range, mechanism.n_cap if by_rows(algorithm) else 0)
+        if isinstance(mechanism, Paillier):
+            encrypted_sum.values_layout(mechanism, clients if mechanism.weights_by == "client" else 1 << mechanism.bits)
+    except PrivacyError as error:
+        raise ConfigError(f"privacy.{mechanism.name}.bits = {getattr(mechanism, 'bits', 0)}: {error}") from None
+
+
+def usual_size(config: ExperimentConfig, clients: int) -> float:
+    """Clients in a cohort; of Poisson's the mean."""
+    cohort = config.cohort
+    if cohort.sampling == "uniform":
+        return min(cohort.size or max(1, math.floor(cohort.fraction * clients + 1e-9)), clients)
+    return cohort.fraction * clients
 
 
 def check_looking(config: ExperimentConfig, mechanism: Mechanism) -> None:
@@ -128,10 +151,7 @@ def check_cohort_size(config: ExperimentConfig, mechanisms: Sequence[Mechanism],
 
 def check_summed(config: ExperimentConfig, mechanism: Mechanism, clients: int) -> None:
     """Of too few a sum tells too much; of Poisson's cohorts only the usual size is known, and small ones are given up."""
-    cohort = config.cohort
-    usual = cohort.fraction * clients
-    if cohort.sampling == "uniform":
-        usual = min(cohort.size or max(1, math.floor(usual + 1e-9)), clients)
+    cohort, usual = config.cohort, usual_size(config, clients)
     fewest = clients if cohort.sampling == "poisson" else usual
     key = "cohort.size" if cohort.size is not None else "cohort.fraction"
     least = fewest_of(mechanism)

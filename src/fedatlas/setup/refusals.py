@@ -27,6 +27,7 @@ from fedatlas.models.config import dealt
 from fedatlas.models.losses import check_form
 from fedatlas.models.make import read_initial
 from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.setup.observing import check_observed, check_observed_clients
 from fedatlas.setup.protection_refusals import check_protection
 from fedatlas.setup.resolution import with_batch_norm
 
@@ -57,6 +58,7 @@ def check(
     if config.data.constants is not None:
         read_constants(config.data.constants)
     check_protection(config, algorithm, transform, mechanisms)
+    check_observed(config, algorithm)
     if config.models and config.partition.clients:
         dealt([each.share for each in config.models], config.partition.clients, config.seed)
 
@@ -187,6 +189,7 @@ def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset
     """ConfigError for what these data and these clients cannot give."""
     check_nodes(algorithm, partition)
     check_keys(config, algorithm, partition.sizes)
+    check_observed_clients(config, len(partition.clients))
     have = sum(n > 0 for n in partition.sizes)
     if config.cohort.size is not None and config.cohort.size > have:
         raise ConfigError(

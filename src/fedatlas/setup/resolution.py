@@ -6,16 +6,20 @@ from typing import NamedTuple
 
 from torch import nn
 
+from fedatlas.aggregation.rules import Rule
 from fedatlas.algorithm import Algorithm, Transform
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.batch_norm import has_own_norms, local_norms, recalibrated
+from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.config import PublicConfig
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.registry import arguments, find, keywords, shown
+from fedatlas.setup.attackers import poisonings_of
 from fedatlas.setup.defaults import completed
 from fedatlas.setup.protection import mechanisms_of
+from fedatlas.setup.rules import rule_of
 from fedatlas.setup.transform import make_transform, transform_notices
 
 
@@ -27,6 +31,8 @@ class Resolved(NamedTuple):
     transform: Transform | None
     notices: tuple[str, ...]
     mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
+    rule: Rule | None = None  # of ``[aggregation]``
 
 
 def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Resolved:
@@ -34,13 +40,20 @@ def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Resolv
 
     What is written out resolves to itself. ``module``: the network of one's own in place of ``[model]``.
     """
+    if config.columns:
+        raise ConfigError(
+            "parties hold columns here: 'fedatlas run' and 'fedatlas align' take this experiment; studies, baselines and plug-ins of "
+            "clients that hold rows do not."
+        )
     algorithm = make_algorithm(config)
     config, notices = apply_fixes(config, algorithm)
     transform = make_transform(config, algorithm)
     notices += transform_notices(config, transform)
     mechanisms = mechanisms_of(config)
+    poisonings, rule = poisonings_of(config), rule_of(config)
     config, told = public_default(config, algorithm)
-    return Resolved(completed(config, module is not None), algorithm, transform, (*notices, *told), mechanisms)
+    whole = completed(config, module is not None)
+    return Resolved(whole, algorithm, transform, (*notices, *told), mechanisms, poisonings, rule)
 
 
 def make_algorithm(config: ExperimentConfig) -> Algorithm:

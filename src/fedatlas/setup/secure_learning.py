@@ -16,7 +16,7 @@ from fedatlas.privacy import encrypted_sum, paillier, secure_sum
 from fedatlas.privacy.asking import Asking, Place, SessionFailed
 from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg
 from fedatlas.privacy.secagg.keys import FEWEST, MOST, Party, identity
-from fedatlas.summaries import Learner, Learnt, Rows, Summary, Traffic, in_process, in_the_clear
+from fedatlas.summaries import Learner, Learnt, Rows, Summary, Traffic, in_process, in_the_clear, note
 
 LEARN = "learn"
 
@@ -112,6 +112,8 @@ class _Learning:
             total, each = None, {}
             for k in ask.to:
                 reply, sessions[k] = self._answer(ask, k, answers[k], sessions[k])
+                note(k, "up", ask.what, dict(reply))
+                note(k, "down", ask.what, dict(ask.messages[k]))
                 traffic = traffic.plus(Traffic(codec.size(dict(reply)), codec.size(dict(ask.messages[k]))))
                 each[k] = reply
                 if ask.what == LEARN:
@@ -123,6 +125,8 @@ class _Learning:
                 break
         value = found.value or {}
         told = summary.told(message, value)
+        for k in range(len(answers)) if told is not None else ():
+            note(k, "down", summary.name, told)
         traffic = traffic.plus(Traffic(0, 0 if told is None else codec.size(told) * len(answers)))
         self.more += sum(traffic) - sum(in_the_clear(summary, message, answers, value))
         return Learnt(value, traffic)

@@ -11,7 +11,7 @@ from fedatlas.metrics.clusters import cluster_figures
 from fedatlas.record.run_folder import JUDGED, SUMMARY, RunFolder, file_of
 from fedatlas.record.summary import planted_groups, summarise
 from fedatlas.setup.assembly import test_rows
-from fedatlas.simulation import protected
+from fedatlas.simulation import attacked, protected
 from fedatlas.simulation.simulation import Row, Simulation, floats_in
 
 
@@ -24,9 +24,11 @@ def write_end(
         only = not simulation.setup.mixed and name == next(iter(models))
         file = file_of("model", "" if only else name)
         files[file] = folder.save_model(file, model.save())
-    last = judged(simulation, rows[-1])
+    ruined = bool(diverged and simulation.setup.poisonings)  # which is an outcome, and not that of the model before
+    last = None if ruined else judged(simulation, rows[-1])
     summary = summarise(simulation.setup, simulation.plan, [*rows[:-1], last or rows[-1]])
-    summary["plan"]["steps"] = steps_of(simulation.federation.executor)
+    executor = simulation.federation.executor
+    summary["plan"]["steps"] = [] if executor is None else steps_of(executor)
     summary["sha256"] = files  # so that no other run's model is taken for this one's
     if simulation.setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in simulation.setup.algorithm.groups(simulation.server)]
@@ -44,6 +46,9 @@ def write_end(
         summary["test"] = simulation.evaluator.tested(one, simulation.client_model, rows_left)
     if simulation.protection is not None:
         summary["privacy"] = protected.summary(simulation.protection, simulation.setup, folder)
+    summary |= attacked.summary(simulation, rows)
+    if ruined:
+        summary["final"] |= attacked.chance(simulation.setup, simulation.number + 1)
     if plugins.LOADED:
         summary["plugins"] = list(plugins.LOADED)
     if simulation.setup.own_module:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fedatlas.algorithm import Task, Update
+from fedatlas.config import ExperimentConfig
 from fedatlas.deploy import codec
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger, nbafl, noised_sum
@@ -109,10 +110,14 @@ def withstood(rows: Sequence[Mapping[str, Any]], threshold: float) -> dict[str, 
 
 def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:
     """Bytes of the run as whoever knows its file would expect them: what a client sends and is told, which is no secret, times q K."""
-    failures, epochs = setup.config.failures, setup.config.local.epochs or 0
+    return {key: size * coming(how, setup.config) * rounds for key, size in visit(setup).items()}
+
+
+def coming(how: Protection, config: ExperimentConfig) -> float:
+    """Clients of a secret cohort that are to be expected back in a round."""
+    failures, epochs = config.failures, config.local.epochs or 0
     lost = failures.stragglers * (1 - 1 / epochs) if failures.straggler_policy == "drop" and epochs else 0.0
-    coming = how.fraction * how.K * (1 - failures.dropout) * (1 - lost) * rounds
-    return {key: size * coming for key, size in visit(setup).items()}
+    return how.fraction * how.K * (1 - failures.dropout) * (1 - lost)
 
 
 def visit(setup: Setup) -> dict[str, int]:
@@ -125,9 +130,8 @@ def visit(setup: Setup) -> dict[str, int]:
         kept = {part: x for part, x in update.items() if part not in task.sealing.tracked}
         memory = transform.memory_init(kept) if transform.memory_init is not None else {}
         update = transform.encode(update, memory, torch.Generator())[0]
-    silent = sum(
-        isinstance(one, Task) and one.sealing.silent for one in setup.algorithm.tasks.values()
-    )  # says that it is done
+    tasks = [task for task in setup.algorithm.tasks.values() if isinstance(task, Task)]
+    silent = sum(one.sealing.silent for one in tasks)  # each of which is answered by an empty message
     return {
         "bytes_up": codec.size(update) + silent * codec.size({}),
         "bytes_down": codec.size(dict(message)) + codec.size({CHAIN: False}),

@@ -20,10 +20,12 @@ from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.record.initial_files import own_module, restore_derived, same_constants, same_plugins, write_beginning
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.assembly import Setup, set_up, state_notices
+from fedatlas.setup.columns import Consortium
 from fedatlas.simulation.ending import write_end
 from fedatlas.simulation.plan import resolve_plan
-from fedatlas.simulation.simulation import Row, Simulation
+from fedatlas.simulation.simulation import Host, Row, Simulation
 
+ANEW = "was lost or altered; it follows from configuration and data, and is written anew."
 NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
 
 
@@ -31,6 +33,7 @@ class Progress(Protocol):
     """Is told what happens, for people to watch."""
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None: ...
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None: ...
     def said(self, notice: str) -> None: ...
     def row(self, row: Row) -> None: ...
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None: ...
@@ -44,6 +47,10 @@ class Silent:
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
         """Remembers the folder."""
+        self.folder = folder
+
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
+        """The same, of trees between parties that hold columns."""
         self.folder = folder
 
     def said(self, notice: str) -> None:
@@ -61,6 +68,13 @@ class Silent:
 
     def close(self) -> None:
         """Nothing."""
+
+
+class Parties(NamedTuple):
+    """Those of a run that are elsewhere: how they train, and what speaks for them here."""
+
+    plan: Plan
+    host: Host
 
 
 class Run(NamedTuple):
@@ -100,14 +114,16 @@ def run_rounds(
     start: Start,
     observers: Iterable[Observer] = (),
     intervals: bool = True,
+    parties: Parties | None = None,
 ) -> dict[str, Any]:
     """All rounds that are left of a run, and its end, with ``intervals`` of its figures; returns the summary."""
-    config, resume = setup.config, start == "resume"
+    config, resume, early = setup.config, start == "resume", ""
     checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
     restored = checkpoints.load(party) if resume else None
-    plan = restore(restored.extra["plan"]) if restored else resolve_plan(setup)
-    simulation = Simulation(setup, plan, party, checkpoints, folder, observers)
+    plan = restore(restored.extra["plan"]) if restored else parties.plan if parties else resolve_plan(setup)
+    host = parties.host if parties else None
+    simulation = Simulation(setup, plan, party, checkpoints, folder, observers, host)
     simulation.evaluator.with_intervals = intervals
     try:
         for notice in setup.notices:
@@ -117,9 +133,7 @@ def run_rounds(
                 progress.said(f"{refused} The checkpoint of round {restored.run.round} is used.")
             simulation.resume(restored)
             for name in restore_derived(setup, folder):
-                progress.said(
-                    f"{name} was lost or altered; it follows from configuration and data, and is written anew."
-                )
+                progress.said(f"{name} {ANEW}")
             if folder.config().rounds != config.rounds:
                 folder.rewrite(config)
         else:
@@ -136,14 +150,14 @@ def run_rounds(
         if simulation.number < config.rounds and not stopped(config, rows):
             folder.reopen()
         try:
-            while simulation.number < config.rounds and not stopped(config, rows):
-                rows.append(simulation.step())
-                progress.row(rows[-1])
+            go_on(simulation, config, rows, progress)
         except DivergedError as error:
-            write_end(simulation, folder, rows, str(error))
-            raise
+            summary = write_end(simulation, folder, rows, str(error))
+            if not setup.poisonings:
+                raise
+            progress.said(f"{error} That is what the attackers did: the outcome stands in the summary.")
+            return summary
         simulation.save()
-        early = ""
         if simulation.number < config.rounds:
             early = f"after round {simulation.number} of {config.rounds}: {stopped(config, rows)} ([stop])."
             progress.said(f"Stopped {early}")
@@ -153,6 +167,22 @@ def run_rounds(
     finally:
         simulation.close()
     return summary
+
+
+def go_on(simulation: Simulation, config: ExperimentConfig, rows: list[Row], progress: Progress) -> None:
+    """The rounds that are left, up to the last one or until ``[stop]`` says so."""
+    while simulation.number < config.rounds and not stopped(config, rows):
+        rows.append(simulation.step())
+        tell(progress, simulation, rows[-1])
+
+
+def tell(progress: Progress, simulation: Simulation, row: Row) -> None:
+    """What a round came to, and what the recording of views has to say."""
+    progress.row(row)
+    if why := row.get("unchanged"):
+        progress.said(f"Round {row['round']} changed nothing: {why}.")
+    for notice in simulation.noticed():
+        progress.said(notice)
 
 
 def stopped(config: ExperimentConfig, rows: list[Row]) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from fedatlas import machine
-from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
+from fedatlas.algorithm import SERVER, Facts, RoundGenerator, State, Task, Work
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
+from fedatlas.engine.job import Executor
+from fedatlas.engine.malice import Order
 from fedatlas.errors import CheckpointError, DivergedError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import KEYS, Cost
-from fedatlas.federation.in_process import InProcess, View
+from fedatlas.federation.in_process import InProcess, Rounds, View
 from fedatlas.federation.link import Observer
 from fedatlas.federation.secrets import LEDGER, Keyring
+from fedatlas.federation.server import ServerHalf
 from fedatlas.model import Model
 from fedatlas.models import flops
 from fedatlas.privacy import ledger
@@ -26,12 +29,37 @@ from fedatlas.record.run_folder import RunFolder
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, all_clients, first_server
 from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
+from fedatlas.simulation import attacked
 from fedatlas.simulation.client_models import models_of, used_by
 from fedatlas.simulation.drift import Drift
 from fedatlas.simulation.evaluation import Evaluator
+from fedatlas.simulation.observing import recorder_of
 from fedatlas.simulation.protected import OWN_VIEW, SILENT, leaving, parted
 
 Row = dict[str, Any]
+
+
+class Host(Protocol):
+    """The server half of a run, and what it is given to know of its parties: in this process, or elsewhere (`deployed.host`)."""
+
+    server: ServerHalf
+    view: View
+    given_up: str
+    orders: Mapping[int, Order]
+
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def states(self) -> PartyState: ...
+    @property
+    def executor(self) -> Executor | None: ...
+    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None: ...
+    def facts(self, client: int, number: int, lr: float) -> Facts: ...
+    def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State: ...
+    def record(self) -> dict[str, Any]: ...
+    def restore(self, extra: Mapping[str, Any]) -> None: ...
+    def landed(self, number: int) -> None: ...
+    def close(self) -> None: ...
 
 
 class Simulation:
@@ -45,24 +73,35 @@ class Simulation:
         checkpoints: Checkpoints,
         folder: RunFolder,
         observers: Iterable[Observer] = (),
+        host: Host | None = None,
     ) -> None:
         self.setup, self.plan, self.folder, self.checkpoints = setup, plan, folder, checkpoints
-        executor = make_executor(plan, setup.bench, setup.sizes.values())
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
-        watching = [*observers, *([self.drift] if self.drift else [])]
+        self.recorder = recorder_of(setup, folder.path)
+        watching = [*observers, *(own for own in (self.drift, self.recorder) if own)]
         run = folder.path.name
         self.protection, began = setup.bench.protection, time.perf_counter()
-        keyring = None if self.protection is None else Keyring(self.protection, len(setup.sizes), run, folder.path)
+        simulated = self.protection if host is None else None
+        keyring = None if simulated is None else Keyring(simulated, len(setup.sizes), run, folder.path)
         self.keyring = keyring
         masks = self.protection is not None and self.protection.masks
         self.key_seconds = time.perf_counter() - began if masks else 0.0  # until a row has them
-        self.federation = InProcess(
-            setup.bench, executor, party, setup.sizes, setup.seed, run=run, observers=watching, keyring=keyring
+        self.federation = host or InProcess(
+            setup.bench,
+            make_executor(plan, setup.bench, setup.sizes.values()),
+            party,
+            setup.sizes,
+            setup.seed,
+            run=run,
+            observers=watching,
+            keyring=keyring,
+            defence=setup.defence,
         )
         self.networks, self.evaluator = setup.models(plan.threads, find_device(plan.device)), Evaluator(setup)
         self.data = fingerprint(setup)
         self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
         self.saved = -1  # round of the last checkpoint
+        self.every = setup.config.checkpoint.every if host is None else 1  # elsewhere parties wait for it
 
     @property
     def number(self) -> int:
@@ -77,6 +116,8 @@ class Simulation:
     def begin(self) -> Row:
         """Round 0: the initial model, evaluated (C4)."""
         started = time.perf_counter()
+        if self.recorder:
+            self.recorder.begin_anew()
         self.state = self.state._replace(server=first_server(self.setup))
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
@@ -85,6 +126,7 @@ class Simulation:
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
             cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
+        self.attackers()  # refuses a share of superclients that is nobody
         return self._close(0, None, cost, math.nan, started)
 
     def resume(self, restored: Restored) -> None:
@@ -96,8 +138,11 @@ class Simulation:
             )
         if seen := restored.extra.get("ledger"):
             ledger.verify(self.folder.path / LEDGER, ledger.Mark(*seen))
+        self.federation.restore(restored.extra)
         self.state, self.saved = restored.run, restored.run.round
         self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
+        if self.recorder:
+            self.recorder.recording.resume(restored.run.round)
 
     def step(self) -> Row:
         """One round: draw, drive, evaluate, record, checkpoint."""
@@ -111,8 +156,11 @@ class Simulation:
         drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups, secret)
         if how is not None and how.masks:
             self.federation.server.leaving = leaving(drawn, setup.seed)
+        self.federation.orders = setup.cast.orders(drawn, groups) if setup.poisonings else {}
         self.began = self.state
         try:
+            if self.recorder:
+                self.recorder.begin(number)
             if self.drift:
                 self.drift.begin(self.server.get("model", {}))
             rounds = setup.algorithm.rounds or federated
@@ -122,6 +170,8 @@ class Simulation:
             return self._close(number, drawn, self.federation.cost, lr, started)
         except DivergedError:  # the last state that was finite is what is kept, on both sides
             self.state = self.began
+            if self.recorder:
+                self.recorder.recording.drop()
             self.federation.server.commit(number, ())
             raise
 
@@ -145,16 +195,19 @@ class Simulation:
         evaluated = number == 0 or last or config.evaluation.judges(number)
         before = time.perf_counter()
         quality = self.quality() if evaluated else self.evaluator.blank()
+        quality |= attacked.figures(self, evaluated)
         figures = (
             dict(self.setup.algorithm.card.figures(self.server))
             if self.setup.algorithm.card.figures is not None
             else None
         )
         self.check_finite(number, {**quality, "figures": figures})
+        if self.recorder:
+            self.recorder.end(number, self.models())
         made, self.key_seconds = self.key_seconds, 0.0
         keys = {KEYS: made + cost.seconds.get(KEYS, 0.0)} if made else {}
         phases = {**cost.seconds, **keys, "evaluate": time.perf_counter() - before}
-        row = {"round": number, **quality, **self._facts(drawn, cost, lr)}
+        row = {"round": number, **quality, **self._facts(drawn, cost, lr), **attacked.outcome(self, drawn)}
         row |= {"seconds": made + time.perf_counter() - started, "seconds_by_phase": phases}
         row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
         row |= self._private(row, cost)
@@ -168,7 +221,7 @@ class Simulation:
             self.folder.append_line(OWN_VIEW, own)
         self.federation.server.commit(number)
         self.state = RunState(number, self.server, self.folder.append(row))
-        if last or number % config.checkpoint.every == 0:
+        if last or number % self.every == 0:
             self.save()
         return row
 
@@ -193,13 +246,17 @@ class Simulation:
         if self.protection is not None:  # who left in the middle of a sum did some work, and does not count
             work = {k: w for k, w in work.items() if k in self.federation.server.counted}
         done = {k: w for k, w in work.items() if w.steps and k != SERVER}
+        if self.setup.bench.spares:  # whose work came to no numbers was left out
+            done = {k: w for k, w in done.items() if math.isfinite(w.loss)}
         total = sum(w.examples for w in done.values())
-        loss = sum(w.loss * w.examples for w in done.values()) / total if total else None
+        loss = sum(w.loss * w.examples for w in done.values()) / total if total else math.nan
         clients, weights = took_part(drawn, work), cost.weights
         if weights and not (drawn and drawn.round.units):  # who worked and was then left out of the mean had none
             weights = {k: weights.get(k, 0.0) for k in clients}
         return {
-            "train_loss": loss,
+            "train_loss": None
+            if math.isnan(loss)
+            else loss,  # which parties that are elsewhere may keep for themselves
             "clients": clients,
             "selected": list(drawn.selected) if drawn else [],
             "weights": [weight for k, weight in weights.items() if k >= 0],
@@ -228,7 +285,10 @@ class Simulation:
             if self.protection is not None and self.protection.noises:
                 mark = ledger.mark(self.folder.path / LEDGER)
                 extra["ledger"] = [mark.bytes, mark.sha256]
-            self.checkpoints.save(self.state, self.federation.states, extra)
+            if self.recorder:
+                self.recorder.keep()
+            self.checkpoints.save(self.state, self.federation.states, {**extra, **self.federation.record()})
+            self.federation.landed(self.number)
             if self.keyring is not None:
                 self.keyring.forget(self.checkpoints.oldest())
             self.saved = self.number
@@ -243,6 +303,11 @@ class Simulation:
         state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
         return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)
 
+    def attackers(self) -> dict[int, int]:
+        """Malicious client -> the number of its table in ``[[attack]]``."""
+        groups = self.setup.algorithm.groups
+        return self.setup.cast.attackers(groups(self.server) if groups is not None else None)
+
     def quality(self) -> Row:
         """The quality fields of a row."""
         every = list(self.models().items())
@@ -252,6 +317,10 @@ class Simulation:
         if others:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
+
+    def noticed(self) -> list[str]:
+        """What the recording of views has to say since the last call."""
+        return self.recorder.noticed() if self.recorder else []
 
     def close(self) -> None:
         """Ends the workers and removes their scratch files."""

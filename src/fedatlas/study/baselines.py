@@ -32,6 +32,7 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
         plain["local"]["schedule"].setdefault("rounds", config.rounds)
     plain["rounds"] = rounds
     plain.pop("stop", None)
+    plain.pop("observe", None)
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)

@@ -26,6 +26,7 @@ from fedatlas.study.measured import (
     setting_names,
     setting_of,
 )
+from fedatlas.study.measured import level as level_of
 
 DRAWS = 4000
 MOST_LEVELS = 6  # of a factor of numbers before its levels are taken together in thirds
@@ -125,8 +126,8 @@ def _levels(study: Study, cells: Sequence[tuple[tuple[str, ...], str]]) -> dict[
     """factor -> its level in each cell, for factors with more than one, in the order of the alphabet."""
     of_choice = {choice_of(study, run): run for run in cell_runs(study)}
     of_setting = {setting_of(study, run): run for run in cell_runs(study)}
-    found = {factor: [str(of_setting[given][factor]) for given, _ in cells] for factor in study.settings}
-    found |= {factor: [str(of_choice[chosen][factor]) for _, chosen in cells] for factor in study.choices}
+    found = {factor: [str(level_of(of_setting[given], factor)) for given, _ in cells] for factor in study.settings}
+    found |= {factor: [str(level_of(of_choice[chosen], factor)) for _, chosen in cells] for factor in study.choices}
     found = {factor: grouped_levels(column) for factor, column in sorted(found.items())}
     return {factor: column for factor, column in found.items() if len(set(column)) > 1}
 

@@ -284,7 +284,12 @@ def begin(plan: Plan, table: Table) -> None:
             "another name or --table."
         )
     factors = {
-        factor.name: {"role": factor.role, "scale": factor.scale, "levels": [level.name for level in factor.levels]}
+        factor.name: {
+            "role": factor.role,
+            "scale": factor.scale,
+            "levels": [level.name for level in factor.levels],
+            "set": {level.name: dict(level.set) for level in factor.levels},
+        }
         for factor in plan.factors
     }
     table.begin(study.name, factors, data, study.sha256)

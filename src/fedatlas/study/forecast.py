@@ -22,9 +22,11 @@ from fedatlas.record.summary import partition_facts
 from fedatlas.reporting.drawing.partition import draw, draw_text
 from fedatlas.setup.assembly import Setup, judged_rows, set_up, share_out
 from fedatlas.setup.cohort import Drawn, draw_round
+from fedatlas.simulation import columns_rehearsal
 from fedatlas.simulation.plan import resolve_plan
 from fedatlas.simulation.timing import Judging, trial, trial_of_evaluation, trial_of_setup
 from fedatlas.study.baselines import examples_alone, wants_baselines
+from fedatlas.study.matching import expectations
 from fedatlas.study.privacy_forecast import sentences, spent_protected
 from fedatlas.wording import bytes_text, count, facts_text, held_text, seconds_text
 
@@ -57,6 +59,8 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
 
     Of several seeds all are set up, for what they refuse; the first is looked at and stands for each.
     """
+    if config.columns:
+        return columns_rehearsal.rehearsed(config)
     setup, seeds = first_setup(config, module), len(config.seeds or (config.seed,))
     plan, rounds, algorithm = resolve_plan(setup), setup.config.rounds, setup.algorithm
     before, server = trial_of_setup(setup, plan) if algorithm.prepare is not None else (Cost(), {})
@@ -86,10 +90,11 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "rounds": rounds,
         "partition": partition_facts(setup),
         "held": draw_text(setup.partition, setup.dataset.train.y.numpy(), setup.dataset.class_names),
-        "cohort": len(drawn[0].selected),
-        "returning": returning,
+        "cohort": private.get("cohort", len(drawn[0].selected)),
+        "returning": private.get("returning", returning),
         "sends": algorithm.card.sends,
         "examples_per_round": drawn[0].round.examples,
+        "flops_per_round": 3 * setup.first.flops * drawn[0].round.examples,
         "bytes_setup": begun,
         "bytes_up_per_round": up,
         "bytes_down_per_round": down,
@@ -178,12 +183,19 @@ def between_clients(setup: Setup, m: int) -> int:
 def show(found: dict[str, Any]) -> None:
     """`dry_run` for people."""
     console = Console(highlight=False, soft_wrap=True)
+    if "parties" in found:
+        console.print("\n".join(expectations(found)), markup=False)
+        return
     sizes = found["partition"]["sizes"]
     if len(sizes) <= SHOWN:
         console.print(found["held"], markup=False)
     else:
         console.print(f"{count(len(sizes), 'client')} hold {held_text(sizes)}.")
-    console.print(f"{count(found['cohort'], 'client')} a round.")
+    console.print(
+        f"{count(found['cohort'], 'client')} a round."
+        if isinstance(found["cohort"], int)
+        else f"{found['cohort']:.3g} clients a round are to be expected."
+    )
     if found["read"]:
         console.print(f"Read: {found['read']}.", markup=False)
     for name, clients in found["models"].items():

@@ -56,12 +56,16 @@ def fronts(
     for i, name in enumerate(setting_names(study)):
         there = np.flatnonzero(np.isfinite(values[i] + logs[i] + sent[i]).any(axis=1))
         means = [np.array([np.nanmean(kind[i, j]) for j in there]) for kind in (values, logs, sent)]
+        for one, other in _twins(study, chosen, there):
+            means[0][one] = means[0][other]  # equal by construction, but for the rounding of masks
         front = not_dominated(np.stack([means[0], -means[1], -means[2]], axis=-1))
         chance: list[float | None] = [None] * len(there)
         if min(noise.df for noise in noises) > 0 and len(there):
             counts = [np.isfinite(kind[i, there]) for kind in (values, logs)]
             stream = numpy_stream(seed, "front", *name)
             drawn = [_draw(m, n, c, there, draws, stream) for m, n, c in zip(means[:2], noises, counts, strict=True)]
+            for one, other in _twins(study, chosen, there):
+                drawn[0][:, one] = drawn[0][:, other]
             fixed = np.broadcast_to(-means[2], drawn[0].shape)
             on = not_dominated(np.stack([drawn[0], -drawn[1], fixed], axis=-1))
             chance = [float(x) for x in on.mean(axis=0)]
@@ -71,6 +75,12 @@ def fronts(
         ]
         found[name] = sorted(members, key=lambda member: (not member.on_front, -member.quality, member.choice))
     return found
+
+
+def _twins(study: Study, chosen: list[str], there: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """(place, place of the choice whose quality it has by construction) among the choices of a setting."""
+    names = [chosen[j] for j in there]
+    return [(names.index(a), names.index(b)) for a, b in study.twins.items() if a in names and b in names]
 
 
 def _draw(

@@ -1,10 +1,10 @@
 """What a study measured, as arrays: settings by choices by seeds, in an order that no file decides.
 
-A table of runs is a dict of columns or a list of rows. Beside the factors (a column each, with the name of the level) and the
-responses at the last round it holds what the run's federation was: ``nodes``, ``rows`` (training rows of all nodes),
-``heterogeneity`` (h), ``classes``, ``data`` (the name of the data set); where known ``majority`` (the share of the largest class)
-and ``server_sees``. ``curves`` holds pairs of round and value by response. A setting is given to the user, a choice is what is
-recommended.
+A table of runs is a dict of columns or a list of rows. Beside the factors (a column each with the name of the level, or all of them
+as ``levels``, by name) and the responses at the last round it holds what the run's federation was: ``nodes``, ``rows`` (training rows
+of all nodes), ``heterogeneity`` (h), ``classes``, ``data`` (the name of the data set); where known ``majority`` (the share of the
+largest class) and ``server_sees``. ``curves`` holds pairs of round and value by response. A setting is given to the user, a choice is
+what is recommended.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def read_study(
             f"the table of '{name}' is of version {version}, this program reads {VERSION}: update fedatlas."
         )
     rows = _rows(table, name)
-    factors = (*settings, *choices)
     for row in rows:
-        missing = [key for key in (*NEEDED, *factors) if key not in row]
+        factors = settings if row.get("kind") == "baseline" else (*settings, *choices)
+        missing = [key for key in NEEDED if key not in row] + [f for f in factors if f not in row.get("levels", row)]
         if missing or row["status"] not in STATUSES:
             what = f"no column '{missing[0]}'" if missing else f"the unknown status '{row['status']}'"
             raise DataError(
@@ -75,7 +75,9 @@ def read_study(
     if not choices:
         raise DataError(f"the table of '{name}' has no factor with role choice: nothing can be recommended.")
     given, chosen = tuple(sorted(settings)), tuple(sorted(choices))
-    rows.sort(key=lambda r: ([str(r[f]) for f in (*given, *chosen)], str(r["kind"]), str(r["seed"]), str(r["run_key"])))
+    rows.sort(
+        key=lambda r: ([str(level(r, f)) for f in (*given, *chosen)], str(r["kind"]), str(r["seed"]), str(r["run_key"]))
+    )
     return Study(name, rows, given, chosen, tuple(references), dict(twins or {}))
 
 
@@ -90,14 +92,19 @@ def _rows(table: Table, name: str) -> list[Run]:
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
+def level(run: Run, factor: str) -> Any:
+    """The level of a factor that a run has; "" where it has none, as a baseline has of a choice."""
+    return run.get("levels", run).get(factor, "")
+
+
 def setting_of(study: Study, run: Run) -> tuple[str, ...]:
     """The levels of the setting's factors."""
-    return tuple(str(run[factor]) for factor in study.settings)
+    return tuple(str(level(run, factor)) for factor in study.settings)
 
 
 def choice_of(study: Study, run: Run) -> str:
     """The name of the choice: its level, or its levels joined by " + " where there are several factors."""
-    return " + ".join(str(run[factor]) for factor in study.choices)
+    return " + ".join(str(level(run, factor)) for factor in study.choices)
 
 
 def cell_runs(study: Study) -> list[Run]:

@@ -14,7 +14,7 @@ from fedatlas.privacy.secagg.fixed import largest_cap
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
 from fedatlas.setup.protection_refusals import fewest_of
-from fedatlas.simulation.protected import expected, number
+from fedatlas.simulation.protected import coming, expected, number
 from fedatlas.simulation.rehearsal import Rehearsed, rehearse
 from fedatlas.wording import bytes_text, count, seconds_text
 
@@ -70,8 +70,13 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
         "seconds_by_phase": dict(second.seconds),
         "seconds_keys": found.seconds_keys,
         "secret_cohort": how.secret_cohort,
-        **({"expected": expected(how, setup, 1)} if how.secret_cohort else {}),
     }
+    if how.secret_cohort:  # who would come in these rounds is as secret as who will
+        out |= {
+            "expected": expected(how, setup, 1),
+            "cohort": how.fraction * how.K,
+            "returning": coming(how, setup.config),
+        }
     if (mask := how.of(SecAgg)) is not None and found.hidden:
         out["n_cap"] = smaller_words(mask, parties, max(setup.sizes.values()), 4 * found.hidden * parties)
     return {**out, **planned(how, setup.config.rounds)} if how.noises else out

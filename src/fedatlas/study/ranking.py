@@ -8,7 +8,7 @@ relaxing one only adds candidates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,10 +40,17 @@ class Ranking(NamedTuple):
     reference: int | None  # FedAvg or the twin that privacy asks for; None where none was measured
 
 
-def rank(fitted: Fitted, outlook: Outlook, asked: Requirements, references: Sequence[str]) -> Ranking:
-    """The order of the choices in a federation."""
+def rank(
+    fitted: Fitted, outlook: Outlook, asked: Requirements, references: Sequence[str], barred: Collection[str] = ()
+) -> Ranking:
+    """The order of the choices in a federation; ``barred`` ones cannot run in it."""
     utility = utility_of(fitted, outlook.values, asked.weights)
-    permitted = np.array([SEES.index(sees) >= SEES.index(asked.server_sees) for sees in fitted.sees])
+    permitted = np.array(
+        [
+            SEES.index(sees) >= SEES.index(asked.server_sees) and choice not in barred
+            for choice, sees in zip(fitted.choices, fitted.sees, strict=True)
+        ]
+    )
     chance = chances(outlook, asked)
     open_to = (chance >= asked.confidence - 1e-12) & permitted[:, None] & np.isfinite(utility)
     reference = next(

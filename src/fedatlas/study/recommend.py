@@ -27,7 +27,7 @@ from fedatlas.study.contest import (
 from fedatlas.study.front import not_dominated
 from fedatlas.study.measured import Floats, describe
 from fedatlas.study.ranking import Outlook, Ranking, chances, pick, rank
-from fedatlas.study.requirements import Requirements
+from fedatlas.study.requirements import SEES, Requirements
 from fedatlas.study.track import track_record
 
 TOP = 3
@@ -43,31 +43,41 @@ def recommend(
     computed: Mapping[str, Floats] | None = None,
     new_data: bool = True,
     track: bool = True,
+    barred: Mapping[str, str] | None = None,
+    outlook: Outlook | None = None,
 ) -> dict[str, Any]:
     """The answer to requirements whose federation is known.
 
     ``computed``: response -> (J, R) figures of the user's own model and machine, nan where not known. ``new_data`` False only for
-    one of the study's own data sets: intervals then come from left-out settings instead of left-out data sets.
+    one of the study's own data sets: intervals then come from left-out settings instead of left-out data sets. ``barred``: choice ->
+    why it cannot run there. ``outlook``: what was measured there, in place of what is foreseen.
     """
-    at = place_of(fitted, asked)
-    outlook = foresee(fitted, at, asked.centralised, new_data=new_data, computed=computed)
-    ranking = rank(fitted, outlook, asked, references)
-    top = [_entry(fitted, outlook, asked, ranking, place, at) for place in ranking.order[:TOP]]
+    at, barred = place_of(fitted, asked), barred or {}
+    seen = outlook or foresee(fitted, at, asked.centralised, new_data=new_data, computed=computed)
+    ranking = rank(fitted, seen, asked, references, barred)
+    top = [_entry(fitted, seen, asked, ranking, place, at) for place in ranking.order[:TOP]]
     return {
         "answer": "found" if top else "none",
         "top": top,
-        "nearest_miss": None if top else _nearest_miss(fitted, outlook, asked, ranking),
-        "refused": [
-            {"choice": name, "reason": f"the server sees {sees}, privacy.server_sees asks for {asked.server_sees}."}
-            for name, sees, ok in zip(fitted.choices, fitted.sees, ranking.permitted, strict=True)
-            if not ok
-        ],
+        "nearest_miss": None if top else _nearest_miss(fitted, seen, asked, ranking),
+        "refused": _refused(fitted, asked, barred),
         "reference": None if ranking.reference is None else fitted.choices[ranking.reference],
         "setting": _setting(fitted, asked, at),
         "predicted_by": fitted.way,
-        "notes": _notes(fitted, asked, at, computed, new_data),
+        "notes": _notes(fitted, asked, computed, new_data) if outlook is None else [],
         "track_record": track_record(fitted, asked, at, references, new_data=new_data) if track else None,
     }
+
+
+def _refused(fitted: Fitted, asked: Requirements, barred: Mapping[str, str]) -> list[dict[str, str]]:
+    """The choices that are out of the question, with the sentence that says why."""
+    out = [{"choice": name, "reason": reason} for name, reason in sorted(barred.items()) if name in fitted.choices]
+    for name, sees in zip(fitted.choices, fitted.sees, strict=True):
+        if name not in barred and SEES.index(sees) < SEES.index(asked.server_sees):
+            out.append(
+                {"choice": name, "reason": f"the server sees {sees}, privacy.server_sees asks for {asked.server_sees}."}
+            )
+    return out
 
 
 def place_of(fitted: Fitted, asked: Requirements) -> Floats:
@@ -271,9 +281,7 @@ def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> dict[str, Any]:
     }
 
 
-def _notes(
-    fitted: Fitted, asked: Requirements, at: Floats, computed: Mapping[str, Floats] | None, new_data: bool
-) -> list[str]:
+def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] | None, new_data: bool) -> list[str]:
     """What the reader has to know of this answer, a sentence each."""
     notes = []
     if asked.centralised is None:
@@ -282,7 +290,7 @@ def _notes(
         )
     if asked.classes is None:
         notes.append("The number of classes is not known: it was taken as the median of the study's.")
-    if not computed:
+    if "bytes" not in (computed or {}):
         notes.append("Costs are those of the nearest measured setting's model, in proportion to nodes and rows.")
     if new_data and not fitted.by_data:
         notes.append(

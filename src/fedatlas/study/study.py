@@ -56,6 +56,16 @@ class Study(NamedTuple):
         finally:
             kept.close()
 
+    def analyse(self, out: Path | None = None, table: Path | None = None) -> dict[str, Any]:
+        """Writes analysis.json and analysis.html of what has been run, and returns the analysis (`study.analyse`)."""
+        from fedatlas.study.analyse import analyse
+
+        kept = Table.open(self.table(out, table))
+        try:
+            return analyse(kept, self.file.name, self.folder(out))
+        finally:
+            kept.close()
+
     def dry_run(self) -> dict[str, Any]:
         """Cells, refusals, runs and hours; nothing is kept."""
         return looking.dry_run(plan_of(self.file))

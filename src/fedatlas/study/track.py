@@ -80,7 +80,7 @@ def trial(fitted: Fitted, asked: Requirements, i: int, references: Sequence[str]
     outlook, level = _outlook(fitted, i, rest, asked.centralised is not None, new_data)
     ranking = rank(fitted, outlook, asked._replace(centralised=level), references)
     obtained = {q: from_logit(fitted.levels[LEVEL_OF.get(q, q)][i] + y[i]) for q, y in fitted.gaps.items()}
-    obtained |= {cost: y[i] for cost, y in fitted.costs.items()}
+    obtained |= costs_of(fitted, i)
     finished = np.nan_to_num(fitted.finishes[i]) > 0.5
     kept = holds(obtained, asked) & finished[:, None] & ranking.permitted[:, None] & np.isfinite(obtained["accuracy"])
     best = float(obtained["accuracy"][kept].max()) if kept.any() else np.nan
@@ -106,6 +106,12 @@ def trial(fitted: Fitted, asked: Requirements, i: int, references: Sequence[str]
         best - first[2] if np.isfinite(best) and np.isfinite(first[2]) else None,
         bool(kept.any()),
     )
+
+
+def costs_of(fitted: Fitted, i: int) -> dict[str, Floats]:
+    """What was counted in a setting; seconds by the clock are there those of its one process."""
+    found = {cost: y[i] for cost, y in fitted.costs.items()}
+    return {**found, "seconds": found["cpu_seconds"]}
 
 
 def _reference(j: int | None, utility: Floats, outlook: Outlook) -> tuple[int, int] | None:
@@ -134,7 +140,7 @@ def _outlook(fitted: Fitted, i: int, rest: np.ndarray, told: bool, new_data: boo
         values[quality] = from_logit(base[i] + mean + left[quality][i])
         errors = (y - left[quality])[rest]
         spread[quality] = from_logit(base[i] + mean + left[quality][i] + off[:, None, None] + errors)
-    values |= {cost: y[i] for cost, y in fitted.costs.items()}
+    values |= costs_of(fitted, i)
     away = 1.0 / np.maximum(np.square((fitted.x[rest] - fitted.x[i]) / fitted.scale).sum(axis=1), 1e-12)[:, None]
     known = np.isfinite(fitted.finishes[rest])
     sums = (away * known).sum(axis=0)

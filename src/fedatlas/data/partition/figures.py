@@ -37,7 +37,7 @@ def describe(partition: Partition, labels: np.ndarray, classes: int) -> dict[str
     Always ``clients``, ``sizes``, ``left_out``, ``gini`` (of the sizes). With one class a row also ``histogram``
     (K lists of counts), ``tv`` (per client, None where a client is empty) and ``tv_mean``, distance of the class
     mixture to that of all training rows, and ``majority`` (share of each client's largest class). For numbers
-    (classes = 0) ``target_mean`` and ``target_sd`` of each client instead.
+    (classes = 0) ``target_mean`` and ``target_sd`` of each client instead. Of rows that were counted alone, neither.
     """
     sizes = partition.sizes
     facts: dict[str, Any] = {
@@ -46,6 +46,8 @@ def describe(partition: Partition, labels: np.ndarray, classes: int) -> dict[str
         "left_out": partition.left_out,
         "gini": gini(np.array(sizes)),
     }
+    if partition.counted:
+        return facts
     if labels.ndim == 1 and not classes:
         held = [labels[rows].astype(np.float64) if len(rows) else None for rows in partition.clients]
         facts["target_mean"] = [None if y is None else float(y.mean()) for y in held]

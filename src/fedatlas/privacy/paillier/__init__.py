@@ -30,7 +30,7 @@ from fedatlas.privacy.paillier.fixed import (
     unpack,
 )
 from fedatlas.privacy.paillier.keys import PrivateKey, PublicKey, generate, private_key, public_key
-from fedatlas.privacy.paillier.sums import add, gather, subsets, subtract, times, weighted_sum
+from fedatlas.privacy.paillier.sums import add, gather, running, subsets, subtract, times, weighted_sum
 
 __all__ = [
     "Batch",
@@ -52,6 +52,7 @@ __all__ = [
     "public_key",
     "quantise",
     "received",
+    "running",
     "separate",
     "slot_bits",
     "subsets",

@@ -28,6 +28,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.ciphertexts)
 
+    def at(self, places: Any) -> Batch:
+        """Those at some places: a slice, or an array of them."""
+        return Batch(self.key, self.ciphertexts[places])
+
     def plain(self) -> dict[str, Any]:
         """For a message."""
         return {"key": self.key, "ciphertexts": self.ciphertexts}

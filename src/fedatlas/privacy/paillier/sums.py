@@ -6,7 +6,7 @@ add an encryption of zeros.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedatlas.errors import PrivacyError, ProtocolError
@@ -64,6 +64,21 @@ def subsets(public: PublicKey, batch: Batch, members: Sequence[Sequence[int]], *
         return product
 
     return computed(public, len(members), workers, lambda places: map(one, places))
+
+
+def running(public: PublicKey, batch: Batch, lengths: Sequence[int]) -> Batch:
+    """Of stretches of these lengths, one behind the other, the sums from each one's beginning up to every place."""
+    data, width, square = raw(public, batch), public.width, gmp().mpz(public.n) ** 2
+    begin = {sum(lengths[:i]) for i in range(len(lengths))}
+
+    def products(places: range) -> Iterator[Any]:
+        product = gmp().mpz(1)
+        for place in places:
+            here = number(data, place, width)
+            product = here if place in begin else product * here % square
+            yield product
+
+    return computed(public, len(batch), 1, products)
 
 
 def gather(public: PublicKey, batch: Batch, slot: int, each: int, *, workers: int = 1) -> Batch:

@@ -1,4 +1,4 @@
-"""Five kinds of picture: lines, bars, dots with intervals, shaded tables, and a scatter against the diagonal."""
+"""Six kinds of picture: lines, bars, dots with intervals, shaded tables, named points, and a scatter against the diagonal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 from fedatlas.reporting.drawing import svg
-from fedatlas.reporting.drawing.scales import Band, Linear, linear
+from fedatlas.reporting.drawing.scales import Band, Linear, linear, logarithmic
 from fedatlas.reporting.drawing.svg import Frame, place
 from fedatlas.wording import tick
 
@@ -241,6 +241,66 @@ def _shades(cells: Sequence[Sequence[Shaded]], across: Band, down: Band) -> str:
         f'<path class="cell" fill-opacity="{place(level / LEVELS)}" d="{"".join(d)}"/>'
         for level, d in sorted(paths.items())
     )
+
+
+class Named(NamedTuple):
+    """Points with names beside them; ``join``: a line goes through them."""
+
+    label: str
+    style: int
+    points: Sequence[Point]
+    names: Sequence[str]
+    join: bool = False
+
+
+def scatter(width: int, x: Axis, y: Axis, groups: Sequence[Named], label: str) -> str:
+    """Named points over an axis of amounts, on which equal ways are equal factors."""
+    key, top = svg.legend([(g.label, g.style) for g in groups if g.points], width, 32)
+    points = [p for g in groups for p in g.points]
+    bottom = top + PLOT + 30
+    up = linear((p.y for p in points), bottom, top, zero=y.zero, unit=y.unit)
+    left = svg.left_of([y.text(v) for v in up.ticks])
+    frame = Frame(width, left, width - 14, top, bottom, 40)
+    across = logarithmic([p.x for p in points], left + 12, frame.right - 12)
+    drawn, taken = [], [(across(math.log10(p.x)) - 5, up(p.y) - 5, 10.0, 10.0) for p in points]
+    for g in groups:
+        places = [(across(math.log10(p.x)), up(p.y)) for p in g.points]
+        drawn += [svg.line(sorted(places), g.style, thin=True)] if g.join else []
+        drawn += [svg.mark(*at, g.style, p.tip, p.size) for at, p in zip(places, g.points, strict=True)]
+        for at, name in zip(places, g.names, strict=True):
+            drawn.append(_beside(at, svg.short(name, 22), frame, taken))
+    axes = svg.y_axis(frame, up, y.text) + svg.x_axis(frame, across, lambda v: x.text(10**v), x.title)
+    return svg.drawing(frame, label, svg.heading(y.title), key, axes, *drawn)
+
+
+def _beside(at: tuple[float, float], name: str, frame: Frame, taken: list[tuple[float, float, float, float]]) -> str:
+    """A name where it covers nothing yet: right, left, above or below its point; left out where there is no room."""
+    wide = svg.text_width(name)
+    for dx, dy in (
+        (9, 4),
+        (-9 - wide, 4),
+        (-wide / 2, -9),
+        (-wide / 2, 18),
+        (9, -8),
+        (9, 16),
+        (-9 - wide, -8),
+        (-9 - wide, 16),
+    ):
+        box = (at[0] + dx, at[1] + dy - 10, wide, 13.0)
+        inside = (
+            box[0] >= frame.left
+            and box[0] + wide <= frame.width
+            and frame.top - 8 <= box[1]
+            and box[1] + 13 <= frame.bottom
+        )
+        if inside and not any(_overlap(box, other) for other in taken):
+            taken.append(box)
+            return f'<text x="{place(box[0])}" y="{place(at[1] + dy)}">{escape(name)}</text>'
+    return ""
+
+
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+    return a[0] < b[0] + b[2] and b[0] < a[0] + a[2] and a[1] < b[1] + b[3] and b[1] < a[1] + a[3]
 
 
 def diagonal(width: int, x: Axis, y: Axis, points: Sequence[Point], label: str) -> str:

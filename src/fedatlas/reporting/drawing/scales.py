@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -75,3 +75,15 @@ def linear(
     ends = (low, high) if tight else (ticks[0], ticks[-1])
     shown = tuple(t * unit for t in ticks if ends[0] - 1e-9 * step <= t <= ends[1] + 1e-9 * step)
     return Linear(ends[0] * unit, ends[1] * unit, start, end, shown)
+
+
+def logarithmic(values: Sequence[float], start: float, end: float) -> Linear:
+    """An axis of amounts above 0 on which equal ways are equal factors: it takes log10 of a value; its ticks are round values."""
+    low, high = (math.log10(f(values, default=1.0)) for f in (min, max))
+    if high - low < 0.3:  # less than a factor of two
+        middle = (low + high) / 2
+        low, high = middle - 0.15, middle + 0.15
+    fine = ((0.6, (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)), (1.2, (1, 2, 3, 5)), (2.5, (1, 2, 5)), (math.inf, (1,)))
+    steps = next(steps for most, steps in fine if high - low < most)
+    marks = [m + math.log10(k) for m in range(math.floor(low), math.ceil(high) + 1) for k in steps]
+    return Linear(low, high, start, end, tuple(m for m in marks if low - 1e-9 <= m <= high + 1e-9))

@@ -1,0 +1,115 @@
+"""Updates as vectors: what a rule looks at is all float numbers of a client's change, one after another, in float64."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.tree import Tree
+
+COORDINATES = 8192  # that are looked at together: few enough for a processor's cache
+Path = tuple[str, ...]
+
+
+def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """(path, tensor or number) of nested mappings, in their order."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def shape_of(update: Any) -> tuple[tuple[Path, Any], ...]:
+    """The names and shapes of an update: what all updates of a sum have in common."""
+    return tuple(
+        (path, (tuple(x.shape), x.is_floating_point()) if isinstance(x, Tensor) else type(x).__name__)
+        for path, x in leaves(update)
+    )
+
+
+def counts(x: Any) -> bool:
+    """Whether a leaf is a tensor of whole numbers, such as batch norm's counter: no part of a vector."""
+    return isinstance(x, Tensor) and not x.is_floating_point()
+
+
+def flat(update: Any, base: Any = None) -> Tensor:
+    """All float numbers of ``update - base`` in float64, (d,); what ``base`` does not have counts as zero there."""
+    known = dict(leaves(base or {}))
+    parts = []
+    for path, x in leaves(update):
+        if counts(x):
+            continue
+        parts.append(numbers(x) - numbers(known[path]) if path in known else numbers(x))
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def numbers(x: Any) -> Tensor:
+    """A leaf's numbers, in float64."""
+    return x.double().reshape(-1) if isinstance(x, Tensor) else torch.tensor([float(x)], dtype=torch.float64)
+
+
+def rebuilt(vector: Tensor, like: Any) -> Any:
+    """The inverse of `flat`, with the names and shapes of ``like``, in float64; whole numbers are those of ``like``."""
+    at = 0
+
+    def build(value: Any) -> Any:
+        nonlocal at
+        if isinstance(value, Mapping):
+            out = {key: build(x) for key, x in value.items()}
+            return Tree(out) if isinstance(value, Tree) else out
+        if counts(value):
+            return value
+        size = value.numel() if isinstance(value, Tensor) else 1
+        piece, at = vector[at : at + size], at + size
+        return piece.reshape(value.shape) if isinstance(value, Tensor) else float(piece)
+
+    return build(like)
+
+
+class Changes:
+    """Vectors of one length, in float64: in memory up to a budget of bytes, the others in a file that is gone with them."""
+
+    def __init__(self, budget: int = 4 << 30) -> None:
+        self.budget = budget
+        self.size = 0  # of a vector
+        self._rows: list[Tensor] = []
+        self._file: Any = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, vector: Tensor) -> None:
+        """One more."""
+        self.size = vector.numel()
+        if 8 * self.size * (len(self._rows) + 1) > self.budget and self.size:
+            vector = self._spilled(vector)
+        self._rows.append(vector)
+
+    def row(self, k: int) -> Tensor:
+        """The k-th vector."""
+        return self._rows[k]
+
+    def blocks(self) -> Iterator[Tensor]:
+        """All vectors, some coordinates at a time, (n, coordinates)."""
+        for at in range(0, self.size, COORDINATES):
+            yield torch.stack([row[at : at + COORDINATES] for row in self._rows])
+
+    def finite(self) -> bool:
+        """Whether every number is."""
+        return all(bool(torch.isfinite(row).all()) for row in self._rows)
+
+    def _spilled(self, vector: Tensor) -> Tensor:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="fedatlas-changes-")  # noqa: SIM115  (lives as long as the vectors)
+            weakref.finalize(self, self._file.close)
+        at = self._file.seek(0, 2)
+        self._file.write(vector.numpy().tobytes())
+        self._file.flush()
+        return torch.from_numpy(np.memmap(self._file, np.float64, "r+", offset=at, shape=(self.size,)))

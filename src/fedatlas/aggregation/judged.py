@@ -1,0 +1,165 @@
+"""A rule in the place of a mean: a reducer that holds the updates of one ask and judges them together when all are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedatlas.aggregation.changes import Changes, counts, flat, leaves, rebuilt
+from fedatlas.aggregation.reducers import Closing, Coefficient, Reduced, Reducer, kept, part_of
+from fedatlas.aggregation.rules import Rule, Verdict, shares
+from fedatlas.algorithm import Update
+from fedatlas.tree import Tree
+
+Base = Callable[[int, Update], Any]
+"""(client, its update) -> what the parts of it are changes of; a part that it leaves out is judged as it is."""
+
+
+class Judging:
+    """One ask's updates under a rule. Judged are changes, in float64, all parts and float buffers of a client together.
+
+    value = S (base + rule(changes)),  with S the sum of the coefficients: 1 for models, 1/K for each of SCAFFOLD's m controls.
+    """
+
+    def __init__(self, rule: Rule, base: Base, budget: int) -> None:
+        self.rule, self.base, self.budget = rule, base, budget
+        self.refused = ""  # why the rule could not judge: the round then changes nothing
+        self.weights: dict[int, float] = {}  # of the clients, as the rule set them
+        self.unchosen: set[int] = set()  # clients whose whole change a selection left out
+
+    def mean(self) -> Reducer:
+        """In the place of the reducer ``mean``."""
+        return Reducer("mean", _one, self._held, self._close, single=False)
+
+    def neighbours(self) -> Reducer:
+        """In the place of the reducer ``neighbours``: each node judges what it hears, itself included, by how it differs from its own."""
+        return Reducer("neighbours", kept, _collected, self._mixed, single=False)
+
+    def _held(self, so_far: Held | None, one: tuple[int, Update, Coefficient]) -> Held:
+        held = so_far or Held(self.budget)
+        client, update, coefficient = one
+        held.add(client, update, self.base(client, update), coefficient)
+        return held
+
+    def _close(self, held: Held | None, closing: Closing) -> Reduced:
+        if held is None:
+            return Reduced()
+        if why := self.rule.refusal(len(held.clients)):
+            self.refused = why
+            return Reduced()
+        found = held.judged(self.rule)
+        self.weights = dict(zip(held.clients, found.weights, strict=True))
+        self.unchosen = _left(held.clients, found)
+        value = held.value(found)
+        return Reduced({part: _scaled(x, held.total(part) * closing.mend(part)) for part, x in value.items()})
+
+    def _mixed(self, held: Mapping[int, Update] | None, closing: Closing) -> Reduced:
+        if not held or closing.mixing is None:
+            return Reduced()
+        out: dict[int, Update] = {}
+        taken: set[int] = set()
+        for receiver, row in closing.mixing(closing.clients).items():
+            senders = [k for k in closing.clients if k in row]
+            if why := self.rule.refusal(len(senders)):
+                self.refused = f"{why} (node {receiver})"
+                taken |= set(senders)
+                continue
+            own = Held(self.budget)
+            for sender in senders:
+                own.add(sender, held[sender], held.get(receiver), row[sender])
+            found = own.judged(self.rule)
+            taken |= {k for k in senders if k not in _left(senders, found) and (k != receiver or len(senders) == 1)}
+            out[receiver] = own.value(found)
+        self.unchosen = set(closing.clients) - taken
+        return Reduced(each={k: out[k] for k in closing.clients if k in out})
+
+
+class Held:
+    """Updates that wait for each other: their changes as vectors, and what is needed to make an update of the result."""
+
+    def __init__(self, budget: int) -> None:
+        self.changes = Changes(budget)
+        self.clients: list[int] = []
+        self.coefficients: list[Coefficient] = []
+        self.bases: list[Any] = []
+        self.whole: list[dict[Any, Tensor]] = []  # whole numbers: counters of batch norm
+        self.like: Update = {}
+
+    def add(self, client: int, update: Update, base: Any, coefficient: Coefficient) -> None:
+        """One more update, copied."""
+        if not self.clients:
+            self.like = kept(client, update, 1.0)[1]
+        self.clients.append(client)
+        self.coefficients.append(coefficient)
+        self.bases.append(base or {})
+        self.whole.append({path: x.clone() for path, x in leaves(update) if counts(x)})
+        self.changes.add(flat(update, base))
+
+    def judged(self, rule: Rule) -> Verdict:
+        """The rule's verdict, with the weights of the models where it looks at any."""
+        weights = [part_of(one, "model") for one in self.coefficients]
+        given = shares(weights if sum(weights) > 0 else None, len(weights))
+        return rule.judge(self.changes, given, rule.tolerated(len(weights)))
+
+    def total(self, part: str) -> float:
+        """The sum of the coefficients of a part."""
+        return sum(part_of(one, part) for one in self.coefficients)
+
+    def value(self, found: Verdict) -> Update:
+        """base + change, in float64. Of whole numbers the largest of those chosen; where nobody is left out, the middle one."""
+        change, base = rebuilt(found.value, self.like), self._base(found)
+        rows = list(found.chosen) if found.chosen is not None else range(len(self.clients))
+
+        def join(path: tuple[str, ...], x: Any) -> Any:
+            if isinstance(x, Mapping):
+                out = {key: join((*path, str(key)), inner) for key, inner in x.items()}
+                return Tree(out) if isinstance(x, Tree) else out
+            if counts(x):
+                every = torch.stack([self.whole[k][path] for k in rows]).sort(dim=0).values
+                return every[-1] if found.chosen is not None else every[(len(every) - 1) // 2]
+            if path not in base:
+                return x
+            return x + (base[path].double() if isinstance(x, Tensor) else base[path])
+
+        joined: Update = join((), change)
+        return joined
+
+    def _base(self, found: Verdict) -> dict[tuple[str, ...], Tensor]:
+        """What the result is a change of: where clients were told different models, their mean by the verdict's weights."""
+        first = dict(leaves(self.bases[0]))
+        every = [dict(leaves(base)) for base in self.bases]
+        alike = all(one.keys() == first.keys() and all(one[p] is first[p] for p in first) for one in every)
+        if alike:
+            return first
+        total = sum(found.weights)
+        return {
+            path: sum(w / total * one[path].double() for w, one in zip(found.weights, every, strict=True) if w)
+            for path, x in first.items()
+            if isinstance(x, Tensor) and x.is_floating_point()
+        }
+
+
+def _one(client: int, update: Update, coefficient: Coefficient) -> tuple[int, Update, Coefficient]:
+    return client, update, coefficient
+
+
+def _collected(held: dict[int, Update] | None, one: tuple[int, Update]) -> dict[int, Update]:
+    return {**(held or {}), one[0]: one[1]}
+
+
+def _left(clients: list[int], found: Verdict) -> set[int]:
+    """The clients that a selection did not take."""
+    return set() if found.chosen is None else {k for at, k in enumerate(clients) if at not in found.chosen}
+
+
+def _scaled(value: Any, by: float) -> Any:
+    """A part times the sum of its coefficients, which is 1 for most; whole numbers stay as they are."""
+    if by == 1.0 or counts(value):
+        return value
+    if isinstance(value, Mapping):
+        out = {key: _scaled(x, by) for key, x in value.items()}
+        return Tree(out) if isinstance(value, Tree) else out
+    return value * by

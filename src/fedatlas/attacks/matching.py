@@ -1,0 +1,258 @@
+"""Gradient matching: rows sought whose gradient is the one that a client sent, many problems in one stack.
+
+    A10   min_x  1 - <g(x), g> / (|g(x)| |g|) + lambda TV(x)      Adam on signs, the label known or read off the last bias (A7)
+    A8    min_{x, y}  sum_l |g_l(x, softmax(y)) - g_l|^2           L-BFGS of step 1, row and label sought together
+
+===========  ============================================  ===========  =================================================
+T            problems in the stack (targets x restarts)    g            gradients that were observed, a tree of (T, ...)
+x            rows sought, (T, *shape), pixels of 0 to 1     TV(x)        mean of |differences| of neighbouring pixels
+===========  ============================================  ===========  =================================================
+
+Each problem is its own: costs and derivatives are mapped over the leading axis (``torch.func.vmap``), whose operations are recorded once
+and then played back. Convolutions are unfolded into matrix products before, because what is mapped has a weight a problem.
+
+Source: Zhu, Liu, Han, NeurIPS 2019 (A8); Geiping, Bauermeister, Droege, Moeller, NeurIPS 2020 (A10). Deviations: restarts share the
+stack; L-BFGS halves a step that would raise the cost (the original takes every step and often diverges).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value, vmap
+
+from fedatlas.tree import Tree
+
+LOWERED = (3, 5, 7)  # eighths of the steps after which the rate falls to a tenth (A10)
+TINY = 1e-12  # C15
+KEPT = 20  # pairs of steps and changes of the gradient that L-BFGS remembers
+HALVINGS = 12  # of a step that would raise the cost
+ARMIJO = 1e-4  # share of the promised fall that a step has to bring
+
+
+class Unfolded(nn.Module):
+    """A convolution as a matrix product over patches; the same numbers, parameters by the same names."""
+
+    def __init__(self, of: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight, self.bias = of.weight, of.bias
+        self.kernel, self.stride, self.padding = of.kernel_size, of.stride, of.padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, channels, h, w) -> (n, out, h', w')."""
+        assert not isinstance(self.padding, str)
+        sides = zip(x.shape[-2:], self.kernel, self.stride, self.padding, strict=True)
+        h, w = ((side + 2 * pad - k) // stride + 1 for side, k, stride, pad in sides)
+        patches = F.unfold(x, self.kernel, padding=self.padding, stride=self.stride)
+        y = self.weight.flatten(1) @ patches
+        return (y if self.bias is None else y + self.bias[:, None]).view(len(x), -1, h, w)
+
+
+def unfolded(module: nn.Module) -> nn.Module:
+    """The module, changed in place: its plain convolutions as matrix products, everything as in evaluation."""
+    for parent in list(module.modules()):
+        for name, one in list(parent.named_children()):
+            if isinstance(one, nn.Conv2d) and plain(one):
+                setattr(parent, name, Unfolded(one))
+    return module.eval()
+
+
+def plain(one: nn.Conv2d) -> bool:
+    """Whether a convolution has neither groups nor gaps, and zeros around it."""
+    around = one.padding_mode == "zeros" and not isinstance(one.padding, str)
+    return around and one.groups == 1 and one.dilation == (1, 1)
+
+
+class Problem(NamedTuple):
+    """What an attacker knows: the network, what it was told, how far a pixel may go."""
+
+    module: nn.Module  # `unfolded`
+    loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean loss
+    params: Tree
+    buffers: Mapping[str, Tensor]
+    low: Tensor  # black as the network reads it, to be broadcast over a row
+    high: Tensor  # white
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a row."""
+        return tuple(self.low.shape)
+
+    def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Of the loss of one row, by the parameters; ``x`` counts pixels from 0 (black) to 1 (white)."""
+        seen = self.low + (self.high - self.low) * x
+
+        def loss(params: Mapping[str, Tensor]) -> Tensor:
+            outputs = functional_call(self.module, {**params, **self.buffers}, (seen[None],))
+            return self.loss(outputs, y[None])
+
+        found: dict[str, Tensor] = grad(loss)(dict(self.params))
+        return found
+
+
+class Found(NamedTuple):
+    """The best of the restarts of each target."""
+
+    x: Tensor  # (targets, *shape), pixels of 0 (black) to 1 (white)
+    cost: Tensor  # (targets,) without the total variation
+    labels: Tensor  # (targets,)
+    steps: int
+
+
+def total_variation(x: Tensor) -> Tensor:
+    """Mean |difference| of neighbours down and across, of (channels, h, w); 0 of a row that is no picture."""
+    if x.dim() < 3:
+        return x.new_zeros(())
+    return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
+
+
+def cosine_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+    """1 - <a, b> / (|a| |b|) of two trees as vectors."""
+
+    def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+        return torch.stack([(a[name] * b[name]).sum() for name in a]).sum()
+
+    return 1 - dot(one, other) / (dot(one, one) * dot(other, other)).clamp_min(TINY**2).sqrt()
+
+
+def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+    """sum of (a - b)^2 of two trees as vectors."""
+    return torch.stack([((one[name] - other[name]) ** 2).sum() for name in one]).sum()
+
+
+def recorded(f: Callable[..., Any], *sample: Any) -> Callable[..., Any]:
+    """``f`` as the list of its operations for arguments of these shapes: the same numbers without retracing at every step."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # a second to import, for those who attack
+
+    traced: Callable[..., Any] = make_fx(f)(*sample)
+    return traced
+
+
+def repeated(tree: Mapping[str, Tensor], times: int) -> Tree:
+    """(T, ...) -> (T x times, ...): the restarts of a target stand side by side."""
+    return Tree({name: x.repeat_interleave(times, 0) for name, x in tree.items()})
+
+
+def best_of(x: Tensor, cost: Tensor, labels: Tensor, restarts: int, steps: int) -> Found:
+    """The restart of least cost of each target; one whose cost is not finite is the last choice."""
+    table = torch.where(torch.isfinite(cost), cost, torch.inf).view(-1, restarts)
+    pick = table.argmin(1) + torch.arange(len(table)) * restarts
+    return Found(x[pick], cost[pick], labels[pick], steps)
+
+
+def invert(
+    problem: Problem,
+    gradients: Mapping[str, Tensor],
+    labels: Tensor,
+    rng: torch.Generator,
+    *,
+    iterations: int,
+    restarts: int = 1,
+    tv: float = 1e-4,
+    lr: float = 0.1,
+) -> Found:
+    """A10 on all targets together. ``gradients``: (T, ...) by parameter; ``labels`` (T,), as known or inferred."""
+    many = len(labels) * restarts
+    g, y = repeated(gradients, restarts), labels.repeat_interleave(restarts)
+
+    def cost(x: Tensor, y: Tensor, g: Mapping[str, Tensor]) -> Tensor:
+        return cosine_distance(problem.gradient(x, y), g) + tv * total_variation(x)
+
+    x = torch.rand((many, *problem.shape), generator=rng)
+    slope = recorded(vmap(grad(cost)), x, y, dict(g))
+    first, second = torch.zeros_like(x), torch.zeros_like(x)
+    for t in range(1, iterations + 1):
+        sign = slope(x, y, dict(g)).sign()
+        first, second = 0.9 * first + 0.1 * sign, 0.999 * second + 0.001 * sign**2
+        rate = lr * 0.1 ** sum(8 * t > iterations * eighth for eighth in LOWERED)
+        step = (first / (1 - 0.9**t)) / ((second / (1 - 0.999**t)).sqrt() + 1e-8)
+        x = (x - rate * step).clamp(0, 1)
+    last = vmap(lambda x, y, g: cosine_distance(problem.gradient(x, y), g))(x, y, dict(g))
+    return best_of(x, last, y, restarts, iterations)
+
+
+def deep_leakage(
+    problem: Problem,
+    gradients: Mapping[str, Tensor],
+    classes: int,
+    rng: torch.Generator,
+    *,
+    iterations: int,
+    restarts: int = 1,
+) -> Found:
+    """A8 on all targets together: row and label begin as N(0, 1)."""
+    g = repeated(gradients, restarts)
+    many, size = len(next(iter(g.values()))), int(torch.tensor(problem.shape).prod())
+
+    def cost(z: Tensor, g: Mapping[str, Tensor]) -> Tensor:
+        y = torch.softmax(z[size:], 0)
+        return squared_distance(problem.gradient(z[:size].view(problem.shape), y), g)
+
+    z = torch.randn((many, size + classes), generator=rng)
+    both = recorded(vmap(grad_and_value(cost)), z, dict(g))
+    z, last = lbfgs(lambda z: both(z, dict(g)), z, iterations)
+    return best_of(z[:, :size].view(many, *problem.shape), last, z[:, size:].argmax(1), restarts, iterations)
+
+
+def lbfgs(f: Callable[[Tensor], tuple[Tensor, Tensor]], z: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """Minimises each row of ``z`` (T, n) by itself; ``f`` gives (slopes (T, n), costs (T,)). Returns rows and costs.
+
+    Step 1 along the L-BFGS direction, halved where it does not lower the cost enough; a row that cannot go on forgets its past
+    and takes a plain step down.
+    """
+    slope, cost = f(z)
+    steps: list[Tensor] = []
+    turns: list[Tensor] = []
+    for _ in range(iterations):
+        down = -product(slope, steps, turns)
+        fall = (down * slope).sum(1)
+        uphill = ~(fall < 0)
+        down = torch.where(uphill[:, None], -slope, down)
+        fall = torch.where(uphill, -(slope**2).sum(1), fall)
+        size = torch.ones_like(cost) if steps else 1 / slope.abs().sum(1).clamp_min(1.0)
+        z_next, slope_next, cost_next = z, slope, cost
+        waiting = torch.ones_like(cost, dtype=torch.bool)
+        for _ in range(HALVINGS):
+            tried = z + size[:, None] * down
+            found_slope, found_cost = f(tried)
+            good = waiting & torch.isfinite(found_cost) & (found_cost <= cost + ARMIJO * size * fall)
+            z_next = torch.where(good[:, None], tried, z_next)
+            slope_next = torch.where(good[:, None], found_slope, slope_next)
+            cost_next = torch.where(good, found_cost, cost_next)
+            waiting &= ~good
+            if not bool(waiting.any()):
+                break
+            size = torch.where(waiting, size / 2, size)
+        steps, turns = [*steps[-KEPT + 1 :], z_next - z], [*turns[-KEPT + 1 :], slope_next - slope]
+        forgetful = waiting[:, None]
+        steps = [torch.where(forgetful, 0.0, s) for s in steps]
+        turns = [torch.where(forgetful, 0.0, y) for y in turns]
+        z, slope, cost = z_next, slope_next, cost_next
+    return z, cost
+
+
+def product(slope: Tensor, steps: list[Tensor], turns: list[Tensor]) -> Tensor:
+    """The inverse Hessian's estimate times the slope, row by row (Nocedal 1980, two loops); pairs without curvature count for nothing."""
+    q, kept = slope, []
+    for s, y in zip(reversed(steps), reversed(turns), strict=True):
+        curvature = (s * y).sum(1)
+        rho = torch.where(curvature > 1e-10 * (y * y).sum(1), 1 / curvature, 0.0)
+        rho = torch.where((curvature > 0) & torch.isfinite(rho), rho, 0.0)
+        alpha = rho * (s * q).sum(1)
+        q = q - alpha[:, None] * y
+        kept.append((alpha, rho, s, y))
+    if kept:
+        newest = (steps[-1] * turns[-1]).sum(1) / (turns[-1] ** 2).sum(1)
+        q = q * torch.where(torch.isfinite(newest) & (newest > 0), newest, 1.0)[:, None]
+    for alpha, rho, s, y in reversed(kept):
+        q = q + (alpha - rho * (y * q).sum(1))[:, None] * s
+    return q
+
+
+def inferred_labels(bias: Tensor) -> Tensor:
+    """(T, classes) gradients of the last bias, of one row each -> its label: the one negative entry, p_y - 1 (A7)."""
+    return bias.argmin(1)

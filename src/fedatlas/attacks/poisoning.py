@@ -1,0 +1,180 @@
+"""Malicious clients by name: what they train on, and what they send. `fedatlas list attacks` prints this table.
+
+=================  ==================================================================  ====================================
+label_flip         trains on labels of some classes that it has swapped                A4, Tolpegin et al. 2020
+sign_flip          sends its honest change times -c                                    B18
+gaussian           sends noise in place of its change                                  B18
+model_replacement  trains on flipped labels and scales its change to replace the model B18, Bagdasaryan et al. 2020
+=================  ==================================================================  ====================================
+
+Every attack has the same keys for who and when: ``share`` of the clients that hold rows, drawn once for the run, or ``clients`` by
+number; ``unit``, of which FedSeq's "superclient" takes whole ones, drawn after they were formed on clean data, whose last client sends
+what the attack makes of the whole chain's change; ``rounds`` from, to, where 0 is the end. What is asked before round 1 is answered
+honestly. Nobody sees another client's update. A client does one attack at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+
+from fedatlas.attacks.declaration import Declaration
+from fedatlas.attacks.labels import Draw, Kind, Pairs
+from fedatlas.registry import Count, Positive, Rate, Whole
+from fedatlas.tree import Tree
+
+Unit = Literal["client", "superclient"]
+Part = Annotated[float, Field(ge=0, le=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Upload = Callable[[Tree, Tree, float, torch.Generator], Tree]
+
+BUDGET = "as many steps as an honest client"
+SEES = "the models it is told, its own rows; no other client's update"
+
+
+class Flip(NamedTuple):
+    """Whose labels change places."""
+
+    pairs: Pairs | Literal["extra_SC", "intra_SC"]
+    kind: Kind
+    draw: Draw = "fixed"
+
+
+class Poisoning(NamedTuple):
+    """An attack of ``[[attack]]``: who, when, and what they do."""
+
+    name: str
+    declares: Declaration
+    share: float | None
+    clients: tuple[int, ...]
+    unit: Unit
+    rounds: tuple[int, int]
+    flip: Flip | None = None
+    upload: Upload | None = None
+    scaled: bool = False  # whether the upload is told n / (eta_g n_a) of the round
+    scale: float | None = None  # in the place of it
+
+    def active(self, number: int) -> bool:
+        """Whether it goes on in round ``number``, from 1."""
+        first, last = self.rounds
+        return first <= number and (not last or number <= last)
+
+
+def label_flip(
+    *,
+    share: Part | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: Unit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    pairs: tuple[tuple[Count, Count], ...] | Literal["extra_SC", "intra_SC"],
+    kind: Kind = "swap",
+    draw: Draw = "fixed",
+) -> Poisoning:
+    """Attackers train on labels of some classes that have changed places, and are honest in all else.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and takes whole: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    pairs: classes by number, [[5, 3], [0, 2]]; CIFAR-100: 20 classes in pairs across superclasses, or inside.
+    kind: swap the classes of a pair, or turn the first into the second.
+    draw: the pairs as given for all, or each attacker draws its own matching of their classes.
+    """
+    active = Declaration(
+        "insider: clients", "active", "training", "labels of its rows", "degradation of some classes", SEES, BUDGET
+    )
+    return Poisoning("label_flip", active, share, clients, unit, rounds, Flip(pairs, kind, draw))
+
+
+def sign_flip(
+    *,
+    share: Part | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: Unit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    c: Finite = 1.0,
+) -> Poisoning:
+    """Attackers train honestly and send the change reversed: -c times what it was.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and takes whole: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    c: how many times as long as the honest change; -1 = honest.
+    """
+
+    def upload(start: Tree, end: Tree, scale: float, stream: torch.Generator) -> Tree:
+        return end - (1 + c) * (end - start)  # the honest end itself where c = -1
+
+    active = Declaration("insider: clients", "active", "training", "its update", "degradation", SEES, BUDGET)
+    return Poisoning("sign_flip", active, share, clients, unit, rounds, upload=upload)
+
+
+def gaussian(
+    *,
+    share: Part | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: Unit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    sigma: Rate = 10.0,
+) -> Poisoning:
+    """Attackers send Gaussian noise in place of their change.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and takes whole: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    sigma: standard deviation of the noise, in units of the norm of the attacker's honest change by the root of its numbers.
+    """
+
+    def upload(start: Tree, end: Tree, scale: float, stream: torch.Generator) -> Tree:
+        change = end - start
+        deviation = sigma * change.norm() / max(change.size(), 1) ** 0.5
+        return start.map(
+            lambda x: (
+                x + (deviation * torch.randn(x.shape, generator=stream, dtype=torch.float64)).to(x.dtype).to(x.device)
+            )
+        )
+
+    active = Declaration("insider: clients", "active", "training", "its update", "degradation", SEES, BUDGET)
+    return Poisoning("gaussian", active, share, clients, unit, rounds, upload=upload)
+
+
+def model_replacement(
+    *,
+    share: Part | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: Unit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    pairs: tuple[tuple[Count, Count], ...],
+    scale: Positive | None = None,
+) -> Poisoning:
+    """Attackers train on flipped labels and scale their change so that the mean becomes their model.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and takes whole: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    pairs: classes by number, [[5, 3]]: the first of each pair is to become the second.
+    scale: factor of the change; left out = n / (eta_g n_a) of the round: all rows by the server's rate and the attackers' rows.
+    """
+
+    def upload(start: Tree, end: Tree, factor: float, stream: torch.Generator) -> Tree:
+        return start + factor * (end - start)
+
+    knows = f"{SEES}; how many rows the clients of a round have, and the server's rate"
+    why = "a model that takes one class for another"
+    active = Declaration("insider: clients", "active", "training", "labels of its rows, its update", why, knows, BUDGET)
+    made = Poisoning("model_replacement", active, share, clients, unit, rounds, Flip(pairs, "flip"), upload)
+    return made._replace(scaled=True, scale=scale)
+
+
+POISONING: Mapping[str, Callable[..., Poisoning]] = {
+    "label_flip": label_flip,
+    "sign_flip": sign_flip,
+    "gaussian": gaussian,
+    "model_replacement": model_replacement,
+}

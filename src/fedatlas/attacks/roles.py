@@ -1,0 +1,46 @@
+"""Who looks: the server, a client, the client that a chain hands a client's model to, or whoever is given the finished model."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fedatlas.errors import ConfigError, unknown_name
+
+KINDS = ("server", "client", "successor", "outsider")
+OF_A_CLIENT = ("client", "successor")
+
+
+class Role(NamedTuple):
+    """``client:3`` is client 3; ``successor:3`` whoever comes after client 3 in a chain."""
+
+    kind: str
+    client: int | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.client is None else f"{self.kind}:{self.client}"
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder: a colon is no letter for files everywhere."""
+        return str(self).replace(":", "-")
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Role:
+        """ConfigError, which names ``where`` it stands, for what is no role."""
+        kind, colon, number = text.partition(":")
+        if kind not in KINDS:
+            raise ConfigError(f"{where} = '{text}': {unknown_name('role', kind, KINDS)}")
+        if (kind in OF_A_CLIENT) != bool(colon) or (colon and not number.isdigit()):
+            wanted = f"'{kind}:3' for client 3" if kind in OF_A_CLIENT else f"'{kind}' alone"
+            raise ConfigError(f"{where} = '{text}': write {wanted}.")
+        return cls(kind, int(number) if colon else None)
+
+    def sees(self, direction: str, client: int, sender: int | None) -> bool:
+        """Whether what crosses is seen: ``up`` from a client, ``down`` to it, ``peer`` to it from ``sender``."""
+        if self.kind == "server":
+            return direction in {"up", "down"}
+        if self.kind == "client":
+            return direction in {"up", "down", "peer"} and self.client in {client, sender}
+        if self.kind == "successor":
+            return direction == "peer" and self.client == sender
+        return direction == "published"

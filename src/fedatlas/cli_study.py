@@ -1,0 +1,130 @@
+"""``fedatlas study`` and ``fedatlas recommend``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedatlas.commands import INTERRUPTED, Json, Plugin, emit, noticing, plug, without_gpus
+from fedatlas.errors import ConfigError
+
+
+def study(
+    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study: factors, levels, seeds, design.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the study (default: runs/studies/NAME).")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say cells, refused ones, runs and hours; train nothing.")
+    ] = False,
+    status: Annotated[bool, typer.Option("--status", help="Say how far it has come; run nothing.")] = False,
+    retry: Annotated[
+        str | None,
+        typer.Option(help="Try runs with this status again: failed | memory | timeout | diverged | refused."),
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write one row a run, with its responses, to this .csv; run nothing.")
+    ] = None,
+    analyse: Annotated[
+        bool, typer.Option("--analyse", help="Write analysis.json and analysis.html of what is there; run nothing.")
+    ] = False,
+    plugin: Plugin = None,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Run every cell of a study into a table of runs; what is there already is not run again.
+
+    Exit code 0 also where cells were refused or diverged, which are outcomes; 1 where a run failed.
+    """
+    from fedatlas.study.frame import export as write_frame
+    from fedatlas.study.looking import show_dry_run, show_status
+    from fedatlas.study.looking import status as status_of
+    from fedatlas.study.study import Study
+    from fedatlas.study.table import Table
+
+    wanted = (("--dry-run", dry_run), ("--status", status), ("--export", export), ("--analyse", analyse))
+    asked = [name for name, on in wanted if on]
+    if len(asked) > 1 or (asked and retry is not None):
+        raise ConfigError(f"{' and '.join([*asked, *(['--retry'] if retry is not None else [])])}: give one of them.")
+    plug(plugin)
+    without_gpus("cpu")
+    given = Study.read(file)
+    place = given.table(out, table)
+    if dry_run or analyse:
+        with noticing():
+            found = given.dry_run() if dry_run else given.analyse(out, table)
+        page = f"The page: {given.folder(out) / 'analysis.html'}"
+        shown = show_dry_run(found) if dry_run else [*found["sentences"], page]
+        emit(found) if as_json else typer.echo("\n".join(shown))
+        return
+    if export is not None:
+        typer.echo(f"{write_frame(Table.open(place), given.file.name, export)} runs written to {export}")
+        return
+    fine = True
+    if not status:
+        fine = _run_study(given, out, place, retry, quiet or as_json)
+    found = status_of(Table.open(place), given.file.name)
+    emit(found) if as_json else typer.echo("\n".join(show_status(found)))
+    if not fine:
+        raise typer.Exit(1)
+
+
+def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, quiet: bool) -> bool:
+    """Runs a study, after runs with the status ``retry`` were given back; whether none failed. Stopped, it says how to go on."""
+    from fedatlas.study.table import Table
+
+    try:
+        if retry is not None:
+            kept = Table.open(place, write=True)
+            many = kept.retry(given.file.name, retry)
+            kept.close()
+            if not quiet:
+                sys.stderr.write(f"{many} {retry} runs are tried again\n")
+        return bool(given.run(out, place, None if quiet else _said))
+    except KeyboardInterrupt:
+        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _said(line: str) -> None:
+    """A line for whoever watches."""
+    sys.stderr.write(f"{line}\n")
+
+
+def recommend(
+    file: Annotated[
+        Path, typer.Argument(metavar="REQUIREMENTS.toml", help="What you need: limits, weights, your federation.")
+    ],
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also run the best three, FedAvg and the baseline on your own data.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the answer (default: runs/recommendations/NAME).")] = None,
+    plugin: Plugin = None,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Say which configuration fits your requirements, with the evidence and experiment files that run.
+
+    Exit code 1 where none fits; the nearest miss is named.
+    """
+    from fedatlas.study.advice import recommend as answer_to
+    from fedatlas.study.requirements import read_requirements
+    from fedatlas.study.telling import lines
+
+    plug(plugin)
+    asked = read_requirements(file)
+    if asked.experiment is not None:
+        without_gpus("cpu")
+    try:
+        with noticing():
+            answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _said)
+    except KeyboardInterrupt:
+        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
+        raise typer.Exit(INTERRUPTED) from None
+    emit(answer) if as_json else typer.echo("\n".join(lines(answer, asked.confidence)))
+    if answer["answer"] == "none":
+        raise typer.Exit(1)

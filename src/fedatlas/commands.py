@@ -1,0 +1,134 @@
+"""What the commands share, and two of them: ``fedatlas align`` and ``fedatlas predict``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from fedatlas.errors import ConfigError
+
+INTERRUPTED = 130  # exit code
+
+File = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE.toml] [table.key=value ...]", help="Experiment file (none: the embedded default) and overrides."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin", help="Python file that brings ALGORITHMS, MODELS, PARTITIONS, TRANSFORMS or REDUCERS of your own."
+    ),
+]
+
+
+def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
+    """The experiment file, if the first argument is no override, and the overrides."""
+    words = list(arguments or [])
+    path = Path(words.pop(0)) if words and "=" not in words[0] else None
+    return path, words
+
+
+def plug(plugin: list[Path] | None) -> None:
+    """Takes what the plug-in files bring."""
+    if plugin:
+        from fedatlas.plugins import load_plugins
+
+        load_plugins(plugin)
+
+
+def emit(value: Any) -> None:
+    """One JSON value on standard output."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def without_gpus(device: str) -> None:
+    """Hides GPUs from who does not work on one: in their sight autograd could not be forked, and there would be one worker."""
+    if device != "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@contextlib.contextmanager
+def noticing() -> Iterator[None]:
+    """Each warning inside the block as one line on standard error, once."""
+    with warnings.catch_warnings(record=True, category=UserWarning) as noticed:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for said in dict.fromkeys(str(notice.message) for notice in noticed):
+        sys.stderr.write(f"fedatlas: {said}\n")
+
+
+def align(
+    arguments: File = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say who holds how many ids, and how long it would take; send nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Match the rows of parties that hold columns, privately, and say how many they have in common."""
+    from fedatlas import api, config
+    from fedatlas.study.matching import sentences
+
+    found = api.align(config.read(*split(arguments)), dry_run=dry_run)
+    emit(found) if as_json else typer.echo("\n".join(sentences(found)))
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE | NAME=FILE ...",
+            help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures; of parties that hold columns a file each.",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
+    client: Annotated[int | None, typer.Option(help="By the model that this client would use.", min=0)] = None,
+    model: Annotated[str, typer.Option(help="By this one of several models.")] = "",
+    holes: Annotated[
+        Literal["error", "empty"],
+        typer.Option(help="Rows with a missing or infinite value: refuse the file, or leave their predictions empty."),
+    ] = "error",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of the table to stand in front of the predictions, such as a key."),
+    ] = None,
+    plugin: Plugin = None,
+) -> None:
+    """Apply a run's model, with its preprocessing, to new rows."""
+    from fedatlas.files import write_text
+    from fedatlas.prediction import load
+    from fedatlas.record.run_folder import RunFolder
+
+    plug(plugin)
+    if client is not None and model:
+        raise ConfigError("give --client or --model, not both.")
+    if RunFolder.open(run).config().columns:
+        from fedatlas.study.matching import predicted
+
+        if client is not None or model or keep or holes != "error":
+            raise ConfigError(
+                "--client, --model, --keep, --holes: parties that hold columns have one model: leave it out."
+            )
+        table, said = predicted(run, files)
+        sys.stderr.write("".join(f"fedatlas: {line}\n" for line in said))
+    elif len(files) > 1:
+        raise ConfigError(f"'{files[1]}': this run's model takes one file.")
+    else:
+        with noticing():
+            table = load(run).predict(Path(files[0]), client=client, model=model, holes=holes, keep=keep or ())
+    if out is None:
+        sys.stdout.write(table.to_csv(index=False))
+    else:
+        write_text(out, table.to_csv(index=False))
+        typer.echo(f"{len(table)} predictions written to {out}")

@@ -1,0 +1,234 @@
+"""``[[parties]]``, ``[align]`` and what else an experiment says whose parties hold columns; what means nothing there is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedatlas.errors import ConfigError
+from fedatlas.registry import arguments
+
+VERTICAL = "vertical"
+TREES = "trees"  # key of the algorithm that stands for the rounds
+ROWS_ONLY = (
+    "attack",
+    "aggregation",
+    "cohort",
+    "failures",
+    "model",
+    "models",
+    "local",
+    "compression",
+    "public",
+    "observe",
+    "round",
+)
+"""Tables of an experiment that say something of clients that hold rows."""
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "data": ("test", "missing"),
+    "evaluation": ("every", "on", "validation"),
+    "engine": ("workers",),
+}
+"""Of other tables the keys that have a meaning here, too; of ``[data]`` where each party brings its file."""
+LATER = ("hybrid", "split", "federated_forest", "private_ridge")
+SECUREBOOST_LATER = ("goss", "mode", "multi_output", "softmax_hess", "square_scale")
+
+
+class PartyConfig(BaseModel):
+    """One of ``[[parties]]``: a file, the column of its ids, and at one party the label."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+    path: str
+    id: str
+    label: str | None = None
+    weight: str | None = None
+    task: Literal["auto", "classes", "numbers"] | None = None
+    drop: tuple[str, ...] | None = None
+    categories: tuple[str, ...] | None = None
+
+
+class AlignConfig(BaseModel):
+    """``[align]``: how rows are matched."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["psi", "none"] = "psi"
+    group: Literal["ed25519", "x25519"] = "ed25519"
+    reveal: str = "all"
+
+
+class Dealt(BaseModel):
+    """``[partition] name = "vertical"``: how the columns of one table are dealt to parties."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parties: int
+    columns: Mapping[str, tuple[str, ...]]
+    label_party: int | str
+    overlap: float
+
+
+def vertical(
+    *,
+    parties: Annotated[int, Field(ge=1, le=8)] = 2,
+    columns: Mapping[str, tuple[str, ...]] = {},
+    label_party: int | str = 0,
+    overlap: Annotated[float, Field(gt=0, le=1)] = 1.0,
+) -> Dealt:
+    """One table's columns dealt to parties, to try vertical federation; each row is matched by its number in the table.
+
+    parties: number of parties: each gets a stretch of the columns, in the table's order.
+    columns: party -> its columns, by name, in place of that; a column that none of them names is left out.
+    label_party: the party that holds the label, by place or by name.
+    overlap: share of the rows that all parties have; each other row is at one of them alone.
+    """
+    return Dealt(parties=parties, columns=dict(columns), label_party=label_party, overlap=overlap)
+
+
+def dealt(given: Mapping[str, Any]) -> Dealt:
+    """The keys of ``[partition]`` checked."""
+    found = vertical(**arguments("partition", vertical, given))
+    if found.columns and "parties" in given and len(found.columns) != found.parties:
+        raise ConfigError(
+            f"partition.parties = {found.parties}, but partition.columns names {len(found.columns)} parties: leave one out."
+        )
+    return found.model_copy(update={"parties": len(found.columns)}) if found.columns else found
+
+
+def check_columns(config: Any) -> None:
+    """ConfigError for what an experiment says that means nothing where parties hold columns, or is not there yet.
+
+    ``config``: an `ExperimentConfig`.
+    """
+    given = config.model_fields_set
+    if not (config.parties or config.partition.name == VERTICAL):
+        _only_of_columns(config)
+        return
+    _check_names(config)
+    for table in ROWS_ONLY:
+        if table in given and getattr(config, table):
+            raise ConfigError(f"[{table}] is for clients that hold rows: leave it out where parties hold columns.")
+    if config.profile != "silo":
+        raise ConfigError(f"profile = '{config.profile}': parties that hold columns are silos: leave the key out.")
+    if config.seeds is not None:
+        raise ConfigError("seeds: several seeds are not in this version for parties that hold columns: give seed.")
+    _check_keys(config)
+    if config.partition.name != VERTICAL and "partition" in given:
+        raise ConfigError(f"partition.name = '{config.partition.name}' deals rows: with [[parties]], leave it out.")
+    for key in ("clients", "min_size"):
+        if key in config.partition.model_fields_set:
+            raise ConfigError(f"partition.{key} is for clients that hold rows: leave it out.")
+    if config.parties and config.partition.parameters():
+        key = next(iter(config.partition.parameters()))
+        raise ConfigError(f"partition.{key} deals the columns of one table: with [[parties]], leave it out.")
+    if not config.parties:
+        dealt(config.partition.parameters())
+    if config.align is not None and config.align.reveal != "all":
+        raise ConfigError(
+            f"align.reveal = '{config.align.reveal}': every party learns which of its rows are common, because a tree tells it "
+            "which rows are at a node: take 'all'."
+        )
+    _check_mechanisms(config)
+
+
+def _only_of_columns(config: Any) -> None:
+    if config.align is not None:
+        raise ConfigError("[align] matches rows of [[parties]], or of [partition] name = 'vertical': add one of them.")
+    if config.algorithm.name == "secureboost":
+        raise ConfigError(
+            "algorithm 'secureboost' works with parties that hold columns: add [[parties]], or [partition] name = 'vertical'."
+        )
+    if config.partition.name == "hybrid":
+        raise ConfigError("partition.name = 'hybrid' is not in this version: take 'vertical'.")
+
+
+def _check_names(config: Any) -> None:
+    name = config.algorithm.name
+    if name in LATER:
+        raise ConfigError(
+            f"algorithm.name = '{name}' is not in this version: parties that hold columns train 'secureboost'."
+        )
+    if name != "secureboost":
+        asked = (
+            f"algorithm '{name}' trains" if "algorithm" in config.model_fields_set else "say who trains: 'fedavg' works"
+        )
+        raise ConfigError(
+            f"{asked} with clients that hold rows; parties that hold columns: algorithm.name = 'secureboost'."
+        )
+    for key in SECUREBOOST_LATER:
+        if key in config.algorithm.parameters():
+            raise ConfigError(f"algorithm.{key} is not in this version: leave it out.")
+    names = [one.name for one in config.parties]
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise ConfigError(f"two of [[parties]] are called '{twice[0]}': rename one.")
+    if len(names) > 8:
+        raise ConfigError(f"[[parties]]: {len(names)} of them, and at most 8 can be matched.")
+    if len(names) == 1:
+        raise ConfigError(
+            "[[parties]]: name two or more; one party alone trains on its table with [data] name = 'file'."
+        )
+    holders = [one.name for one in config.parties if one.label]
+    if config.parties and not holders:
+        raise ConfigError('[[parties]]: no party names its label; the one that holds the target says label = "COLUMN".')
+    if len(holders) > 1:
+        raise ConfigError(
+            f"[[parties]]: '{holders[0]}' and '{holders[1]}' both name a label; exactly one party holds it."
+        )
+    for one in config.parties:
+        for key in ("weight", "task"):
+            if getattr(one, key) and not one.label:
+                raise ConfigError(f"party '{one.name}': {key} goes with the label, which '{holders[0]}' holds.")
+
+
+def _check_keys(config: Any) -> None:
+    for table, keys in KEPT.items():
+        held = getattr(config, table)
+        if table == "data" and not config.parties:
+            keys = (*keys, "name", "limit", *(held.model_extra or {}))
+        for key in sorted({*held.model_fields_set, *(held.model_extra or {})} - {*keys}):
+            if key not in type(held).model_fields or getattr(held, key) != type(held).model_fields[key].default:
+                why = (
+                    "each of [[parties]] names its own file"
+                    if table == "data" and config.parties
+                    else "it has no meaning here"
+                )
+                raise ConfigError(f"{table}.{key}: parties hold columns, and {why}: leave it out.")
+    if config.data.test_file:
+        raise ConfigError(f"data.test = '{config.data.test}': test rows are a share of the aligned rows, such as 0.25.")
+    if config.data.missing == "median":
+        raise ConfigError(
+            "data.missing = 'median': trees take holes as they are; 'drop' leaves out rows without a label or weight."
+        )
+
+
+def _check_mechanisms(config: Any) -> None:
+    for one in config.privacy:
+        if one.name != "paillier":
+            raise ConfigError(
+                f"[[privacy]] '{one.name}' is for updates of clients that hold rows; 'secureboost' is protected by 'paillier'."
+            )
+        for key in one.parameters():
+            if key != "key_bits":
+                raise ConfigError(f"privacy.paillier.{key} is for updates of clients that hold rows: leave it out.")
+    if len(config.privacy) > 1:
+        raise ConfigError("[[privacy]]: 'paillier' once is enough.")
+
+
+def only_columns(values: dict[str, Any], parties: Sequence[PartyConfig]) -> dict[str, Any]:
+    """Of a whole experiment's plain values what has a meaning where parties hold columns."""
+    out = {key: value for key, value in values.items() if key not in {*ROWS_ONLY, "profile"}}
+    if TREES in out["algorithm"]:
+        out.pop("rounds", None)
+    out["partition"] = {k: v for k, v in out["partition"].items() if k not in {"clients", "min_size"}}
+    if parties:
+        out.pop("partition")
+    for table, keys in KEPT.items():
+        if table != "data" or parties:
+            out[table] = {key: value for key, value in out[table].items() if key in keys}
+    if not parties:
+        out["data"] = {k: v for k, v in out["data"].items() if k not in {"scale", "augment", "constants"}}
+    return out

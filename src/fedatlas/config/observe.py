@@ -1,0 +1,55 @@
+"""``[observe]`` of an experiment file: whose view of a run is kept, of which rounds, and up to how many bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fedatlas.attacks.roles import Role
+from fedatlas.config.sizes import bytes_of
+
+
+class ObserveConfig(BaseModel):
+    """What a role sees is written to ``observed/``; it changes no result."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    roles: tuple[str, ...] = Field(min_length=1)
+    rounds: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] = (
+        0,
+        0,
+    )  # from, to; 0 = the set-up, the end
+    every: Annotated[int, Field(ge=1)] = 1
+    limit: str = "2GiB"
+
+    @field_validator("roles")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            Role.parse(text, "observe.roles")
+        if len(set(value)) < len(value):
+            raise ValueError("observe.roles: a role stands there twice; name each once")
+        return value
+
+    @field_validator("limit")
+    @classmethod
+    def _a_size(cls, value: str) -> str:
+        bytes_of(value)
+        return value
+
+    @model_validator(mode="after")
+    def _in_order(self) -> ObserveConfig:
+        first, last = self.rounds
+        if last and last < first:
+            raise ValueError(f"observe.rounds = [{first}, {last}]: the first comes before the last; 0 = the end")
+        return self
+
+    def wants(self, number: int) -> bool:
+        """Whether a round is recorded; the set-up is round 0."""
+        first, last = self.rounds
+        return number >= first and (not last or number <= last) and (number - first) % self.every == 0
+
+    def plain(self) -> dict[str, Any]:
+        """As it is written."""
+        return {**self.model_dump(), "roles": list(self.roles), "rounds": list(self.rounds)}

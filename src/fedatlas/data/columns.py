@@ -1,0 +1,295 @@
+"""One party's table, and the columns of one table dealt to parties: ids, numbers with holes, and at one party the label.
+
+A text column becomes one 0/1 column a category, at its owner ("city=Rome"); a hole is a hole in all of them. No party's table is looked at
+for another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedatlas.data.dataset import Column
+from fedatlas.data.frame import (
+    LINE,
+    TaskChoice,
+    encode_column,
+    encode_target,
+    encode_weights,
+    missing,
+    numbers,
+    raw_rows,
+    read_table,
+    texts,
+)
+from fedatlas.errors import ConfigError, DataError, unknown_name
+from fedatlas.rng import numpy_stream
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+
+
+class PartyFile(NamedTuple):
+    """Where a party's table is and what its columns are for; all others are inputs."""
+
+    name: str
+    path: str
+    id: str
+    label: str = ""
+    weight: str = ""
+    task: TaskChoice = "auto"
+    drop: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+
+
+class PartyTable(NamedTuple):
+    """A party's rows in the order of its file."""
+
+    name: str
+    ids: tuple[str, ...]  # "" = none
+    schema: tuple[Column, ...]  # of the columns as they stand in the file
+    x: Floats  # (rows, columns), text columns as 0/1, NaN = missing
+    names: tuple[str, ...]  # of the columns of x
+    y: Floats | None = None
+    weight: Floats | None = None
+    task: str = ""
+    class_names: tuple[str, ...] = ()
+    left_out: int = 0  # rows without a label or weight
+    called: str = ""  # the file
+
+    @property
+    def without_id(self) -> int:
+        """Rows that cannot be matched."""
+        return sum(not one for one in self.ids)
+
+
+def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
+    """A party's own file. DataError for what cannot be used, each in a sentence that names the party.
+
+    ``drop_unlabelled``: rows without a label or weight are left out; else they are an error.
+    """
+    what = f"party '{file.name}'"
+    where = Path(file.path).expanduser()
+    if not where.is_file():
+        seen = "" if where.is_absolute() else f" in '{Path.cwd()}', from where a relative path is taken"
+        raise DataError(f"{what}: there is no file '{file.path}'{seen}.")
+    table = read_table(where)
+    _check_roles(file, table, what)
+    kept = _labelled(file, table, what, drop_unlabelled)
+    left_out = int((~kept).sum())
+    table = table[kept]
+    ids = id_texts(table[file.id], what)
+    refuse_twice(ids, table[file.id], what)
+    y, task, classes = target(table, file, what)
+    weight = encode_weights(table[file.weight], what).double().numpy() if file.weight else None
+    outside = {file.id, file.label, file.weight, *file.drop}
+    inputs = [name for name in table.columns if name not in outside]
+    if not inputs:
+        raise DataError(f"{what}: '{where.name}' has no column left beside its id{' and label' if file.label else ''}.")
+    encoded = [encode_column(table[name], name in file.categories, what) for name in inputs]
+    schema = tuple(column for column, _ in encoded)
+    x, names = spread(schema, np.stack([values for _, values in encoded], axis=1))
+    return PartyTable(file.name, ids, schema, x, names, y, weight, task, classes, left_out, where.name)
+
+
+def _check_roles(file: PartyFile, table: pd.DataFrame, what: str) -> None:
+    one = {"id": file.id, "label": file.label, "weight": file.weight}
+    for key, names in (
+        {k: (v,) if v else () for k, v in one.items()} | {"drop": file.drop, "categories": file.categories}
+    ).items():
+        for name in names:
+            if name not in table.columns:
+                raise ConfigError(
+                    f"{what}: {key} = '{name}': '{Path(file.path).name}' has no such column; it has {', '.join(table.columns)}."
+                )
+    named = [name for name in one.values() if name]
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise ConfigError(
+            f"{what}: '{twice[0]}' is named for two things; id, label and weight are columns of their own."
+        )
+
+
+def _labelled(file: PartyFile, table: pd.DataFrame, what: str, drop: bool) -> NDArray[np.bool_]:
+    """bool (rows,): rows that have a label and a weight, where these are asked for."""
+    kept = np.ones(len(table), bool)
+    for role, name in (("label", file.label), ("weight", file.weight)):
+        if not name:
+            continue
+        values = numbers(table[name])
+        gone = missing(texts(table[name])) if values is None else np.isnan(values)
+        if gone.any() and not drop:
+            raise DataError(
+                f"{what}: the {role} '{name}' is missing in {count_rows(int(gone.sum()))}: data.missing = 'drop' leaves them out."
+            )
+        kept &= ~gone
+    if not kept.any():
+        raise DataError(f"{what}: no row has a label.")
+    return kept
+
+
+def count_rows(n: int) -> str:
+    """'1 row', '2 rows'."""
+    return f"{n:,} row{'s' if n != 1 else ''}"
+
+
+def id_texts(column: pd.Series, what: str) -> tuple[str, ...]:
+    """Ids as they are compared: the file's text without the blanks at its ends, integers in decimal; "" where there is none."""
+    import pandas as pd
+
+    if pd.api.types.is_float_dtype(column.dtype):  # a Parquet column of whole numbers with holes
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        there = ~np.isnan(values)
+        if (values[there] != np.rint(values[there])).any():
+            raise DataError(
+                f"{what}: the ids in '{column.name}' are numbers with a fractional part: name another column."
+            )
+        return tuple(str(int(v)) if ok else "" for v, ok in zip(values, there, strict=True))
+    cells = texts(column)
+    gone = missing(cells)
+    return tuple("" if none else str(cell) for cell, none in zip(cells, gone, strict=True))
+
+
+def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:
+    """DataError where an id stands in two rows: by their lines, so that no message holds an id."""
+    seen: dict[str, int] = {}
+    twice = []
+    for i, one in enumerate(ids):
+        if one and one in seen:
+            twice.append((seen[one], i))
+        seen.setdefault(one, i)
+    if not twice:
+        return
+    lines = column.index if column.index.name == LINE else range(1, len(ids) + 1)
+    kind = "lines" if column.index.name == LINE else "rows"
+    a, b = twice[0]
+    more = f", and {len(twice) - 1:,} more like it" if len(twice) > 1 else ""
+    raise DataError(
+        f"{what}: the same id stands in '{column.name}' twice, in {kind} {lines[a]} and {lines[b]}{more}: keep one row an id."
+    )
+
+
+def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | None, str, tuple[str, ...]]:
+    """(the label as 0/1 or as numbers, the task, the classes' names)."""
+    if not file.label:
+        return None, "", ()
+    y, task, names = encode_target(table[file.label], file.task, f"{what}: the label '{file.label}'")
+    return check_classes(y.double().numpy(), task, names, f"{what}: the label '{file.label}'")
+
+
+def check_classes(y: Floats, task: str, names: tuple[str, ...], what: str) -> tuple[Floats, str, tuple[str, ...]]:
+    """The same; ConfigError for three or more classes."""
+    if task == "classes" and len(names) > 2:
+        raise ConfigError(
+            f"{what} has {len(names)} classes, which need softmax: that is not in this version; two classes or a number are."
+        )
+    return y, task, names
+
+
+def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, tuple[str, ...]]:
+    """Raw columns (numbers, or codes of categories) as columns of trees, and their names: a category is a 0/1 column."""
+    parts: list[NDArray[Any]] = []
+    names: list[str] = []
+    for j, column in enumerate(schema):
+        values = raw[:, j].astype(np.float64)
+        if not column.categories:
+            parts.append(values)
+            names.append(column.name)
+            continue
+        for code, category in enumerate(column.categories):
+            parts.append(np.where(np.isnan(values), np.nan, values == code))
+            names.append(f"{column.name}={category}")
+    return np.stack(parts, axis=1), tuple(names)
+
+
+def new_rows(file: str, id_column: str, schema: Sequence[Column], name: str) -> PartyTable:
+    """A party's new rows, by the columns that it was trained with."""
+    what = f"party '{name}'"
+    table = read_table(file)
+    if id_column not in table.columns:
+        raise DataError(f"{what}: '{Path(file).name}' has no column '{id_column}', its id.")
+    ids = id_texts(table[id_column], what)
+    refuse_twice(ids, table[id_column], what)
+    try:
+        x, names = spread(schema, raw_rows(table, schema).numpy())
+    except DataError as error:
+        raise DataError(f"{what}: {error}") from None
+    return PartyTable(name, ids, tuple(schema), x, names, called=Path(file).name)
+
+
+# ------------------------------------------------------------------------------------------------ one table's columns
+
+
+class Deal(NamedTuple):
+    """How one table's columns are dealt."""
+
+    parties: int
+    columns: Mapping[str, Sequence[str]]
+    label_party: int | str
+    overlap: float
+
+
+def deal(
+    schema: Sequence[Column],
+    raw: NDArray[Any],
+    y: NDArray[Any],
+    weight: NDArray[Any] | None,
+    target_: tuple[str, tuple[str, ...]],
+    how: Deal,
+    seed: int,
+) -> list[PartyTable]:
+    """One table's columns dealt to parties, each in an order of its own; ``target_``: the task and the classes' names."""
+    known = [column.name for column in schema]
+    groups = dict(how.columns) or {
+        f"party-{k}": known[k * len(known) // how.parties : (k + 1) * len(known) // how.parties]
+        for k in range(how.parties)
+    }
+    named = [name for own in groups.values() for name in own]
+    for name in named:
+        if name not in known:
+            raise unknown_name("column", name, known)
+        if named.count(name) > 1:
+            raise ConfigError(f"partition.columns: '{name}' is named twice; a column has one holder.")
+    if empty := [name for name, own in groups.items() if not own]:
+        raise ConfigError(
+            f"partition: party '{empty[0]}' gets no column: there are {len(known)} columns for {len(groups)} parties."
+        )
+    holder = label_holder(how.label_party, list(groups))
+    rows = shares(len(y), len(groups), how.overlap, seed)
+    out = []
+    for k, (name, own) in enumerate(groups.items()):
+        at = [known.index(column) for column in own]
+        mine = rows[k]
+        x, names = spread([schema[j] for j in at], raw[mine][:, at])
+        table = PartyTable(name, tuple(str(i) for i in mine), tuple(schema[j] for j in at), x, names)
+        if k == holder:
+            checked, task, classes = check_classes(y[mine].astype(np.float64), *target_, "the target")
+            own_weight = None if weight is None else weight[mine].astype(np.float64)
+            table = table._replace(y=checked, weight=own_weight, task=task, class_names=classes)
+        out.append(table)
+    return out
+
+
+def label_holder(asked: int | str, names: Sequence[str]) -> int:
+    """The place of the party that holds the label."""
+    if isinstance(asked, str):
+        if asked not in names:
+            raise unknown_name("party", asked, names)
+        return list(names).index(asked)
+    if not 0 <= asked < len(names):
+        raise ConfigError(f"partition.label_party = {asked}: the parties are 0 to {len(names) - 1}.")
+    return asked
+
+
+def shares(n: int, parties: int, overlap: float, seed: int) -> list[NDArray[np.int64]]:
+    """Rows of each party, in an order of its own: a share that all have, and each other row at one of them."""
+    stream = numpy_stream(seed, "partition", "vertical")
+    drawn = stream.permutation(n)
+    common = round(overlap * n)
+    rest = drawn[common:]
+    return [stream.permutation(np.concatenate([drawn[:common], rest[k::parties]])) for k in range(parties)]

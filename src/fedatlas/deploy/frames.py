@@ -1,0 +1,123 @@
+"""Messages between processes as frames: a head of plain values, a body of bytes, in pieces, of a size that is checked first.
+
+A message is four bytes, little-endian, that say how long its head is, the head (JSON), and the body (the codec's bytes, or a file's).
+Over a network it travels in frames of at most 4 MiB, whose first byte says what they are:
+
+    BEAT    nothing but a sign of life
+    BEGIN   eight bytes, little-endian, that say how long the message is, then its first piece
+    MORE    a further piece
+
+Through a pipe between two processes of one machine it travels whole, behind the same eight bytes. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, NamedTuple
+
+from fedatlas.errors import TransportError
+
+FRAME = 4 << 20  # bytes of a frame at most
+BEAT, BEGIN, MORE = b"\x00", b"\x01", b"\x02"
+LIMIT = 4 << 30  # bytes of a message at most, where a bundle says nothing else
+HEAD = 64 << 20  # bytes of a message's head at most
+EVERY = 1.0  # seconds between two signs of life
+SILENT = 4.0  # seconds without one after which the other end counts as lost
+
+Body = bytes | bytearray | memoryview
+
+
+class Message(NamedTuple):
+    """What crosses: plain values, and bytes that nobody on the way looks into."""
+
+    head: Mapping[str, Any]
+    body: Body = b""
+
+    @property
+    def kind(self) -> str:
+        """What it is about."""
+        return str(self.head.get("kind", ""))
+
+
+def _parts(message: Message) -> tuple[bytes, memoryview]:
+    head = json.dumps(dict(message.head), separators=(",", ":")).encode()
+    return len(head).to_bytes(4, "little") + head, memoryview(message.body).cast("B")
+
+
+def frames(message: Message) -> Iterator[bytes]:
+    """The frames of a message."""
+    head, body = _parts(message)
+    first = FRAME - 9 - len(head)
+    kind = BEGIN + (len(head) + len(body)).to_bytes(8, "little")
+    if first < 0:  # a head that fills frames of its own
+        head, body, first = b"", memoryview(head + body), FRAME - 9
+    yield b"".join((kind, head, body[:first]))
+    for at in range(first, len(body), FRAME - 1):
+        yield b"".join((MORE, body[at : at + FRAME - 1]))
+
+
+def parsed(data: bytearray) -> Message:
+    """The message of these bytes; TransportError where they are none."""
+    length = int.from_bytes(data[:4], "little")
+    if len(data) < 4 + length or length > HEAD:
+        raise TransportError("a message is shorter than it says.")
+    try:
+        head = json.loads(bytes(data[4 : 4 + length]))
+    except (ValueError, RecursionError) as error:
+        raise TransportError(f"a message's head is not JSON ({error}).") from None
+    if not isinstance(head, dict) or not isinstance(head.get("kind"), str):
+        raise TransportError("a message's head does not say what it is about.")
+    return Message(head, memoryview(data)[4 + length :])
+
+
+class Assembler:
+    """Puts messages together from frames. Memory is taken for what has come, never for what is announced."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit, self.total = limit, 0
+        self.data: bytearray | None = None
+
+    def feed(self, frame: bytes) -> Message | None:
+        """The message that a frame completes, if it does. TransportError for a frame that cannot come here."""
+        kind, at = frame[:1], 1
+        if kind == BEAT and len(frame) == 1:
+            return None
+        if kind == BEGIN and self.data is None and len(frame) >= 9:
+            self.total, at = int.from_bytes(frame[1:9], "little"), 9
+            if self.total > self.limit:
+                raise TransportError(f"a message of {self.total} bytes is announced; {self.limit} are the most.")
+            self.data = bytearray()
+        elif kind != MORE or self.data is None:
+            raise TransportError("a frame came that belongs to no message.")
+        if len(self.data) + len(frame) - at > self.total:
+            raise TransportError("a message is longer than it says.")
+        self.data += memoryview(frame)[at:]
+        if len(self.data) < self.total:
+            return None
+        whole, self.data = self.data, None
+        return parsed(whole)
+
+
+def write(pipe: IO[bytes], message: Message) -> None:
+    """A message into a pipe."""
+    head, body = _parts(message)
+    pipe.write((len(head) + len(body)).to_bytes(8, "little") + head)
+    pipe.write(body)
+    pipe.flush()
+
+
+def read(pipe: IO[bytes]) -> Message | None:
+    """The next message of a pipe; None where the other end is closed."""
+    size = pipe.read(8)
+    if len(size) < 8:
+        return None
+    total = int.from_bytes(size, "little")
+    data = bytearray(total)
+    view, at = memoryview(data), 0
+    while at < total:
+        more = pipe.readinto(view[at:])  # type: ignore[attr-defined]
+        if not more:
+            return None
+        at += more
+    return parsed(data)

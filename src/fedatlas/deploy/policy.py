@@ -1,0 +1,112 @@
+"""What a node takes part in: ``policy.toml``, checked by the node itself at every ask. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from fedatlas.errors import ConfigError, PrivacyError, unknown_name
+
+TEMPLATE = """# What this node takes part in. It checks every ask against this file and refuses all else, with the reason.
+
+# algorithms = ["fedavg", "scaffold"]   # only these; without the line, any that is installed here
+# operators = ["operator"]              # only runs that they started
+# local_epochs = 4                      # at most so many passes over the rows in a round
+# rounds = 200                          # at most so many rounds of one run
+min_cohort = 2                          # no round with fewer nodes
+# secure_aggregation = true             # no run whose server sees this node's update alone
+label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
+"""
+
+LabelCounts = Literal["masked", "plain", "no"]
+
+
+class Asked(NamedTuple):
+    """What an ask means to a policy."""
+
+    operator: str
+    algorithm: str
+    epochs: float  # passes over the rows in this round
+    rounds: int
+    cohort: int  # nodes of this ask; 0 = not said
+    masked: bool  # whether the server sees sums alone
+    counts_labels: bool = False
+
+
+class Policy(NamedTuple):
+    """The file, read."""
+
+    algorithms: tuple[str, ...] | None = None
+    operators: tuple[str, ...] | None = None
+    local_epochs: float | None = None
+    rounds: int | None = None
+    min_cohort: int = 1
+    secure_aggregation: bool = False
+    label_counts: LabelCounts = "masked"
+
+    @classmethod
+    def read(cls, path: Path) -> Policy:
+        """ConfigError for an unknown key or a value of another kind; without a file, what the template says."""
+        text = path.read_text(encoding="utf-8") if path.exists() else TEMPLATE
+        try:
+            given = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None
+        for key, value in given.items():
+            if key not in cls._fields:
+                raise unknown_name("key of a policy", key, cls._fields)
+            if not _fits(key, value):
+                raise ConfigError(f"'{path}': {key} = {value!r} is none of {KINDS[key][1]}.")
+        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+        return cls(**{**given, **lists})
+
+    def check(self, asked: Asked) -> None:
+        """PrivacyError, whose sentence the operator sees, for what this node takes no part in."""
+        said = [
+            _named("algorithm", asked.algorithm, self.algorithms),
+            _named("operator", asked.operator, self.operators),
+            _most("local epochs", asked.epochs, self.local_epochs),
+            _most("rounds", asked.rounds, self.rounds),
+        ]
+        if 0 < asked.cohort < self.min_cohort:
+            said.append(f"a round of {asked.cohort} nodes, fewer than min_cohort = {self.min_cohort}")
+        if self.secure_aggregation and not asked.masked:
+            said.append("a run without secure aggregation, which secure_aggregation = true forbids")
+        if asked.counts_labels and not (
+            self.label_counts == "plain" or (self.label_counts == "masked" and asked.masked)
+        ):
+            said.append(f"an ask for label counts, which label_counts = '{self.label_counts}' forbids here")
+        if found := [one for one in said if one]:
+            raise PrivacyError(f"its policy.toml refuses {found[0]}")
+
+
+KINDS: dict[str, tuple[Any, str]] = {
+    "algorithms": (list, "a list of names"),
+    "operators": (list, "a list of names"),
+    "local_epochs": ((int, float), "a number above 0"),
+    "rounds": (int, "a whole number above 0"),
+    "min_cohort": (int, "a whole number above 0"),
+    "secure_aggregation": (bool, "true or false"),
+    "label_counts": (str, '"masked", "plain" or "no"'),
+}
+
+
+def _fits(key: str, value: Any) -> bool:
+    kind = KINDS[key][0]
+    if kind is list:
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if key == "label_counts":
+        return value in {"masked", "plain", "no"}
+    if kind is bool:
+        return isinstance(value, bool)
+    return isinstance(value, kind) and not isinstance(value, bool) and value > 0
+
+
+def _named(what: str, name: str, allowed: Collection[str] | None) -> str:
+    return "" if allowed is None or name in allowed else f"the {what} '{name}' ({what}s = {list(allowed)})"
+
+
+def _most(what: str, value: float, most: float | None) -> str:
+    return "" if most is None or value <= most else f"{value:g} {what}, more than {most:g}"

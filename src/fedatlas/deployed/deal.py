@@ -1,0 +1,56 @@
+"""What `fedatlas deploy trial` deals: the rows of an experiment, each node's into a file of its own, the test rows for the server.
+
+    python -m fedatlas.deployed.deal FOLDER NODES EXPERIMENT|- [table.key=value ...]
+
+A process of its own, which ends: the program that starts it needs no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from fedatlas.config import ExperimentConfig, read
+from fedatlas.data.partition import make_partition
+from fedatlas.deployed.holding import SUFFIX, write_stored
+from fedatlas.deployed.refusals import refuse
+from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.setup.assembly import load
+from fedatlas.setup.refusals import check
+from fedatlas.setup.resolution import resolve
+
+TEST = f"test{SUFFIX}"
+
+
+def deal(config: ExperimentConfig, names: list[str], folder: Path) -> None:
+    """Writes ``NAME.rows`` for each node, and the test rows. ConfigError for what cannot be deployed."""
+    resolved = resolve(config)
+    config, algorithm = resolved.config, resolved.algorithm
+    refuse(config, algorithm, resolved.mechanisms, len(names))
+    check(config, algorithm, None, resolved.transform, resolved.mechanisms)
+    dataset, part = load(config, algorithm, config.seed), config.partition
+    partition = make_partition(part.name, part.parameters(), dataset, part.clients, config.seed, part.min_size)
+    if partition.feature_skew:
+        raise ConfigError(
+            f"partition.name = '{part.name}' changes rows as they are read: not in a trial; take another."
+        )
+    for name, rows in zip(names, partition.clients, strict=True):
+        own = dataset.train.take(np.ascontiguousarray(rows))._replace(client=None, row=None)
+        write_stored(folder / f"{name}{SUFFIX}", dataset, {"train": own})
+    write_stored(folder / TEST, dataset, {"test": dataset.test._replace(client=None, row=None)})
+
+
+def main() -> None:
+    """Deals, or says in one sentence why not."""
+    folder, names, experiment, *overrides = sys.argv[1:]
+    try:
+        deal(read(None if experiment == "-" else Path(experiment), overrides), names.split(","), Path(folder))
+    except FedatlasError as error:
+        sys.stderr.write(f"fedatlas: {error}\n")
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

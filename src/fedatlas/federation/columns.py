@@ -1,0 +1,95 @@
+"""A federation of parties that hold columns: its party half answers questions and trains nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fedatlas.algorithm import Algorithm, Question, State, Work
+from fedatlas.engine.job import Bench, Job, LocalOptions, Result
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.link import Observer
+from fedatlas.federation.party import PartyHalf
+from fedatlas.vertical.parties import Columns
+
+
+def answer(bench: Bench, job: Job) -> Result:
+    """What comes of a question that is asked about columns."""
+    started = time.perf_counter()
+    question, data = bench.algorithm.tasks[job.what], bench.rows(job.client)
+    assert isinstance(question, Question)
+    reply, state, session = question.answer(None, data, job.message, job.state, job.session)  # type: ignore[arg-type]
+    work = Work(int(job.facts.n_k), 0, 0, 0.0, math.nan)
+    return Result(job.client, reply, state, work, seconds=time.perf_counter() - started, session=session)
+
+
+class ColumnExecutor:
+    """Answers one party after another in this process."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.run_job: Callable[[Bench, Job], Result] = answer
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
+        """Results in the order of the jobs."""
+        for job in jobs:
+            yield answer(self.bench, job)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class Memory:
+    """What parties remember from one round to the next without ever writing it: keys. Another process begins without it."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}
+
+    def session(self, client: int) -> Any:
+        """What a party's questions of a round begin with."""
+        return {"run": self.kept[client]} if client in self.kept else None
+
+    def keep(self, client: int, session: Any) -> None:
+        """Puts away what a session says that it lasts beyond its round."""
+        if isinstance(session, Mapping) and "run" in session:
+            self.kept[client] = session["run"]
+
+
+def nothing_kept(model: Any, facts: Any) -> State:
+    """A party's state before the first question."""
+    return {}
+
+
+def bench_of(name: str, questions: Mapping[str, Question], held: Mapping[int, Columns]) -> Bench:
+    """What the party half of these parties needs to answer these questions."""
+    algorithm = Algorithm(name, tasks=questions, client_init=nothing_kept)
+    return Bench(algorithm, {}, lambda k: held[k], LocalOptions(), 0)  # type: ignore[arg-type]
+
+
+def sizes_of(parties: Sequence[Columns]) -> dict[int, int]:
+    """party -> its rows."""
+    return {each.party: len(each.x) for each in parties}
+
+
+def party_half(name: str, questions: Mapping[str, Question], own: Columns, state: PartyState) -> PartyHalf:
+    """The half of one party alone, for a process of its own: it finds no other party's columns."""
+    bench = bench_of(name, questions, {own.party: own})
+    return PartyHalf(bench, ColumnExecutor(bench), state, {own.party: len(own.x)}, own.seed, Memory())
+
+
+def columns_federation(
+    parties: Sequence[Columns],
+    questions: Mapping[str, Question],
+    states: PartyState | None = None,
+    *,
+    name: str = "secureboost",
+    run: str = "",
+    observers: Iterable[Observer] = (),
+) -> InProcess:
+    """All these parties in this process, with a link that is a function call."""
+    bench = bench_of(name, questions, {each.party: each for each in parties})
+    given = (bench, ColumnExecutor(bench), states or PartyState(), sizes_of(parties), parties[0].seed)
+    return InProcess(*given, run=run, observers=observers, secrets=Memory())

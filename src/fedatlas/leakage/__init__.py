@@ -1,0 +1,5 @@
+"""What a party could have learnt: attacks on recorded views, each in a child without data, scored beside its placebo."""
+
+from fedatlas.leakage.carry_out import attack, cell
+
+__all__ = ["attack", "cell"]

@@ -1,0 +1,252 @@
+"""``observed/``: what roles saw of a run, a file a role and round, with the SHA-256 of each.
+
+    observed/
+      index.json                        role -> file -> SHA-256, size, frames, bytes by direction; why recording stopped
+      server/round-000001.frames        frames one after another: 8 bytes of length, then the codec's bytes
+
+A round's files lie beside their place (``.part``) until its checkpoint is written, which moves them all: a run that is resumed
+repeats the rounds after its checkpoint, and their views with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from fedatlas.attacks.roles import Role
+from fedatlas.deploy import codec
+from fedatlas.errors import ConfigError, DiskError, TransportError
+from fedatlas.files import disk_error, write_json
+
+FOLDER, INDEX, FORMAT = "observed", "index.json", 1
+DIRECTIONS = ("up", "down", "peer")
+NAME = re.compile(r"round-(\d{6})\.frames(\.part)?")
+
+
+class Frame(NamedTuple):
+    """One thing that crossed, as a role saw it. The codec's bytes of ``body`` are what is counted."""
+
+    client: int
+    direction: str  # "up" from the client, "down" to it, "peer" to it from ``sender``; "published": the model of all
+    sender: int | None
+    ask: tuple[Any, ...]  # (run, round, attempt, number)
+    what: str  # the task
+    bytes: int
+    body: Mapping[str, Any]  # "message", "word", "anchor", or the update
+    lr: float | None = None  # local learning rate that a request tells
+
+    def plain(self) -> dict[str, Any]:
+        """As the codec carries it."""
+        return {**self._asdict(), "ask": list(self.ask), "body": dict(self.body)}
+
+
+def file_of(number: int) -> str:
+    """The file of a round."""
+    return f"round-{number:06d}.frames"
+
+
+class _Open:
+    """A round of one role while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.sum = path, hashlib.sha256()
+        self.record: dict[str, int] = {"size": 0, "frames": 0, **dict.fromkeys(DIRECTIONS, 0)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file: IO[bytes] = open(path, "wb")  # noqa: SIM115  (held open over a round)
+
+    def write(self, data: bytes | bytearray, direction: str, counted: int) -> None:
+        for piece in (len(data).to_bytes(8, "little"), data):
+            self.file.write(piece)
+            self.sum.update(piece)
+        self.record["size"] += 8 + len(data)
+        self.record["frames"] += 1
+        if direction in self.record:
+            self.record[direction] += counted
+
+    def close(self) -> dict[str, Any]:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        return {"sha256": self.sum.hexdigest(), **self.record}
+
+
+class Recording:
+    """Writes the views of a run. DiskError where the disk is full: the caller ends the recording, not the run."""
+
+    def __init__(self, run: Path, roles: Iterable[Role]) -> None:
+        self.folder, self.roles = run / FOLDER, tuple(roles)
+        self.index: dict[str, dict[str, Any]] = {str(role): {} for role in self.roles}
+        self.stopped: dict[str, Any] | None = None
+        self.open: dict[Role, _Open] = {}
+        self.waiting: dict[Role, dict[str, Any]] = {role: {} for role in self.roles}  # rounds before their checkpoint
+
+    @property
+    def size(self) -> int:
+        """Bytes of all views so far."""
+        kept: list[int] = [
+            one["size"] for files in (*self.index.values(), *self.waiting.values()) for one in files.values()
+        ]
+        return sum(kept) + sum(one.record["size"] for one in self.open.values())
+
+    def begin(self, number: int) -> None:
+        """A round, for all roles."""
+        try:
+            self.open = {role: _Open(self._path(role, f"{file_of(number)}.part")) for role in self.roles}
+        except OSError as error:
+            raise disk_error(self.folder, error) from error
+
+    def write(self, role: Role, data: bytes | bytearray, direction: str, counted: int) -> None:
+        """A frame of the round."""
+        try:
+            self.open[role].write(data, direction, counted)
+        except OSError as error:
+            raise disk_error(self.open[role].path, error) from error
+
+    def end(self, number: int) -> None:
+        """The round is whole; it waits for its checkpoint."""
+        opened, self.open = self.open, {}
+        for role, one in opened.items():
+            try:
+                self.waiting[role][file_of(number)] = one.close()
+            except OSError as error:
+                raise disk_error(one.path, error) from error
+
+    def drop(self) -> None:
+        """Takes back the round that is being written."""
+        opened, self.open = self.open, {}
+        for one in opened.values():
+            with contextlib.suppress(OSError):
+                one.file.close()
+            one.path.unlink(missing_ok=True)
+
+    def keep(self) -> None:
+        """Moves whole rounds to their place and writes the index: with the checkpoint."""
+        for role, files in self.waiting.items():
+            for name, record in files.items():
+                try:
+                    os.replace(self._path(role, f"{name}.part"), self._path(role, name))
+                except OSError as error:
+                    raise disk_error(self._path(role, name), error) from error
+                self.index[str(role)][name] = record
+            files.clear()
+        self._write_index()
+
+    def stop(self, number: int, why: str) -> None:
+        """No round from this one on."""
+        self.drop()
+        self.stopped = {"round": number, "why": why}
+        with contextlib.suppress(DiskError):
+            self._write_index()
+
+    def resume(self, number: int) -> None:
+        """Goes on after round ``number``: what was recorded of later rounds goes. ConfigError for an index that cannot be read."""
+        found = read_index(self.folder) if (self.folder / INDEX).exists() else {"roles": {}, "stopped": None}
+        for role in self.roles:
+            files = found["roles"].get(str(role), {})
+            self.index[str(role)] = {name: one for name, one in files.items() if _number(name) <= number}
+            for path in (self.folder / role.folder).glob("round-*"):
+                if path.name not in self.index[str(role)]:
+                    path.unlink(missing_ok=True)
+        stopped = found["stopped"]
+        self.stopped = stopped if stopped and stopped["round"] <= number else None
+        self._write_index()
+
+    def _path(self, role: Role, name: str) -> Path:
+        return self.folder / role.folder / name
+
+    def _write_index(self) -> None:
+        write_json(self.folder / INDEX, {"format": FORMAT, "roles": self.index, "stopped": self.stopped})
+
+
+def _number(name: str) -> int:
+    found = NAME.fullmatch(name)
+    return int(found[1]) if found else -1
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """``index.json``; ConfigError where it is damaged."""
+    try:
+        found = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        if found["format"] != FORMAT or not isinstance(found["roles"], dict):
+            raise ValueError("it is of another format")
+        found.setdefault("stopped", None)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"'{folder / INDEX}' is damaged ({error}): put the original back, or run anew.") from None
+    whole: dict[str, Any] = found
+    return whole
+
+
+class View:
+    """What one role saw, read back. ConfigError for a view that was not recorded, was cut short or altered."""
+
+    def __init__(self, run: Path, role: Role) -> None:
+        self.folder, self.role = run / FOLDER, role
+        index = read_index(self.folder) if (self.folder / INDEX).exists() else {"roles": {}}
+        if str(role) not in index["roles"]:
+            raise ConfigError(
+                f"'{run}' has no view of '{role}': write roles = [\"{role}\"] under [observe] and run it anew."
+            )
+        self.files: Mapping[str, Mapping[str, Any]] = index["roles"][str(role)]
+
+    @property
+    def rounds(self) -> list[int]:
+        """Rounds that were recorded, ascending."""
+        return sorted(map(_number, self.files))
+
+    def frames(self, number: int) -> Iterator[Frame]:
+        """What was seen in a round, in its order."""
+        name = file_of(number)
+        if name not in self.files:
+            known = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self.files else "no round"
+            raise ConfigError(
+                f"the view of '{self.role}' holds {known}, not round {number}: write rounds = [{number}, {number}] under "
+                "[observe] and run it anew."
+            )
+        path = self.folder / self.role.folder / name
+        try:
+            data = path.read_bytes()
+        except OSError:
+            raise self._damaged(path, "missing") from None
+        if hashlib.sha256(data).hexdigest() != self.files[name]["sha256"]:
+            raise self._damaged(path, "cut short or altered: its SHA-256 differs")
+        at = 0
+        while at < len(data):
+            length = int.from_bytes(data[at : at + 8], "little")
+            try:
+                plain = codec.decode(memoryview(data)[at + 8 : at + 8 + length])
+            except TransportError as error:
+                raise self._damaged(path, str(error)) from None
+            yield Frame(**{**plain, "ask": tuple(plain["ask"])})
+            at += 8 + length
+
+    def _damaged(self, path: Path, why: str) -> ConfigError:
+        return ConfigError(
+            f"the view '{path}' cannot be used ({why}): put the original back, or run the experiment anew."
+        )
+
+
+def crossed(run: Path) -> dict[int, dict[str, int]]:
+    """Round -> direction -> bytes of all recorded links, each crossing once though both its ends recorded it."""
+    out: dict[int, dict[str, int]] = {}
+    seen: set[Any] = set()
+    index = read_index(run / FOLDER)
+    for text in index["roles"]:
+        view = View(run, Role.parse(text, "role"))
+        for number in view.rounds:
+            sums = out.setdefault(number, dict.fromkeys(DIRECTIONS, 0))
+            held: dict[Any, int] = {}
+            for frame in view.frames(number):
+                if frame.direction not in sums:
+                    continue
+                key = (frame.ask, frame.what, frame.direction, frame.client, frame.sender)
+                held[key] = held.get(key, 0) + 1  # a client asked twice in an ask is two crossings
+                if (*key, held[key]) not in seen:
+                    seen.add((*key, held[key]))
+                    sums[frame.direction] += frame.bytes
+    return out

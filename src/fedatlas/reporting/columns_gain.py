@@ -1,0 +1,141 @@
+"""Would a party's columns help? What the model loses without them, beside what else the party with the label could do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from markupsafe import Markup
+
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
+from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
+from fedatlas.reporting.entries import Plain
+from fedatlas.wording import NAMES, capital, csv_text, interval_note, interval_text, number, signed, tick
+
+RUN = "fedatlas run --resume FOLDER --baselines"
+
+
+def gain_blocks(s: Plain) -> list[Block]:
+    """The section; a hint where no baseline was trained."""
+    found = s.get("gain")
+    if not found:
+        hint = Markup(
+            "This run has nothing to compare with: <code>{}</code> grows the same trees without each party."
+        ).format(RUN)
+        return [Text(hint, tone="notice")]
+    figure = found["figure"]
+    verdicts = [Text(verdict(name, one[figure], figure), tone="lead") for name, one in found["parties"].items()]
+    small = overlap_costs(found, figure)
+    return [
+        *verdicts,
+        *([Text(small, tone="notice")] if small else []),
+        _parties(found),
+        _sides(s, found),
+        Figure(
+            "gain-sides",
+            f"{capital(NAMES[figure])} gained by all parties together",
+            "How much better the model of all parties is than each of the others, on the same test rows; a line is a 95% interval. "
+            "Above 0, together is better.",
+            partial(_drawn, found, figure),
+            csv_text(
+                ("against", "gain", "low", "high"),
+                [
+                    (side, one[figure]["value"], one[figure]["low"], one[figure]["high"])
+                    for side, one in found["against"].items()
+                ],
+            ),
+            (NARROW, WIDE),
+        ),
+    ]
+
+
+def better(figure: str) -> str:
+    """What a gain is called."""
+    return {"auc": "higher AUC", "accuracy": "higher accuracy", "rmse": "lower error"}[figure]
+
+
+def verdict(name: str, one: Mapping[str, float | None], figure: str) -> str:
+    """Whether a party's columns help, in a sentence."""
+    value, low, high = one["value"], one["low"], one["high"]
+    if value is None or low is None or high is None:
+        return f"What the columns of '{name}' bring cannot be said on these test rows."
+    ends = f"{signed(value)} {NAMES[figure]}, 95% interval {signed(low)} to {signed(high)}"
+    if low > 0:
+        return f"The columns of '{name}' help: {better(figure)} with them ({ends})."
+    if high < 0:
+        return f"The columns of '{name}' do harm: the model is better without them ({ends})."
+    return f"These test rows do not show that the columns of '{name}' help ({ends})."
+
+
+def overlap_costs(found: Plain, figure: str) -> str:
+    """That the party with the label is better off alone on all its rows, where it is."""
+    against = found["against"].get("alone_all")
+    if against is None or against[figure]["value"] is None or against[figure]["value"] >= 0:
+        return ""
+    sure = against[figure]["high"] is not None and against[figure]["high"] < 0
+    rows, common = found["rows"]["alone_all"], found["rows"]["alone"]
+    return (
+        f"The party with the label {'does' if sure else 'may do'} better alone on all its {rows:,} training rows than together on the "
+        f"{common:,} common ones: the small overlap costs more than the columns bring."
+    )
+
+
+def _parties(found: Plain) -> Table:
+    figure, rows, table = found["figure"], [], []
+    for name, one in found["parties"].items():
+        without = found["without"][name]
+        cells = [
+            Cell(name),
+            Cell(number(found["sides"]["together"][figure])),
+            Cell(number(found["sides"][without][figure])),
+        ]
+        cells.append(Cell(signed(one[figure]["value"]), interval_note(one[figure]["low"], one[figure]["high"], signed)))
+        rows.append(cells)
+        table += [(name, key, x["value"], x["low"], x["high"]) for key, x in one.items()]
+    head = [Cell("party"), Cell(f"{NAMES[figure]} with it"), Cell("without it"), Cell("what its columns bring")]
+    text = csv_text(("party", "figure", "gain", "low", "high"), table)
+    return Table("gain-parties", "With and without each party", head, rows, text)
+
+
+TITLES = {
+    "together": "all parties",
+    "alone": "the party with the label alone, on the common rows",
+    "alone_all": "the party with the label alone, on all its rows",
+    "joined": "all columns in one table",
+}
+
+
+def title(side: str) -> str:
+    """What a side is called."""
+    return TITLES.get(side, f"without {side.removeprefix('without_')}")
+
+
+def _sides(s: Plain, found: Plain) -> Table:
+    figures = list(found["sides"]["together"])
+    rows = []
+    for side, values in found["sides"].items():
+        trained = found["rows"].get(side, s["rows"]["train"])
+        rows.append([Cell(title(side)), Cell(f"{trained:,}"), *(Cell(number(values[key])) for key in figures)])
+    text = csv_text(("side", *figures), [(side, *values.values()) for side, values in found["sides"].items()])
+    head = [Cell("who trained"), Cell("on rows"), *(Cell(NAMES[key]) for key in figures)]
+    return Table("gain-table", "What else could be done", head, rows, text)
+
+
+def _drawn(found: Plain, figure: str, width: int) -> str:
+    sides: Sequence[str] = [side for side, one in found["against"].items() if one[figure]["value"] is not None]
+    points = []
+    for i, side in enumerate(sides):
+        one = found["against"][side][figure]
+        said = f"against {title(side)}: {signed(one['value'])} ({interval_text(one['low'], one['high'], signed)})"
+        points.append(Point(i, one["value"], said, one["low"], one["high"]))
+    names = [SHORT.get(side, title(side)) for side in sides]
+    y = Axis(f"{NAMES[figure]} gained against", signed_tick, zero=True)
+    return dots(width, names, "", y, [Series("", 0, points)], f"{NAMES[figure]} gained by all parties together")
+
+
+def signed_tick(v: float) -> str:
+    """A difference on an axis."""
+    return f"+{tick(v)}" if v > 0 else tick(v)
+
+
+SHORT = {"alone": "alone", "alone_all": "alone, all", "joined": "one table"}

@@ -1,0 +1,98 @@
+"""What each party could learn of the others, step by step, as the protocols say it."""
+
+from __future__ import annotations
+
+from fedatlas.reporting.blocks import Block, Cell, Table, Text
+from fedatlas.reporting.entries import Plain
+from fedatlas.wording import csv_text
+
+
+def leak_blocks(s: Plain) -> list[Block]:
+    """A row a step: who learns what."""
+    rows = leaks(s)
+    head = [
+        Cell("step"),
+        Cell("a party without the label learns"),
+        Cell("the party with the label learns"),
+        Cell("the coordinator learns"),
+    ]
+    text = csv_text(("step", "passive", "active", "coordinator"), rows)
+    table = Table("leaks", "Who learns what", head, [[Cell(cell) for cell in row] for row in rows], text)
+    intro = (
+        "All parties are taken to follow the protocol and to look at whatever they are sent. Nobody sends a column, a threshold or an "
+        "id in the clear. This is what is learnt all the same."
+    )
+    out: list[Block] = [Text(intro), table]
+    if not s["protected"]:
+        out.append(
+            Text(
+                "This run was in the clear: the gradients that the other parties were sent show the label of every training row. Only a "
+                "simulation may do that.",
+                tone="notice",
+            )
+        )
+    out.append(
+        Text(
+            "The purer the leaves of the first trees, the more the rows at a node say of the labels: complete_secure = 1 grows the first "
+            "tree from the label holder's own columns."
+        )
+    )
+    return out
+
+
+def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
+    """(step, what a passive party learns, what the active party learns, what the coordinator learns)."""
+    shown = "g and h of every training row, and with them the labels"
+    if s["protected"]:
+        shown = "nothing of g and h, which are encrypted"
+    return [
+        *aligning(s),
+        ("split", "which common rows train, stop and test", "it draws them", "how many there are"),
+        (
+            "histograms",
+            shown,
+            "the sums of g and h at every node by bin of the others' columns, in an order that hides column and bin",
+            "how many candidates there are",
+        ),
+        (
+            "splits",
+            "which rows are at every node; of its own splits column and threshold",
+            "which rows are at every node, and whose split it is",
+            "who owns how many nodes",
+        ),
+        (
+            "prediction",
+            "which of the asked rows reach its nodes, and whether it has them",
+            "the way that each row takes at others' nodes",
+            "how many rows are asked about",
+        ),
+        (
+            "importance",
+            "the gain of its own nodes",
+            "the gain of every node",
+            "the gain of each column, by its place in its table",
+        ),
+    ]
+
+
+def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
+    """The same of the alignment."""
+    if s["align"]["name"] == "none":
+        return [
+            (
+                "alignment",
+                "that all hold the same ids in the same order",
+                "the same",
+                "the same, and how many rows there are",
+            )
+        ]
+    two, sizes = len(s["parties"]) == 2, "how many ids each party has"
+    mine = "which of its rows the other party has, and how many ids that has"
+    several = "which of its rows all others have; how many ids each party has"
+    helper = sizes if two else f"{sizes}, and the sizes of all overlaps"
+    found = [("alignment", mine if two else several, mine if two else several, f"{helper}; no id")]
+    if s["align"].get("group") == "x25519":
+        found.append(
+            ("alignment on x25519", "a bit of each masked id: on which of two curves it lies", "the same", "the same")
+        )
+    return found

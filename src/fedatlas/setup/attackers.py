@@ -1,0 +1,258 @@
+"""``[[attack]]``: which clients attack, what they train on and send, and in which round; drawn once, for the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedatlas.algorithm import Algorithm, Groups, Task
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.attacks import ATTACKS, LATER
+from fedatlas.attacks.labels import Pairs, attacked, pairs_of, relabelled
+from fedatlas.attacks.poisoning import POISONING, Poisoning
+from fedatlas.config import ExperimentConfig
+from fedatlas.data.batches import Rows
+from fedatlas.engine.job import Bench, RowSource
+from fedatlas.engine.malice import Attacker, Order
+from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.registry import arguments, defaults, find
+from fedatlas.rng import numpy_stream
+from fedatlas.setup.cohort import Drawn
+
+
+def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
+    """The tables of ``[[attack]]`` that change what clients do, in their order; ConfigError for an unknown name or key."""
+    made = []
+    for table in config.attack:
+        if table.name in LATER:
+            raise ConfigError(f"attack.name = '{table.name}': not in this version, which has {', '.join(ATTACKS)}.")
+        if table.name not in ATTACKS:
+            raise unknown_name("attack", table.name, ATTACKS)
+        if table.name not in POISONING:
+            raise ConfigError(
+                f"attack.name = '{table.name}': it looks at what [observe] kept, after the run: 'fedatlas attack RUN --name {table.name}'."
+            )
+        if table.role is not None:
+            raise ConfigError(
+                f"attack.{table.name}.role: whoever poisons is a client: remove the key, and say by share or clients which."
+            )
+        where, builder = f"attack.{table.name}", POISONING[table.name]
+        made.append(builder(**arguments(where, builder, table.parameters())))
+    return tuple(made)
+
+
+class FlippedRows:
+    """The source of rows as attackers have it: their labels under their own relabelling."""
+
+    def __init__(self, inner: RowSource, one: Poisoning, seed: int, table: int) -> None:
+        self.inner, self.one, self.seed, self.table = inner, one, seed, table
+
+    def __call__(self, party: int) -> Rows:
+        """A client's rows; those of nobody in particular as they are."""
+        rows, flip = self.inner(party), self.one.flip
+        if flip is None or party < 0:
+            return rows
+        pairs = pairs_of(settled(flip.pairs), flip.draw, self.seed, self.table, party)
+        return rows._replace(y=relabelled(rows.y, pairs, flip.kind))
+
+
+def settled(pairs: Any) -> Pairs:
+    """The pairs of a table, once they are numbers."""
+    found: Pairs = pairs
+    return found
+
+
+def attacked_bench(bench: Bench, poisonings: Sequence[Poisoning], seed: int) -> Bench:
+    """The bench with what attackers do in place of honest work, by the number of their table."""
+
+    def attacker(table: int, one: Poisoning) -> Attacker:
+        if one.flip is None:
+            return Attacker(upload=one.upload)
+        return Attacker(lambda rows: FlippedRows(rows, one, seed, table), one.upload)
+
+    return bench._replace(attackers={str(i): attacker(i, one) for i, one in enumerate(poisonings)})
+
+
+class Cast(NamedTuple):
+    """Who attacks: a function of the seed, of who holds rows and, for superclients, of how they were formed."""
+
+    poisonings: tuple[Poisoning, ...]
+    config: ExperimentConfig
+    seed: int
+    clients: tuple[int, ...]  # those that hold rows, ascending
+    neighbours: int = 0  # of a node, where no server takes part
+
+    def attackers(self, groups: Groups | None = None) -> dict[int, int]:
+        """client -> the number of its table. ConfigError for a share above 0 that is nobody, and for more attackers than clients."""
+        out: dict[int, int] = {}
+        for table, one in enumerate(self.poisonings):
+            if one.unit == "superclient":
+                units = [unit for unit in groups or () if not set(unit) & out.keys()]
+                count = self._count(table, len(groups or ()), len(units), "superclients")
+                order = numpy_stream(self.seed, "attack", "who", table).permutation(len(units))
+                chosen = {k for i in order[:count] for k in units[int(i)]}
+            elif one.clients:
+                chosen = {*one.clients}
+            else:
+                free = [k for k in self.clients if k not in out]
+                count = self._count(table, len(self.clients), len(free), "clients")
+                chosen = {int(k) for k in numpy_stream(self.seed, "attack", "who", table).permutation(free)[:count]}
+            out |= dict.fromkeys(chosen - out.keys(), table)
+        return out
+
+    def known(self) -> None:
+        """The errors of `attackers`, as far as they do not depend on superclients."""
+        clients = tuple(one for one in self.poisonings if one.unit == "client")
+        self._replace(poisonings=clients).attackers()
+
+    def _count(self, table: int, of: int, free: int, what: str) -> int:
+        one = self.poisonings[table]
+        share = one.share or 0.0
+        count = math.floor(share * of + 1e-9)
+        if share and not count:
+            raise ConfigError(
+                f"attack.{one.name}.share = {share:g}: of {of} {what} that is nobody; write {math.ceil(1000 / of) / 1000:g} or more, or 0."
+            )
+        if count > free:
+            raise ConfigError(
+                f"attack.{one.name}.share = {share:g}: {count} of {of} {what}, but only {free} do not attack already; lower the shares."
+            )
+        return count
+
+    def orders(self, drawn: Drawn, groups: Groups | None) -> dict[int, Order]:
+        """client -> what it does in this round, of those that were drawn and attack."""
+        number, found = drawn.round.number, self.attackers(groups)
+        active = {k: table for k, table in found.items() if self.poisonings[table].active(number)}
+        active = {k: table for k, table in active.items() if k in drawn.round.cohort}
+        factors = {table: self.factor(table, active, drawn) for table in set(active.values())}
+        return {
+            k: Order(str(table), factors[table], self.poisonings[table].unit == "superclient")
+            for k, table in sorted(active.items())
+        }
+
+    def factor(self, table: int, active: Mapping[int, int], drawn: Drawn) -> float:
+        """n / (eta_g n_a) of a round: all rows by the server's rate and the rows of whoever a hostile client takes along (B18)."""
+        one, drawn_round = self.poisonings[table], drawn.round
+        if not one.scaled or one.scale is not None:
+            return one.scale or 1.0
+        if self.neighbours:
+            return float(self.neighbours + 1)  # what a neighbour gives an update is one part of so many
+        mine = {k for k, each in active.items() if each == table}
+        units = [unit.members for unit in drawn_round.units if unit.members] or [(k,) for k in drawn_round.cohort]
+        uniform = self.config.algorithm.parameters().get("weights") == "uniform"
+        rows = [1.0 if uniform else float(sum(drawn_round.sizes[k] for k in unit)) for unit in units]
+        hostile = sum(n for n, unit in zip(rows, units, strict=True) if mine & set(unit))
+        return sum(rows) / (server_rate(self.config) * hostile)
+
+
+def server_rate(config: ExperimentConfig) -> float:
+    """eta_g: how much of a mean the server takes; 1 where the algorithm has no such rate, or none above 0."""
+    usual = defaults(find("algorithms", ALGORITHMS, config.algorithm.name)).get("server_lr", 1.0)
+    return float(config.algorithm.parameters().get("server_lr", usual) or 1.0)
+
+
+def classes_of(poisonings: Sequence[Poisoning]) -> tuple[int, ...]:
+    """The classes that any table attacks, ascending."""
+    return tuple(sorted({c for one in poisonings if one.flip for c in attacked(settled(one.flip.pairs))}))
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Sequence[Poisoning]) -> None:
+    """ConfigError for what the configuration alone forbids."""
+    taken: set[int] = set()
+    for one in poisonings:
+        where = f"attack.{one.name}"
+        check_kind(algorithm, one, where)
+        if (one.share is None) == (not one.clients):
+            raise ConfigError(
+                f"{where}: say who attacks: share, as in share = 0.2, or clients, as in clients = [3, 7]."
+            )
+        if one.unit == "superclient" and (algorithm.groups is None or one.clients):
+            why = "it goes with share, since superclients are formed later"
+            why = why if algorithm.groups is not None else f"'{algorithm.name}' forms none"
+            raise ConfigError(f'{where}.unit = "superclient": {why}; write unit = "client".')
+        first, last = one.rounds
+        if first > config.rounds or (last and last < first):
+            raise ConfigError(
+                f"{where}.rounds = {list(one.rounds)}: no round of this run is meant; write [from, to] with from at most {config.rounds}, "
+                "and to = 0 for the end."
+            )
+        if again := sorted(taken & set(one.clients)):
+            raise ConfigError(
+                f"{where}.clients: client {again[0]} stands in two [[attack]] tables; a client does one attack."
+            )
+        taken |= set(one.clients)
+        check_pairs(one, where)
+    if config.partition.clients:
+        check_clients(poisonings, config.partition.clients)
+        Cast(tuple(poisonings), config, config.seed, tuple(range(config.partition.clients))).known()
+
+
+def check_kind(algorithm: Algorithm, one: Poisoning, where: str) -> None:
+    """ConfigError for an algorithm without clients that could attack so."""
+    if algorithm.card.sends != "messages":
+        raise ConfigError(
+            f"{where}: not with '{algorithm.name}', whose clients send no updates; take a federated algorithm."
+        )
+    trained = [task for task in algorithm.tasks.values() if isinstance(task, Task)]
+    if one.upload is not None and all(task.sealing.silent for task in trained):
+        raise ConfigError(
+            f"{where}: not with '{algorithm.name}', whose clients send no change of a model; take label_flip."
+        )
+
+
+def check_pairs(one: Poisoning, where: str) -> None:
+    """ConfigError for pairs of classes that cannot change places."""
+    if one.flip is None:
+        return
+    pairs = settled(one.flip.pairs)
+    if not pairs:
+        raise ConfigError(f"{where}.pairs: name the classes that change places, as in [[5, 3]].")
+    for a, b in pairs:
+        if a == b:
+            raise ConfigError(
+                f"{where}.pairs = {[list(p) for p in pairs]}: [{a}, {b}] changes nothing; pair two classes."
+            )
+    classes = [c for pair in pairs for c in (pair if one.flip.kind == "swap" else pair[:1])]
+    classes = [c for pair in pairs for c in pair] if one.flip.draw == "random" else classes
+    if twice := [c for c in classes if classes.count(c) > 1]:
+        raise ConfigError(
+            f"{where}.pairs = {[list(p) for p in pairs]}: class {twice[0]} would become two things; name it once."
+        )
+
+
+def check_clients(poisonings: Sequence[Poisoning], clients: int) -> None:
+    """ConfigError for an attacker that is no client."""
+    for one in poisonings:
+        if odd := [k for k in one.clients if k >= clients]:
+            raise ConfigError(
+                f"attack.{one.name}.clients = {list(one.clients)}: there is no client {odd[0]}; they are 0 to {clients - 1}."
+            )
+
+
+def check_attacked_rows(
+    poisonings: Sequence[Poisoning], task: str, name: str, class_names: Sequence[str], sizes: Sequence[int]
+) -> None:
+    """ConfigError for what these data and these clients cannot give."""
+    check_clients(poisonings, len(sizes))
+    for one in poisonings:
+        where = f"attack.{one.name}"
+        if odd := [k for k in one.clients if not sizes[k]]:
+            raise ConfigError(
+                f"{where}.clients = {list(one.clients)}: client {odd[0]} has no rows and takes part in no round."
+            )
+        if one.flip is None:
+            continue
+        if task != "classes":
+            what = "a number" if task == "numbers" else "a text"
+            raise ConfigError(
+                f"{where}: the target of '{name}' is {what}, and labels of classes are flipped; take sign_flip."
+            )
+        wrong = [c for c in attacked(settled(one.flip.pairs)) if c >= len(class_names)]
+        if wrong:
+            raise ConfigError(
+                f"{where}.pairs: '{name}' has no class {wrong[0]}; its {len(class_names)} classes are 0 to {len(class_names) - 1}."
+            )

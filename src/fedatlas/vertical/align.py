@@ -1,0 +1,221 @@
+"""Which rows all parties have (V2, D12): private set intersection as questions to the parties and generators over the link.
+
+Two parties, both ways: each masks its ids by an exponent of its own, in a secret order; the other raises them to its own exponent and
+sends them back; whose points are equal then are the same ids. A party learns which of its rows the other has, and how many it has.
+
+    a: H(a)^x --> b: H(a)^xy --> a          b: H(b)^y --> a: H(b)^yx --> b
+
+Three to eight: every party's set goes round all of them, each raises and shuffles it. The coordinator left of the link, which has no
+exponent, compares what comes out and sends back, through the same parties in turn, which of them are in all sets. A party learns which of
+its rows *all* others have; the coordinator learns the sizes of all overlaps, and no id.
+
+All are taken to follow the protocol and to be curious. Exponents and orders live in the session of the set-up, in memory alone. What stays
+is ``state["align"]["order"]``: the party's own row at each place, sorted by `ids.ordered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedatlas.algorithm import Ask, Question, RoundGenerator, State, Update
+from fedatlas.errors import DataError, ProtocolError
+from fedatlas.vertical import psi
+from fedatlas.vertical.ids import LITTLE, Look, difference, fingerprint, look_of, ordered
+from fedatlas.vertical.parties import Columns, Whole, each, tensor, to_all
+
+MASK, REMASK, PASS, BACK, MATCH, SAME, LOOK = (
+    "mask ids",
+    "mask again",
+    "pass on",
+    "pass back",
+    "match",
+    "compare ids",
+    "look of ids",
+)
+MOST = 8  # parties that can be matched
+
+
+class Align(NamedTuple):
+    """How rows are matched."""
+
+    name: Literal["psi", "none"] = "psi"
+    group: psi.Group = "ed25519"
+
+
+Answered = tuple[Update, State, Any]
+
+
+# ------------------------------------------------------------------------------------------------ the parties
+
+
+def with_ids(data: Columns) -> Whole:
+    """The party's rows that have an id."""
+    return np.array([i for i, one in enumerate(data.ids) if one], dtype=np.int64)
+
+
+def _mask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Own ids, masked, in a secret order."""
+    rows, key = with_ids(data), psi.exponent(message["group"])
+    rows = rows[psi.shuffle(len(rows))]
+    points = psi.hashed([data.ids[i] for i in rows], message["group"], data.workers)
+    held = {"group": message["group"], "key": key, "rows": rows, "orders": {}}
+    return {"points": psi.raised(points, key, message["group"], data.workers)}, state, {**(session or {}), "psi": held}
+
+
+def _remask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Of two: the other's ids under both exponents, in its order; they are remembered to be compared with."""
+    held = session["psi"]
+    points = psi.raised(message["points"], held["key"], held["group"], data.workers)
+    return {"points": points}, state, {**session, "psi": {**held, "theirs": frozenset(psi.keys_of(points))}}
+
+
+def _pass(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Of several: the set of party ``of`` under one more exponent, in one more secret order."""
+    held = session["psi"]
+    points = psi.raised(message["points"], held["key"], held["group"], data.workers)
+    order = psi.shuffle(len(points))
+    orders = {**held["orders"], message["of"]: order}
+    return {"points": tensor(points.numpy()[order])}, state, {**session, "psi": {**held, "orders": orders}}
+
+
+def _back(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Which of the set of party ``of`` are in all, in the order in which it came here."""
+    order = session["psi"]["orders"][message["of"]]
+    flags = np.zeros(len(order), bool)
+    flags[order] = message["in_all"].numpy()
+    return {"in_all": tensor(flags)}, state, session
+
+
+def _match(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """The party's rows that are in all sets, in the order that all parties give them."""
+    held = session["psi"]
+    if "points" in message:
+        mine = psi.keys_of(message["points"])
+        found = np.array([one in held["theirs"] for one in mine], dtype=bool)
+    else:
+        found = message["in_all"].numpy()
+    if len(found) != len(held["rows"]):
+        raise ProtocolError(
+            f"party '{data.name}' got {len(found)} answers for its {len(held['rows'])} ids: they are not whole."
+        )
+    return {"matched": int(found.sum())}, placed(data, state, held["rows"][found]), session
+
+
+def placed(data: Columns, state: State, rows: Whole) -> State:
+    """The state with these own rows as the aligned ones."""
+    at = ordered([data.ids[i] for i in rows], data.seed)
+    return {**state, "align": {"order": tensor(rows[at])}}
+
+
+def _same(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Without matching: a digest of all ids in the file's order; all rows are aligned."""
+    if len(rows := with_ids(data)) < len(data.ids):
+        raise DataError(
+            f"party '{data.name}' has {len(data.ids) - len(rows)} rows without an id: align.name = 'none' needs one in every row."
+        )
+    return {"digest": fingerprint(data.ids, data.seed), "rows": len(rows)}, placed(data, state, rows), session
+
+
+def _look(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    return {"look": [*look_of([data.ids[i] for i in with_ids(data)])]}, state, session
+
+
+QUESTIONS: Mapping[str, Question] = {
+    MASK: Question(_mask, shows=("points",)),
+    REMASK: Question(_remask, shows=("points",)),
+    PASS: Question(_pass, shows=("points",)),
+    BACK: Question(_back, shows=("in_all",)),
+    MATCH: Question(_match, shows=("matched",), stateful=True),
+    SAME: Question(_same, shows=("digest", "rows"), stateful=True),
+    LOOK: Question(_look, shows=("look",)),
+}
+
+
+# ------------------------------------------------------------------------------------------------ left of the link
+
+
+def align(how: Align, server: State) -> RoundGenerator:
+    """The alignment of all parties: the server's state with ``align``: ids by party, how many all have, and any two of them.
+
+    DataError where no row is common to all, with what differs between the ids.
+    """
+    names = server["names"]
+    if len(names) > MOST:
+        raise DataError(f"{len(names)} parties: at most {MOST} can be matched.")
+    found = yield from (_compared(names) if how.name == "none" else _intersected(how, names))
+    smallest = min(found["ids"].values())
+    notices: list[str] = []
+    if found["rows"] < LITTLE * smallest or not found["rows"]:
+        told = yield from each(to_all(range(len(names)), LOOK), names)
+        said = difference({names[k]: Look(*told[k]["look"]) for k in told})
+        if not found["rows"]:
+            raise DataError(f"no id is in the tables of all parties: {said}.")
+        share = f"{found['rows']:,} of {smallest:,} ids of the smallest table"
+        notices = [f"Only {share} are in the tables of all parties: {said}."]
+    return {**server, "align": {**found, "notices": notices}}
+
+
+def _intersected(how: Align, names: Sequence[str]) -> Any:
+    everybody = range(len(names))
+    masked = yield from each(to_all(everybody, MASK, {"group": how.group}), names)
+    sets = {k: masked[k]["points"] for k in everybody}
+    ids = {names[k]: len(sets[k]) for k in everybody}
+    if len(names) == 1:
+        raise DataError("one party alone has nobody to be matched with.")
+    if len(names) == 2:
+        twice = yield from each(Ask((0, 1), REMASK, {0: {"points": sets[1]}, 1: {"points": sets[0]}}, "each"), names)
+        sent = {0: {"points": twice[1]["points"]}, 1: {"points": twice[0]["points"]}}
+        heard = yield from each(Ask((0, 1), MATCH, sent, "each"), names)
+        common = {" + ".join(names): int(heard[0]["matched"])}
+    else:
+        sets = yield from _round(names, sets)
+        keys = {k: psi.keys_of(sets[k]) for k in everybody}
+        members = {k: frozenset(keys[k]) for k in everybody}
+        of_all = frozenset.intersection(*members.values())
+        flags = {k: np.array([one in of_all for one in keys[k]], dtype=bool) for k in everybody}
+        heard = yield from _returned(names, flags)
+        common = {f"{names[a]} + {names[b]}": len(members[a] & members[b]) for a, b in combinations(everybody, 2)}
+    matched = {int(heard[k]["matched"]) for k in everybody}
+    if len(matched) != 1:
+        raise ProtocolError(
+            "the parties count different numbers of common rows: one of them does not follow the protocol."
+        )
+    return {"ids": ids, "rows": matched.pop(), "common": common}
+
+
+def _round(names: Sequence[str], sets: Mapping[int, Any]) -> Any:
+    """All sets, masked by all parties."""
+    P = len(names)
+    for step in range(1, P):
+        at = {(k + step) % P: k for k in range(P)}  # who has whose set
+        asked = {j: {"of": str(k), "points": sets[k]} for j, k in at.items()}
+        heard = yield from each(Ask(tuple(range(P)), PASS, asked, "each"), names)
+        sets = {k: heard[j]["points"] for j, k in at.items()}
+    return sets
+
+
+def _returned(names: Sequence[str], flags: Mapping[int, Any]) -> Any:
+    """What the parties say once each has its own flags, in its own order."""
+    P = len(names)
+    held = {k: tensor(flags[k]) for k in range(P)}
+    for step in reversed(range(1, P)):
+        at = {(k + step) % P: k for k in range(P)}
+        asked = {j: {"of": str(k), "in_all": held[k]} for j, k in at.items()}
+        heard = yield from each(Ask(tuple(range(P)), BACK, asked, "each"), names)
+        held = {k: heard[j]["in_all"] for j, k in at.items()}
+    return (yield from each(Ask(tuple(range(P)), MATCH, {k: {"in_all": held[k]} for k in held}, "each"), names))
+
+
+def _compared(names: Sequence[str]) -> Any:
+    heard = yield from each(to_all(range(len(names)), SAME), names)
+    if other := [k for k in heard if heard[k]["digest"] != heard[0]["digest"]]:
+        raise DataError(
+            f"align.name = 'none': '{names[0]}' and '{names[other[0]]}' do not hold the same ids in the same order: "
+            "take align.name = 'psi'."
+        )
+    rows = int(heard[0]["rows"])
+    return {"ids": dict.fromkeys(names, rows), "rows": rows, "common": {" + ".join(names): rows}}

@@ -1,0 +1,221 @@
+"""What the party with the label is asked while a tree grows: gradients, the best split of each node, the leaves.
+
+Labels, margins, gradients, the secret key, opened sums and the skeleton never leave it. What it tells others are gradients
+(encrypted, or in a simulation in the clear), which of their candidates won, and which rows its own splits send left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedatlas.algorithm import State
+from fedatlas.errors import FedatlasError, ProtocolError
+from fedatlas.privacy import paillier
+from fedatlas.rng import numpy_stream
+from fedatlas.vertical.boosting import gains, records, sealed
+from fedatlas.vertical.boosting.histogram import left_sums, received, summed
+from fedatlas.vertical.boosting.nodes import moved
+from fedatlas.vertical.boosting.passive import Answered, cut, divided, offered, session_of
+from fedatlas.vertical.boosting.settings import SecureBoost
+from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
+
+KEY = "paillier"  # in what a session keeps over rounds, in memory alone
+
+
+def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Its own bins, the start of all margins, and how many candidates each other party announced."""
+    _, state, _ = cut(how, model, data, message, state, session)
+    own, train = aligned(data, state), places(state, "train")
+    assert own.y is not None
+    weight = None if own.weight is None else own.weight[train]
+    unit = gains.unit_of(own.y[train], weight, data.task)
+    boost = {
+        **state["boost"],
+        "margin": tensor(np.zeros(len(own.y))),
+        "task": unit.task,
+        "unit": tensor(np.array([unit.start, unit.scale])),
+        "announced": {k: int(n) for k, n in message["candidates"].items()},
+        "nodes": records.empty(records.SKELETON),
+    }
+    return {"started": True}, {**state, "boost": boost}, session
+
+
+def unit(boost: records.Boost) -> gains.Unit:
+    """What margins mean."""
+    return gains.Unit(boost["task"], *boost["unit"].tolist())
+
+
+def keys(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """A key pair, where this process has none yet: it is never written, and no tree depends on it."""
+    kept = dict(session_of(session).get("run", {}))
+    if KEY not in kept:
+        kept[KEY] = paillier.holder(paillier.generate(how.key_bits, testing=how.testing))
+    return {"bits": how.key_bits}, state, {**session_of(session), "run": kept}
+
+
+def gradients(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Gradients of the rows that the tree is grown on, as the others are told them."""
+    own, boost, tree = aligned(data, state), state["boost"], message["tree"]
+    assert own.y is not None
+    train = places(state, "train")
+    rows = train
+    if how.subsample < 1:
+        some = max(1, round(how.subsample * len(train)))
+        rows = np.sort(numpy_stream(data.seed, "boosting", tree).choice(train, some, replace=False))
+    weight = None if own.weight is None else own.weight[rows]
+    g, h = gains.gradients(own.y[rows], boost["margin"].numpy()[rows], weight, unit(boost))
+    fixed = gains.fixed(g, h, how.precision)
+    found, spots = offered(how, data, state, tree)
+    now = {"tree": tree, "grid": found, "spots": spots, "rows": rows, "fixed": fixed}
+    now |= {"at": np.ones(len(own.y), np.int64), "open": [1], "asked": {}, "tree_nodes": {}}
+    told: dict[str, Any] = {"rows": tensor(rows) if how.subsample < 1 else None}
+    counts = {}
+    if message["told"] and how.encrypted:
+        holder, form = session["run"][KEY], sealed.fields(len(rows), how)
+        batches = sealed.sealed(fixed, form, holder, data.workers)
+        told |= {"public": holder.public.plain(), "ciphertexts": [one.plain() for one in batches]}
+        made = len(rows) * len(batches)
+        counts = {"ciphertexts": made * message["told"], "encryptions": made, "exponentiations": made}
+    elif message["told"]:
+        told |= {"g": tensor(fixed.g), "h": tensor(fixed.h)}
+    return {"gradients": told, "counts": counts}, state, {**session_of(session), "boost": now}
+
+
+def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Opens the others' sums and takes the best split of each open node; divides the rows where it is its own."""
+    now = _settled(session["boost"], message)
+    others, opened = _opened(how, data, state, now, message["sums"], session)
+    choices = {}
+    for v in now["open"]:
+        members = now["rows"][now["at"][now["rows"]] == v]
+        spot = np.searchsorted(now["rows"], members)
+        whole = _total(now, spot)
+        own = left_sums(
+            summed(now["spots"][members], now["fixed"].g[spot], now["fixed"].h[spot], now["grid"].width), now["grid"]
+        )
+        sums = {data.party: own, **{k: _possible(one[v], whole, data.parties[k], how) for k, one in others.items()}}
+        best = gains.chosen({k: gains.gains(left, whole, now["fixed"], how) for k, left in sums.items()})
+        if best is not None:
+            counts = sums[best.party][best.ties, 2]  # candidates that gain as much may divide otherwise
+            choices[v] = (best, counts.max(), whole[2] - counts.min())
+    now, told, after = _own_splits(data, state, now, choices)
+    told["open"] = _next(how, choices)
+    now = {**now, "open": told["open"]}
+    asked = {
+        str(k): {"nodes": nodes, "ties": [tensor(choices[v][0].ties) for v in nodes]}
+        for k, nodes in sorted(now["asked"].items())
+    }
+    reply = {"told": told, "to": asked, "open": len(told["open"]), "counts": opened}
+    return reply, after, {**session, "boost": now}
+
+
+def _settled(now: Mapping[str, Any], message: Any) -> dict[str, Any]:
+    """With what the owners of the last level's splits said of them."""
+    nodes = dict(now["tree_nodes"])
+    for party, numbers in message["records"].items():
+        for v, record in zip(now["asked"][int(party)], numbers, strict=True):
+            nodes[v] = (*nodes[v][:1], int(record), *nodes[v][2:])
+    return {**now, "at": moved(now["at"], message["told"]), "tree_nodes": nodes, "asked": {}}
+
+
+def _total(now: Mapping[str, Any], spot: Whole) -> Whole:
+    """(3,) the sums of a node."""
+    return np.array([now["fixed"].g[spot].sum(), now["fixed"].h[spot].sum(), len(spot)], np.int64)
+
+
+def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], sums: Any, session: Any) -> Any:
+    """({party: {node: (k, 3) left sums}}, counts). ProtocolError, in a sentence that names the party, for what are no such sums."""
+    found: dict[int, dict[int, Whole]] = {}
+    decryptions = 0
+    form = sealed.fields(len(now["rows"]), how) if how.encrypted and sums else None
+    for party, said in sums.items():
+        k, name = int(party), data.parties[int(party)]
+        announced, candidates = state["boost"]["announced"][party], int(said["candidates"])
+        if candidates > announced or (how.columns == 1 and candidates != announced):
+            raise ProtocolError(
+                f"party '{name}' answered with {candidates} sums a node where {announced} were due, from its bins."
+            )
+        if len(said["left"]) != len(now["open"]):
+            raise ProtocolError(
+                f"party '{name}' answered for {len(said['left'])} nodes where {len(now['open'])} were open."
+            )
+        try:
+            if form is not None:
+                holder = session["run"][KEY]
+                found[k] = {
+                    v: sealed.opened(holder, one, form, candidates, data.workers)
+                    for v, one in zip(now["open"], said["left"], strict=True)
+                }
+                decryptions += sum(form.batches(candidates)) * len(said["left"])
+            else:
+                found[k] = {v: received(one, candidates) for v, one in zip(now["open"], said["left"], strict=True)}
+        except FedatlasError as error:
+            raise ProtocolError(f"party '{name}' did not answer with sums of its bins: {error}") from None
+    return found, {"decryptions": decryptions, "exponentiations": decryptions} if decryptions else {}
+
+
+def _possible(left: Whole, whole: Whole, name: str, how: SecureBoost) -> Whole:
+    """The same sums; ProtocolError where no rows of the node have them."""
+    g, h, count = left.T
+    top = 1 << how.precision
+    wrong = (count < 0) | (count > whole[2]) | (h < 0) | (h > whole[1]) | (np.abs(g) > count * top)
+    if wrong.any():
+        raise ProtocolError(
+            f"party '{name}' answered with {int(wrong.sum())} sums that no rows of a node can have: they are broken or forged."
+        )
+    return left
+
+
+def _own_splits(data: Columns, state: State, now: Mapping[str, Any], choices: Mapping[int, Any]) -> Any:
+    """(the session, what all are told of its own splits, its state): own nodes are divided, those of others are asked for."""
+    nodes, asked = dict(now["tree_nodes"]), dict[int, list[int]]()
+    for v, (best, *_) in choices.items():
+        nodes[v] = (best.party, -1, best.gain)
+        if best.party != data.party:
+            asked.setdefault(best.party, []).append(v)
+    mine = [v for v, (best, *_) in choices.items() if best.party == data.party]
+    wanted = [records.first_of(choices[v][0].ties) for v in mine]
+    told, numbers, after = divided(data, state, now, mine, wanted)
+    for v, record in zip(mine, numbers, strict=True):
+        nodes[v] = (data.party, record, nodes[v][2])
+    return {**now, "tree_nodes": nodes, "asked": asked, "at": moved(now["at"], [told])}, told, after
+
+
+def _next(how: SecureBoost, choices: Mapping[int, Any]) -> list[int]:
+    """The nodes that may be split further: above the depth, with rows for two leaves."""
+    found = []
+    for v, (_, left, right) in choices.items():
+        for child, rows in ((2 * v, left), (2 * v + 1, right)):
+            if child.bit_length() <= how.depth and rows >= 2 * how.min_leaf:
+                found.append(child)
+    return sorted(found)
+
+
+def leaves(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Values of the leaves, new margins of all rows, one more tree; says how many nodes each party has."""
+    now, boost = _settled(session["boost"], message), state["boost"]
+    split, tree = now["tree_nodes"], now["tree"] - 1
+    order = sorted({1, *(c for v in split for c in (2 * v, 2 * v + 1))})
+    place = {v: i for i, v in enumerate(order)}
+    margin, lines = boost["margin"].numpy().copy(), []
+    at = now["at"][now["rows"]]
+    count = {v: int(np.count_nonzero(at == v)) for v in order}
+    for v in reversed(order[1:]):
+        count[v // 2] += count[v]
+    bare = {"tree": tree, "party": -1, "record": -1, "left": -1, "right": -1, "gain": 0.0, "value": 0.0}
+    for v in order:
+        line: dict[str, Any] = {**bare, "rows": count[v]}
+        if v in split:
+            party, record, gain = split[v]
+            line |= {"party": party, "record": record, "left": place[2 * v], "right": place[2 * v + 1], "gain": gain}
+        else:
+            line["value"] = gains.leaf(_total(now, np.flatnonzero(at == v)), now["fixed"], how)
+            margin[now["at"] == v] += line["value"]
+        lines.append(line)
+    nodes = records.appended(boost["nodes"], lines, records.SKELETON)
+    owners = {name: sum(party == k for party, *_ in split.values()) for k, name in enumerate(data.parties)}
+    after = {**state, "boost": {**boost, "margin": tensor(margin), "nodes": nodes}}
+    return {"nodes": {**owners, "leaves": len(order) - len(split)}}, after, session

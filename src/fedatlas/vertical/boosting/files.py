@@ -1,0 +1,93 @@
+"""A model between parties as plain values for files: each party's own splits, and of the active party the skeleton. And back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedatlas.algorithm import State
+from fedatlas.errors import DataError
+from fedatlas.vertical.boosting import records
+from fedatlas.vertical.parties import Columns, Floats, tensor
+
+
+def outputs(state: State) -> Floats:
+    """(N,) of the active party's state: log-odds of the second class, or numbers in the label's unit."""
+    boost = state["boost"]
+    start, scale = boost["unit"].tolist()
+    margin: Floats = boost["margin"].numpy()
+    return margin if boost["task"] == "classes" else start + scale * margin
+
+
+def export(data: Columns, state: State) -> dict[str, Any]:
+    """{"table": the party's own splits, "model": the skeleton, None elsewhere}. A threshold of None: every value goes left, holes right."""
+    boost = state["boost"]
+    lines = {name: one.tolist() for name, one in boost["table"].items()}
+    table = [
+        {
+            "tree": lines["tree"][r],
+            "record": r,
+            "column": data.names[lines["column"][r]],
+            "threshold": lines["cut"][r] if math.isfinite(lines["cut"][r]) else None,
+            "missing": "left" if lines["left"][r] else "right",
+            "gain": None if math.isnan(lines["gain"][r]) else lines["gain"][r],
+        }
+        for r in range(len(lines["tree"]))
+    ]
+    return {"table": {"records": table}, "model": _skeleton(data, boost) if "nodes" in boost else None}
+
+
+def _skeleton(data: Columns, boost: records.Boost) -> dict[str, Any]:
+    nodes = {name: one.tolist() for name, one in boost["nodes"].items()}
+    trees: list[list[dict[str, Any]]] = [[] for _ in range(nodes["tree"][-1] + 1 if nodes["tree"] else 0)]
+    for i, tree in enumerate(nodes["tree"]):
+        one = {"id": len(trees[tree]), "rows": nodes["rows"][i]}
+        if nodes["party"][i] < 0:
+            one |= {"leaf": nodes["value"][i]}
+        else:
+            one |= {"party": data.parties[nodes["party"][i]]}
+            one |= {name: nodes[name][i] for name in ("record", "left", "right", "gain")}
+        trees[tree].append(one)
+    start, scale = boost["unit"].tolist()
+    return {"task": boost["task"], "start": start, "unit": scale, "trees": [{"nodes": one} for one in trees]}
+
+
+def loaded(data: Columns, exported: Mapping[str, Any]) -> State:
+    """The party's state for prediction on new rows. DataError where its table lacks a column that a split asks for."""
+    found = exported["table"]["records"]
+    if lacking := sorted({one["column"] for one in found} - {*data.names}):
+        raise DataError(f"the table of '{data.name}' has no column '{lacking[0]}', which the model was trained on.")
+    lines = [
+        {
+            "tree": one["tree"],
+            "column": data.names.index(one["column"]),
+            "cut": math.inf if one["threshold"] is None else one["threshold"],
+            "left": one["missing"] == "left",
+            "gain": math.nan if one.get("gain") is None else one["gain"],
+        }
+        for one in found
+    ]
+    boost: dict[str, Any] = {"table": records.appended(records.empty(records.TABLE), lines, records.TABLE)}
+    if (model := exported.get("model")) is not None:
+        boost |= {
+            "task": model["task"],
+            "unit": tensor(np.array([model["start"], model["unit"]], np.float64)),
+            "nodes": records.appended(records.empty(records.SKELETON), _lines(data, model["trees"]), records.SKELETON),
+        }
+    return {"boost": boost}
+
+
+def _lines(data: Columns, trees: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    lines = []
+    for tree, one in enumerate(trees):
+        for node in one["nodes"]:
+            if "party" in node and node["party"] not in data.parties:
+                raise DataError(f"the model has splits of '{node['party']}': give this party's file, too.")
+            leaf = {"party": -1, "record": -1, "left": -1, "right": -1, "gain": 0.0, "value": node.get("leaf", 0.0)}
+            split = {name: node[name] for name in ("record", "left", "right", "gain") if name in node}
+            owner = {"party": data.parties.index(node["party"])} if "party" in node else {}
+            lines.append({"tree": tree, "rows": node.get("rows", 0), **leaf, **split, **owner})
+    return lines

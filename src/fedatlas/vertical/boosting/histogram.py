@@ -1,0 +1,62 @@
+"""Histograms in the clear: sums of g, of h and of rows by bin, and the left sums of all candidates."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedatlas.errors import ProtocolError
+from fedatlas.vertical.boosting.bins import Grid
+from fedatlas.vertical.parties import Whole, tensor
+
+EXACT = 1 << 53  # float64 adds whole numbers exactly below
+
+
+def summed(spots: Whole, g: Whole, h: Whole, width: int) -> Whole:
+    """(width, 3) by place the sums of g, h and 1 over rows whose places are (rows, columns)."""
+    flat, columns = spots.ravel(), spots.shape[1]
+    out = np.zeros((width, 3), np.int64)
+    for i, each in enumerate((g, h)):
+        if int(np.abs(each).max(initial=0)) * max(len(each), 1) < EXACT:
+            out[:, i] = np.bincount(flat, np.repeat(each, columns), width)  # exact: whole numbers below 2^53
+        else:
+            np.add.at(out[:, i], flat, np.repeat(each, columns))
+    out[:, 2] = np.bincount(flat, minlength=width)
+    return out
+
+
+def left_sums(histogram: Whole, found: Grid) -> Whole:
+    """(k, 3) what each candidate sends left."""
+    running = np.cumsum(histogram, axis=0)
+    before = running[found.first] - histogram[found.first]  # of each column, all that stands in front of it
+    of = np.searchsorted(found.columns, found.column)
+    return running[found.at] - before[of] + histogram[found.hole] * found.adds[:, None]
+
+
+class Clear(NamedTuple):
+    """Sums of gradients that are known. What a passive party does with them `sealed.Cipher` does with ciphertexts."""
+
+    g: Whole  # of the rows that the tree is grown on
+    h: Whole
+
+    def histogram(self, members: Whole, spots: Whole, width: int) -> Whole:
+        """The sums of some of the rows, whose bins are (members, columns)."""
+        return summed(spots, self.g[members], self.h[members], width)
+
+    def sister(self, parent: Whole, child: Whole) -> Whole:
+        """What the parent has more than the child."""
+        return parent - child
+
+    def returned(self, histogram: Whole, found: Grid, order: Whole) -> Any:
+        """The left sums of all candidates in this order, as they leave."""
+        return tensor(left_sums(histogram, found)[order])
+
+
+def received(plain: Any, candidates: int) -> Whole:
+    """(candidates, 3) what came; ProtocolError where it is something else."""
+    shape = getattr(plain, "shape", None)
+    if shape is None or tuple(shape) != (candidates, 3) or "int64" not in str(plain.dtype):
+        raise ProtocolError(f"{candidates} sums were due, and a message of {0 if not shape else shape[0]} came")
+    found: Whole = plain.numpy()
+    return found

@@ -1,0 +1,95 @@
+"""Prediction between parties: the active party walks every tree, and asks the owner of a foreign node which rows it sends left.
+
+All trees are walked at once, so that there are as many questions as foreign nodes lie one below the other. An owner learns which
+rows come by at its nodes; nobody learns another's threshold, and the owner of a split no prediction. A row that its owner lacks goes
+where missing values go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedatlas.algorithm import State
+from fedatlas.errors import ProtocolError
+from fedatlas.vertical.boosting import records
+from fedatlas.vertical.boosting.nodes import bits, unpacked
+from fedatlas.vertical.boosting.passive import Answered, session_of
+from fedatlas.vertical.boosting.settings import SecureBoost
+from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, order, tensor
+
+
+def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """The active party: goes on where answers came in, until only foreign nodes stand in the way; at the end new margins."""
+    boost, own = state["boost"], aligned(data, state)
+    skeleton = {name: one.numpy() for name, one in boost["nodes"].items()}
+    roots = np.flatnonzero(np.diff(skeleton["tree"], prepend=-1))
+    now = session_of(session).get("walk")
+    if now is None:
+        now = {"at": np.repeat(roots[:, None], len(order(state)), axis=1), "asked": {}}
+    at = now["at"].copy()
+    for party, answers in message["answers"].items():
+        _answered(at, skeleton, roots, now["asked"][party], answers, data.parties[int(party)])
+    asked: dict[str, list[tuple[int, Whole]]] = {}
+    for tree in range(len(roots)):
+        for node, rows in _onwards(at[tree], skeleton, roots[tree], data.party, own.x, boost["table"]):
+            asked.setdefault(str(skeleton["party"][node]), []).append((node, rows))
+    to = {
+        party: {
+            "records": tensor(np.array([skeleton["record"][node] for node, _ in some], np.int64)),
+            "rows": [tensor(rows.astype(np.int32)) for _, rows in some],
+        }
+        for party, some in asked.items()
+    }
+    session = {**session_of(session), "walk": {"at": at, "asked": asked}}
+    if not to:
+        margin = np.zeros(at.shape[1])
+        for each in at:  # tree after tree, as they were grown
+            margin += skeleton["value"][each]
+        state = {**state, "boost": {**boost, "margin": tensor(margin)}}
+    return {"to": to}, state, session
+
+
+def _onwards(
+    at: Whole, skeleton: Mapping[str, Any], root: int, party: int, x: Floats, table: Any
+) -> list[tuple[int, Whole]]:
+    """Moves the rows of a tree (N,) through the party's own nodes; (node, rows) of the foreign ones where they stand now."""
+    todo, foreign = np.unique(at).tolist(), []
+    while todo:
+        node = todo.pop()
+        owner, rows = int(skeleton["party"][node]), np.flatnonzero(at == node)
+        if owner < 0 or not len(rows):
+            continue
+        if owner != party:
+            foreign.append((node, rows))
+            continue
+        left = records.ways(table, int(skeleton["record"][node]), x[rows])
+        children = skeleton["left"][node] + root, skeleton["right"][node] + root
+        at[rows] = np.where(left, *children)
+        todo += [int(child) for child in children]
+    return sorted(foreign, key=lambda one: one[0])
+
+
+def _answered(at: Whole, skeleton: Mapping[str, Any], roots: Whole, asked: Any, answers: Any, name: str) -> None:
+    if len(answers) != len(asked):
+        raise ProtocolError(f"party '{name}' answered for {len(answers)} nodes where it was asked about {len(asked)}.")
+    for (node, rows), packed in zip(asked, answers, strict=True):
+        tree = int(skeleton["tree"][node])
+        root = roots[tree]
+        children = skeleton["left"][node] + root, skeleton["right"][node] + root
+        at[tree, rows] = np.where(unpacked(packed, len(rows)), *children)
+
+
+def way(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """The owner of nodes: which of these rows they send left."""
+    table, x = state["boost"]["table"], aligned(data, state).x
+    answers = []
+    for record, rows in zip(message["records"].tolist(), message["rows"], strict=True):
+        if not 0 <= record < len(table["tree"]):
+            raise ProtocolError(
+                f"party '{data.name}' is asked for split {record}, which is not in its file: are these files of one run?"
+            )
+        answers.append(bits(records.ways(table, record, x[rows.numpy()])))
+    return {"left": answers}, state, session

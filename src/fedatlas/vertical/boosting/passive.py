@@ -1,0 +1,145 @@
+"""What a party without the label is asked while a tree grows: sums of its bins, and to divide the rows of a node that it won."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedatlas.algorithm import State, Update
+from fedatlas.errors import ProtocolError
+from fedatlas.privacy import paillier
+from fedatlas.rng import numpy_stream
+from fedatlas.vertical.boosting import records, sealed
+from fedatlas.vertical.boosting.bins import Grid, cuts_of, grid, numbered, spots
+from fedatlas.vertical.boosting.histogram import Clear
+from fedatlas.vertical.boosting.nodes import bits, moved, parents, smaller
+from fedatlas.vertical.boosting.settings import SecureBoost
+from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
+from fedatlas.vertical.psi import shuffle
+
+Answered = tuple[Update, State, Any]
+
+
+def cut(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Bins of the party's columns, on the training rows alone; says how many candidates they make."""
+    x = aligned(data, state).x[places(state, "train")]
+    cuts = [cuts_of(column, how.bins) for column in x.T]
+    holes: NDArray[np.bool_] = np.asarray(np.isnan(x).any(axis=0))
+    boost = {
+        "cuts": tensor(np.concatenate([*cuts, np.empty(0)])),
+        "lengths": tensor(np.array([len(one) for one in cuts], np.int64)),
+        "holes": tensor(holes),
+        "table": records.empty(records.TABLE),
+    }
+    whole = grid(range(len(cuts)), cuts, holes)
+    return {"candidates": len(whole.at)}, {**state, "boost": boost}, session
+
+
+def offered(how: SecureBoost, data: Columns, state: State, tree: int) -> tuple[Grid, Whole]:
+    """What the party offers a tree: its candidates, and (N, columns) where its rows stand in the histogram."""
+    boost, own = state["boost"], aligned(data, state)
+    cuts, columns = records.column_cuts(boost), range(len(data.names))
+    if how.columns < 1 and columns:
+        drawn = numpy_stream(data.seed, "boosting", tree, data.party)
+        some = drawn.choice(len(columns), max(1, round(how.columns * len(columns))), replace=False)
+        found = grid(sorted(some.tolist()), cuts, boost["holes"].numpy())
+    else:
+        found = grid(columns, cuts, boost["holes"].numpy())
+    return found, spots(numbered(own.x, cuts), found)
+
+
+def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """The left sums of all candidates of the open nodes, in a secret order."""
+    if "gradients" in message:
+        now = _begun(how, data, message, state)
+    else:
+        now = {**session["boost"], "at": moved(session["boost"]["at"], message["told"])}
+    asked, sums, found = message["open"], now["sums"], now["grid"]
+    held = _level(how, now, asked)
+    orders = {v: shuffle(len(found.at)) for v in asked}
+    left = [sums.returned(held[v], found, orders[v]) for v in asked]
+    reply = {"sums": {"candidates": len(found.at), "left": left}, "counts": _counted(how, now, left)}
+    return reply, state, {**session_of(session), "boost": {**now, "held": held, "orders": orders}}
+
+
+def session_of(session: Any) -> dict[str, Any]:
+    """What a session holds so far."""
+    return dict(session or {})
+
+
+def _begun(how: SecureBoost, data: Columns, message: Any, state: State) -> dict[str, Any]:
+    found, at_bins = offered(how, data, state, message["tree"])
+    told = message["gradients"]
+    rows = told["rows"].numpy() if told["rows"] is not None else places(state, "train")
+    sums: Any
+    if how.encrypted:
+        public = paillier.public_key(told["public"], testing=how.testing)
+        batches = tuple(paillier.received(public, one, len(rows)) for one in told["ciphertexts"])
+        sums = sealed.Cipher(public, batches, sealed.fields(len(rows), how), data.workers)
+    else:
+        sums = Clear(told["g"].numpy(), told["h"].numpy())
+    at = np.ones(len(at_bins), np.int64)
+    return {"tree": message["tree"], "grid": found, "spots": at_bins, "rows": rows, "sums": sums, "at": at, "held": {}}
+
+
+def _level(how: SecureBoost, now: Mapping[str, Any], asked: Sequence[int]) -> dict[int, Any]:
+    """The histograms of some nodes. Of two sisters the smaller is summed up, the other one is what is left of the parent."""
+    sums, rows, before = now["sums"], now["rows"], now["held"]
+    at, width = now["at"][rows], now["grid"].width
+
+    def direct(v: int) -> Any:
+        members = np.flatnonzero(at == v)
+        return sums.histogram(members, now["spots"][rows[members]], width)
+
+    found: dict[int, Any] = {}
+    for parent in parents(asked):
+        children = [v for v in (2 * parent, 2 * parent + 1) if v in asked]
+        if parent not in before or not how.subtract:
+            found |= {v: direct(v) for v in children or [1]}
+            continue
+        small = smaller(at, parent)
+        pair = {small: direct(small)}
+        if small ^ 1 in children:
+            pair[small ^ 1] = sums.sister(before[parent], pair[small])
+        found |= {v: pair[v] for v in children}
+    return found
+
+
+def _counted(how: SecureBoost, now: Mapping[str, Any], left: Sequence[Any]) -> dict[str, int]:
+    """What crossed and what it took: powers are those that blind what leaves, and those that gather sums."""
+    if not how.encrypted:
+        return {}
+    sent = sum(len(batch["ciphertexts"]) for one in left for batch in one)
+    sums = len(left) * len(now["grid"].at) * len(now["sums"].form.widths)
+    return {"ciphertexts": sent, "encryptions": sent, "exponentiations": max(sent, sums)}
+
+
+def split(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """New records in the party's own table, and which rows of each node they send left."""
+    now = session["boost"]
+    wanted = [
+        _first(now["orders"].get(v), ties, data.name) for v, ties in zip(message["nodes"], message["ties"], strict=True)
+    ]
+    told, numbers, after = divided(data, state, now, message["nodes"], wanted)
+    at = moved(now["at"], [told])
+    return {"told": told, "records": numbers}, after, {**session, "boost": {**now, "at": at}}
+
+
+def _first(order: Whole | None, ties: Any, name: str) -> int:
+    """The candidate that is meant by places in a secret order."""
+    if order is None or not len(ties) or not (int(ties.min()) >= 0 and int(ties.max()) < len(order)):
+        raise ProtocolError(f"party '{name}' was asked for a split that it never offered.")
+    return records.first_of(order[ties.numpy()])
+
+
+def divided(
+    data: Columns, state: State, now: Mapping[str, Any], nodes: Sequence[int], wanted: Sequence[int]
+) -> tuple[dict[str, Any], list[int], State]:
+    """(what others are told, the new records' numbers, the party's state) of nodes that are split by these candidates."""
+    after, numbers = records.with_splits(state, now["grid"], wanted, now["tree"] - 1)
+    x, table = aligned(data, state).x, after["boost"]["table"]
+    left = [bits(records.ways(table, r, x[now["at"] == v])) for v, r in zip(nodes, numbers, strict=True)]
+    return {"nodes": list(nodes), "left": left}, numbers, after

@@ -1,0 +1,126 @@
+"""Histograms of ciphertexts: what V2 encrypts, and what SecureBoost+ saves (V3 (1) to (3)).
+
+A row is one plaintext, three fields one above the other, each wide enough for the sum over all rows (``pack``; else g stands in a
+ciphertext of its own). G is made positive by 2^precision a row, the largest size that it can have:
+
+    h | g + 2^precision | 1        bits of n 2^precision + 1 | bits of 2 n 2^precision + 1 | bits of n + 1
+
+Sums of several candidates stand in one plaintext one above the other before they are returned (``compress``), and are blinded by fresh
+encryptions of 0: equal sums do not look alike to whoever carries them. All of them are added up under the public key alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.privacy import paillier
+from fedatlas.vertical.boosting.bins import Grid
+from fedatlas.vertical.boosting.gains import Fixed
+from fedatlas.vertical.boosting.settings import SecureBoost
+from fedatlas.vertical.parties import Whole
+
+Sealed = tuple[paillier.Batch, ...]
+"""The ciphertexts of some sums: one batch where fields are packed, else that of g and that of h with the count."""
+
+
+class Fields(NamedTuple):
+    """How sums over at most ``rows`` rows stand in plaintexts."""
+
+    widths: tuple[tuple[int, ...], ...]  # by batch, bits of its fields, the lowest first
+    each: tuple[int, ...]  # by batch, how many candidates stand in a plaintext
+    offset: int  # added to every g
+
+    def batches(self, candidates: int) -> list[int]:
+        """Ciphertexts in each batch of so many sums."""
+        return [-(-candidates // each) for each in self.each]
+
+
+def fields(rows: int, how: SecureBoost) -> Fields:
+    """The layout. PrivacyError where the key is too short for one sum."""
+    offset = 1 << how.precision
+    g, h, count = ((most - 1).bit_length() + 1 for most in (2 * rows * offset, rows * offset, rows + 1))
+    widths = ((h, g, count),) if how.pack else ((g,), (h, count))
+    slots = [sum(some) for some in widths]
+    if max(slots) > how.key_bits - 2:
+        raise PrivacyError(
+            f"sums of {rows:,} rows need {max(slots)} bits, a key of {how.key_bits} has room for {how.key_bits - 2}: "
+            "lower algorithm.precision or take a longer key."
+        )
+    return Fields(widths, tuple((how.key_bits - 2) // slot if how.compress else 1 for slot in slots), offset)
+
+
+def sealed(found: Fixed, form: Fields, keys: paillier.Holder, workers: int) -> Sealed:
+    """Each row's gradient, curvature and count, encrypted by the key holder."""
+    g, h = (found.g + form.offset).tolist(), found.h.tolist()
+    rows: list[list[tuple[int, ...]]] = [[(b, a, 1) for a, b in zip(g, h, strict=True)]]
+    if len(form.widths) == 2:
+        rows = [[(a,) for a in g], [(b, 1) for b in h]]
+    plain = [[paillier.join(row, widths) for row in some] for some, widths in zip(rows, form.widths, strict=True)]
+    return tuple(paillier.encrypt(keys.public, some, keys=keys, workers=workers) for some in plain)
+
+
+class Cipher(NamedTuple):
+    """Sums of gradients that a passive party cannot read. What it does with them `histogram.Clear` does in the clear."""
+
+    public: paillier.PublicKey
+    rows: Sealed  # those that the tree is grown on
+    form: Fields
+    workers: int = 1
+
+    def histogram(self, members: Whole, spots: Whole, width: int) -> Sealed:
+        """By place the sum of some of the rows, whose bins are (members, columns)."""
+        at: list[Sequence[int]] = [()] * width
+        for column in spots.T:
+            order = np.argsort(column, kind="stable")
+            bins, starts = np.unique(column[order], return_index=True)
+            for place, some in zip(bins.tolist(), np.split(members[order], starts[1:]), strict=True):
+                at[place] = some.tolist()
+        return tuple(paillier.subsets(self.public, batch, at, workers=self.workers) for batch in self.rows)
+
+    def sister(self, parent: Sealed, child: Sealed) -> Sealed:
+        """What the parent has more than the child."""
+        pairs = zip(parent, child, strict=True)
+        return tuple(paillier.subtract(self.public, a, b, workers=self.workers) for a, b in pairs)
+
+    def returned(self, histogram: Sealed, found: Grid, order: Whole) -> Any:
+        """The left sums of all candidates in this order, as they leave: several in a ciphertext, blinded."""
+        out = []
+        for batch, widths, each in zip(histogram, self.form.widths, self.form.each, strict=True):
+            sums = self._left(batch, found).at(order)
+            if each > 1:
+                sums = paillier.gather(self.public, sums, sum(widths), each, workers=self.workers)
+            zeros = paillier.encrypt(self.public, [0] * len(sums), workers=self.workers)
+            out.append(paillier.add(self.public, sums, zeros, workers=self.workers).plain())
+        return out
+
+    def _left(self, batch: paillier.Batch, found: Grid) -> paillier.Batch:
+        ends = [*found.first[1:].tolist(), found.width]
+        lengths = [end - first for first, end in zip(found.first.tolist(), ends, strict=True)]
+        sums, adds = paillier.running(self.public, batch, lengths).at(found.at), np.flatnonzero(found.adds)
+        if len(adds):
+            holes = batch.at(found.hole[adds])
+            sums.ciphertexts[adds] = paillier.add(self.public, sums.at(adds), holes, workers=self.workers).ciphertexts
+        return sums
+
+
+def opened(keys: paillier.Holder, plain: Any, form: Fields, candidates: int, workers: int) -> Whole:
+    """(candidates, 3) the sums of g, of h and of rows. ProtocolError where they are not so many, not of this key, or no such sums."""
+    if not isinstance(plain, list) or len(plain) != len(form.widths):
+        raise ProtocolError("a message holds no ciphertexts where sums were due")
+    columns: list[list[int]] = []
+    for one, widths, each, count in zip(plain, form.widths, form.each, form.batches(candidates), strict=True):
+        batch = paillier.received(keys.public, one, count)
+        slots: list[int] = []
+        for m in paillier.decrypt(keys, batch, workers=workers):
+            slots += paillier.separate(m, [sum(widths)] * min(each, candidates - len(slots)))
+        rows = [paillier.separate(slot, widths) for slot in slots]
+        columns += [list(field) for field in zip(*rows, strict=True)] or [[] for _ in widths]
+    h, g, count_of = columns if len(form.widths) == 1 else (columns[1], columns[0], columns[2])
+    if max((x for field in columns for x in field), default=0) >= 1 << 63:
+        raise ProtocolError("an opened sum is larger than its summands can be: it is not of this layout, or forged.")
+    counts = np.array(count_of, np.int64)
+    return np.stack([np.array(g, np.int64) - counts * form.offset, np.array(h, np.int64), counts], axis=1)

@@ -1,0 +1,103 @@
+"""What the active party says of the model: figures of the rows that nobody trained on, made where labels and margins are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedatlas.algorithm import Ask, Question, RoundGenerator, State
+from fedatlas.metrics import quality, resampling
+from fedatlas.metrics.intervals import bootstrap
+from fedatlas.metrics.quality import Floats
+from fedatlas.metrics.resampling import Weighted
+from fedatlas.vertical.align import Answered
+from fedatlas.vertical.parties import Columns, aligned, each, places
+
+JUDGE = "judge"
+Outputs = Callable[[State], Floats]
+"""State of the active party -> (N,) log-odds of class 1, or numbers in the label's unit."""
+
+
+def probabilities(margins: Floats) -> Floats:
+    """Of class 1, from log-odds."""
+    out: Floats = np.where(margins >= 0, 1, np.exp(np.minimum(margins, 0))) / (1 + np.exp(-np.abs(margins)))
+    return out
+
+
+class Judged:
+    """Labels, weights and outputs of some rows, in the order of their places."""
+
+    def __init__(self, data: Columns, state: State, outputs: Floats, which: str) -> None:
+        own, at = aligned(data, state), places(state, which)
+        assert own.y is not None
+        train = own.y[places(state, "train")]
+        self.task, self.y, self.out = data.task, own.y[at], outputs[at]
+        self.weight = np.ones(len(at)) if own.weight is None else own.weight[at]
+        self.unit = float(train.std()) or 1.0
+
+    @property
+    def losses(self) -> Floats:
+        """(n,) log loss, or the squared error in units of the training labels' variance."""
+        if self.task == "classes":
+            found: Floats = np.logaddexp(0.0, self.out) - self.y * self.out
+            return found
+        error: Floats = (self.out - self.y) / self.unit
+        return error**2
+
+    @property
+    def scores(self) -> Floats:
+        """(n,) what the headline figure is the mean of: right or not, or the squared error in the label's unit."""
+        return (self.predicted == self.y).astype(np.float64) if self.task == "classes" else (self.out - self.y) ** 2
+
+    @property
+    def predicted(self) -> Floats:
+        """(n,) class 0 or 1, or the number."""
+        return (self.out > 0).astype(np.float64) if self.task == "classes" else self.out
+
+    def figures(self) -> dict[str, Any]:
+        """The quality fields of a row of metrics.jsonl; of two classes with the area under the curve."""
+        if self.task == "numbers":
+            return dict(quality.number_figures(quality.number_sums(self.out, self.y, self.losses, self.weight)))
+        y = self.y.astype(np.int64)
+        found = quality.class_figures(
+            quality.class_sums(self.predicted.astype(np.int64), y, self.losses, 2, self.weight)
+        )
+        found.pop("per_class_accuracy")
+        return {**found, "auc": quality.auc(self.out, y, self.weight)}
+
+    def weighted(self) -> Weighted:
+        """The figures that are given intervals."""
+        loss = resampling.of_mean("loss", self.losses, self.weight)
+        if self.task == "numbers":
+            root = resampling.of_mean("rmse", self.scores, self.weight, root=True)
+            return resampling.together(root, resampling.of_numbers(self.out, self.y, self.weight), loss)
+        y, predicted = self.y.astype(np.int64), self.predicted.astype(np.int64)
+        return resampling.together(
+            resampling.of_mean("accuracy", self.scores, self.weight),
+            resampling.of_classes(predicted, y, 2, self.weight),
+            resampling.of_two_classes(self.out, probabilities(self.out), y, self.weight),
+            loss,
+        )
+
+
+def question(outputs: Outputs) -> Mapping[str, Question]:
+    """The question by which a model is judged."""
+
+    def judge(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+        found = Judged(data, state, outputs(state), message["on"])
+        ends = {}
+        if message["intervals"]:
+            ends = {k: [*one] for k, one in bootstrap(found.weighted(), len(found.y), data.seed, "test").items()}
+        return {"figures": found.figures(), "intervals": ends}, state, session
+
+    return {JUDGE: Question(judge, shows=("figures", "intervals"), stateful=True)}
+
+
+def judged(server: State, on: str = "test", intervals: bool = False) -> RoundGenerator:
+    """The server's state with ``quality``: figures of the rows that "test" or are "held" out, and ``intervals`` of them."""
+    active = server["active"]
+    ask = Ask((active,), JUDGE, {active: {"on": on, "intervals": intervals}}, "each")
+    heard = (yield from each(ask, server["names"]))[active]
+    return {**server, "quality": dict(heard["figures"]), "intervals": dict(heard["intervals"])}

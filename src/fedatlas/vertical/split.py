@@ -1,0 +1,68 @@
+"""Which aligned rows train, which are held out to stop by, which test: the active party draws, and tells the others the places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedatlas.algorithm import Ask, Question, RoundGenerator, State
+from fedatlas.errors import DataError
+from fedatlas.rng import numpy_stream
+from fedatlas.vertical.align import Answered
+from fedatlas.vertical.parties import Columns, Whole, aligned, each, tensor
+
+SPLIT, PLACES = "split rows", "told rows"
+PARTS = ("train", "held", "test")
+
+
+def parted(y: Any, task: str, shares: Mapping[str, float], seed: int) -> dict[str, Whole]:
+    """part -> places, ascending; of classes each part has its share of every class. ``shares``: of "held" and of "test"."""
+    stream = numpy_stream(seed, "split")
+    out: dict[str, list[Whole]] = {part: [] for part in PARTS}
+    groups = [np.flatnonzero(y == value) for value in np.unique(y)] if task == "classes" else [np.arange(len(y))]
+    for rows in groups:
+        drawn = stream.permutation(rows)
+        test = round(shares["test"] * len(rows))
+        held = round(shares["held"] * len(rows))
+        for part, some in zip(PARTS, (drawn[test + held :], drawn[test : test + held], drawn[:test]), strict=True):
+            out[part].append(some)
+    return {part: np.sort(np.concatenate(some)).astype(np.int64) for part, some in out.items()}
+
+
+def _split(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    own = aligned(data, state)
+    assert own.y is not None
+    shares = {"test": message["test"], "held": message["held"]}
+    found = parted(own.y, data.task, shares, data.seed)
+    if not len(found["train"]) or not len(found["test"]) or (shares["held"] and not len(found["held"])):
+        raise DataError(f"{len(own.y)} common rows are too few to train on and to test with.")
+    if data.task == "classes" and len(np.unique(own.y[found["train"]])) < 2:
+        raise DataError("all common rows to train on are of one class: there is nothing to learn.")
+    if own.weight is not None and not own.weight[found["train"]].any():
+        raise DataError("all common rows to train on weigh 0: there is nothing to learn.")
+    places = {part: tensor(rows) for part, rows in found.items()}
+    counts = {part: len(rows) for part, rows in found.items()}
+    return {"places": places, "rows": counts}, {**state, "split": places}, session
+
+
+def _told(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    return {}, {**state, "split": dict(message["places"])}, session
+
+
+QUESTIONS: Mapping[str, Question] = {
+    SPLIT: Question(_split, shows=("places", "rows"), stateful=True),
+    PLACES: Question(_told, shows=("told",), stateful=True),
+}
+
+
+def split(server: State, test: float, held: float = 0.0) -> RoundGenerator:
+    """The server's state with ``rows``: how many train, are held out, test. DataError where these rows cannot be parted so."""
+    names, active = server["names"], server["active"]
+    heard = yield from each(Ask((active,), SPLIT, {active: {"test": test, "held": held}}, "each"), names)
+    others = tuple(k for k in range(len(names)) if k != active)
+    if others:
+        told = {"places": heard[active]["places"]}
+        yield from each(Ask(others, PLACES, dict.fromkeys(others, told), "each"), names)
+    return {**server, "rows": dict(heard[active]["rows"])}

@@ -1,0 +1,143 @@
+"""A federation in real processes for the tests: a server and nodes, as `fedatlas deploy` starts them, and what is asked of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedatlas.config import parse
+from fedatlas.deploy.bundle import Bundle, init
+from fedatlas.deploy.frames import Message
+from fedatlas.deployed.deal import deal
+from fedatlas.deployed.trial import free_port
+from fedatlas.deployed.watching import asked, events, fetch, submit
+
+NAMES = ["north", "south", "west"]
+EXPERIMENT: Mapping[str, Any] = {
+    "rounds": 3,
+    "data": {"name": "digits", "limit": 400},
+    "partition": {"name": "dirichlet", "clients": 3},
+    "engine": {"plan": "program"},
+}
+PATIENCE = 60.0
+
+
+def experiment(**tables: Any) -> dict[str, Any]:
+    """The experiment of these tests with other tables."""
+    return {**EXPERIMENT, **tables}
+
+
+class Deployment:
+    """Processes by name: "server" and the nodes'. Each is started, killed, stopped and waited for."""
+
+    def __init__(self, folder: Path, names: Sequence[str] = NAMES, given: Mapping[str, Any] = EXPERIMENT) -> None:
+        self.folder, self.names = folder, list(names)
+        self.bundles = init(folder / "federation", self.names, "localhost", free_port())
+        deal(parse(given), self.names, folder)
+        for name in self.names:
+            policy = self.bundles[name] / "policy.toml"
+            policy.write_text(policy.read_text().replace('label_counts = "masked"', 'label_counts = "plain"'))
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.operator = Bundle.open(self.bundles["operator"], "operator")
+
+    def start(self, *names: str, **data: Path) -> None:
+        for name in names or ("server", *self.names):
+            me = [sys.executable, "-m", "fedatlas", "deploy"]
+            rows = data.get(name, self.folder / f"{'test' if name == 'server' else name}.rows")
+            command = [*me, "server", str(self.bundles[name]), "--test", str(rows)]
+            if name != "server":
+                command = [*me, "node", str(self.bundles[name]), "--data", str(rows)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            with open(self.folder / f"{name}.log", "ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                )
+
+    def log(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def kill(self, name: str) -> None:
+        """With -9, and with it whatever it had started, as the kernel would not do: a trainer ends by itself."""
+        self.processes[name].send_signal(signal.SIGKILL)
+        self.processes[name].wait()
+
+    def trainer(self, name: str) -> int:
+        """The process that trains for a node."""
+        path = Path(f"/proc/{self.processes[name].pid}/task/{self.processes[name].pid}/children")
+        until(lambda: bool(path.read_text().split()), f"{name} has no trainer")
+        return int(path.read_text().split()[0])
+
+    def submit(self, given: Mapping[str, Any], nodes: Sequence[str] = ()) -> str:
+        path = self.folder / "experiment.toml"
+        path.write_text(tomli_w.dumps(dict(given)))
+        return submit(self.operator, path, [], nodes, PATIENCE)
+
+    def watch(self, run: str) -> list[Mapping[str, Any]]:
+        return list(events(self.operator, run))
+
+    def run(self, given: Mapping[str, Any], nodes: Sequence[str] = ()) -> tuple[Path, Mapping[str, Any]]:
+        """(the run's directory as fetched, its last event)."""
+        run = self.submit(given, nodes)
+        return self.ended(run)
+
+    def ended(self, run: str) -> tuple[Path, Mapping[str, Any]]:
+        last = self.watch(run)[-1]
+        out = self.folder / "fetched" / run
+        if last["status"] != "failed":
+            fetch(self.operator, run, out)
+        return out, last
+
+    def stop(self, run: str) -> tuple[Path, Mapping[str, Any]]:
+        """Stops a run; as `ended`."""
+        asked(self.operator, Message({"kind": "stop", "run": run}))
+        return self.ended(run)
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def deployment(
+    folder: Path, names: Sequence[str] = NAMES, given: Mapping[str, Any] = EXPERIMENT
+) -> Iterator[Deployment]:
+    made = Deployment(folder, names, given)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+def until(true: Callable[[], bool], otherwise: str, seconds: float = PATIENCE) -> None:
+    """Waits for something."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.02)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def answers_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]

@@ -1,0 +1,160 @@
+"""A histogram booster on the joined table, row by row and slow: what SecureBoost has to grow between parties (V2).
+
+Columns belong to parties only for the order of ties: the party listed first, then column, bin, missing left before right. Sums are Python's
+whole numbers; floats appear where a gain or a leaf is formed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Settings(NamedTuple):
+    """The keys, by their names."""
+
+    trees: int = 3
+    depth: int = 3
+    bins: int = 32
+    precision: int = 24
+    learning_rate: float = 0.3
+    l1: float = 0.0
+    l2: float = 1.0
+    min_gain: float = 0.0
+    min_leaf: int = 1
+    complete_secure: int = 0
+
+
+def edges(values: Sequence[float], bins: int) -> list[float]:
+    """Upper ends of all bins but the last: between different values where they are few, else at quantiles."""
+    ordered = sorted(v for v in values if not math.isnan(v))
+    different = sorted(set(ordered))
+    if len(different) <= bins:
+        return [a + (b - a) / 2 for a, b in pairwise(different)]
+    ends = {ordered[k * len(ordered) // bins - 1] for k in range(1, bins)}
+    return sorted(end for end in ends if end < different[-1])
+
+
+def whole(values: Sequence[float], precision: int) -> tuple[list[int], int]:
+    """Each as a multiple of 2^(power - precision), 2^power above the largest size; round half to even."""
+    power = math.frexp(max(abs(v) for v in values))[1]
+    return [round(math.ldexp(v, precision - power)) for v in values], power
+
+
+class Booster:
+    """One training; ``owners``: by party its columns. ``drawn(tree)``: the rows of a tree, ``offered(tree, party)`` its columns."""
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        task: str,
+        owners: Sequence[Sequence[int]],
+        how: Settings,
+        *,
+        train: Sequence[int] | None = None,
+        weight: Any = None,
+        active: int = 0,
+        drawn: Callable[[int], Sequence[int]] | None = None,
+        offered: Callable[[int, int], Sequence[int]] | None = None,
+    ) -> None:
+        self.x, self.owners, self.how, self.task, self.active = x.tolist(), owners, how, task, active
+        self.train = list(range(len(y))) if train is None else list(train)
+        self.weight = [1.0] * len(y) if weight is None else weight.tolist()
+        self.drawn, self.offered = drawn or (lambda _: self.train), offered or (lambda _, party: owners[party])
+        columns = [c for party in owners for c in party]
+        self.edges = {c: edges([self.x[i][c] for i in self.train], how.bins) for c in columns}
+        self.holes = {c: any(math.isnan(self.x[i][c]) for i in self.train) for c in columns}
+        self.start, self.scale = 0.0, 1.0
+        if task == "numbers":
+            w, t = (np.array([each[i] for i in self.train]) for each in (self.weight, y.tolist()))
+            self.start = float(np.average(t, weights=None if weight is None else w))
+            self.scale = math.sqrt(float(np.average((t - self.start) ** 2, weights=None if weight is None else w)))
+        self.y = y.tolist()
+        self.margin = [0.0] * len(y)
+        self.trees = [self.grown(tree) for tree in range(1, how.trees + 1)]
+        self.outputs = [m if task == "classes" else self.start + self.scale * m for m in self.margin]
+
+    def grown(self, tree: int) -> Any:
+        """One tree, margins of all rows moved on."""
+        rows = list(self.drawn(tree))
+        m = np.array([self.margin[i] for i in rows])
+        y, w = (np.array([each[i] for i in rows]) for each in (self.y, self.weight))
+        if self.task == "classes":
+            p = 1 / (1 + np.exp(-m))
+            g, h = (p - y) * w, p * (1 - p) * w
+        else:
+            g, h = (m - (y - self.start) / self.scale) * w, w
+        found = [whole(each.tolist(), self.how.precision) for each in (g, h)]
+        self.g, self.h = (dict(zip(rows, each, strict=True)) for each, _ in found)
+        self.powers = [power for _, power in found]
+        self.tree = tree
+        return self.node(rows, list(range(len(self.y))), self.how.depth)
+
+    def node(self, rows: list[int], walking: list[int], depth: int) -> Any:
+        """What hangs here: a leaf, or a split with two nodes. ``rows`` train, ``walking`` are all that come by."""
+        total = self.sums(rows)
+        best = self.best(rows, total) if depth else None
+        if best is None:
+            G, H = self.real(total)
+            value = 0.0 - self.pulled(G) / (H + self.how.l2) * self.how.learning_rate if H + self.how.l2 > 0 else 0.0
+            for i in walking:
+                self.margin[i] += value
+            return {"leaf": value, "rows": len(rows)}
+        gain, party, column, cut, missing = best
+
+        def left(i: int) -> bool:
+            value = self.x[i][column]
+            return missing == "left" if math.isnan(value) else value <= cut
+
+        split = {"party": party, "column": column, "cut": cut, "missing": missing, "gain": gain}
+        sides = [([i for i in some if left(i)], [i for i in some if not left(i)]) for some in (rows, walking)]
+        return {**split, "children": [self.node(sides[0][k], sides[1][k], depth - 1) for k in (0, 1)]}
+
+    def best(self, rows: list[int], total: tuple[int, int, int]) -> Any:
+        """The first of the splits that gain most, if it gains anything."""
+        best: Any = None
+        for party in range(len(self.owners)):
+            if self.tree <= self.how.complete_secure and party != self.active:
+                continue
+            for column in self.offered(self.tree, party):
+                values = [(self.x[i][column], i) for i in rows]
+                gone = self.sums([i for v, i in values if math.isnan(v)])
+                cuts = [*self.edges[column], *([math.inf] if self.holes[column] else [])]
+                for cut in cuts:
+                    there = self.sums([i for v, i in values if v <= cut])
+                    with_gone = tuple(a + b for a, b in zip(there, gone, strict=True))
+                    for missing, sums in (("left", with_gone), ("right", there)):
+                        gain = self.gain(sums, total)
+                        if gain > 0 and (best is None or gain > best[0]):
+                            best = (gain, party, column, cut, missing)
+        return best
+
+    def sums(self, rows: Sequence[int]) -> Any:
+        """Of g, of h, and how many."""
+        return sum(self.g[i] for i in rows), sum(self.h[i] for i in rows), len(rows)
+
+    def real(self, sums: Any) -> tuple[float, float]:
+        """G and H."""
+        precision = self.how.precision
+        return math.ldexp(sums[0], self.powers[0] - precision), math.ldexp(sums[1], self.powers[1] - precision)
+
+    def pulled(self, G: float) -> float:
+        """T(G)."""
+        return math.copysign(max(abs(G) - self.how.l1, 0.0), G)
+
+    def gain(self, left: Any, total: Any) -> float:
+        """V2's gain; below every limit where a side is too small."""
+        right = tuple(a - b for a, b in zip(total, left, strict=True))
+        if min(left[2], right[2]) < self.how.min_leaf:
+            return -math.inf
+        worth = []
+        for sums in (left, right, total):
+            G, H = self.real(sums)
+            pull, over = self.pulled(G), H + self.how.l2
+            worth.append(pull * pull / over if over > 0 else 0.0)
+        return 0.5 * (worth[0] + worth[1] - worth[2]) - self.how.min_gain

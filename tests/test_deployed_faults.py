@@ -1,0 +1,120 @@
+"""What happens when something dies, stands still or lies: real processes, killed where they stand."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments import Deployment, answers_of, deployment, experiment, rows_of, until
+from fedatlas import Experiment, run
+from fedatlas.config import parse
+
+SLOW: dict[str, Any] = {"rounds": 12, "algorithm": {"name": "scaffold"}, "local": {"epochs": 20}}
+LONG: dict[str, Any] = {**SLOW, "rounds": 100_000}
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployment(tmp_path_factory.mktemp("faults")) as made:
+        yield made
+
+
+def simulated(tmp_path: Path, given: dict[str, Any]) -> bytes:
+    return (
+        run(Experiment(parse(given)), out=tmp_path / "here", baselines=False).path / "model.safetensors"
+    ).read_bytes()
+
+
+def who(three: Deployment, run: str) -> list[list[int]]:
+    """Who counted, round by round."""
+    return [row["clients"] for row in rows_of(three.bundles["server"] / "runs" / run / "run")]
+
+
+def landed(three: Deployment, run: str, number: int) -> None:
+    """Waits for a round."""
+    path = three.bundles["server"] / "runs" / run / "run" / "metrics.jsonl"
+    until(lambda: path.exists() and len(path.read_text().splitlines()) > number, f"round {number} does not land")
+
+
+def test_a_node_that_is_killed_is_noticed_and_comes_back_with_its_state(three: Deployment):
+    run = three.submit(experiment(**LONG))
+    landed(three, run, 2)
+    three.kill("south")
+    until(lambda: "'south' is gone" in three.log("server"), "nobody noticed", 5)
+    until(lambda: [0, 2] in who(three, run), "no round goes on without it")
+    three.start("south")
+    until(lambda: who(three, run)[-1] == [0, 1, 2], "it does not come back")
+    folder, last = three.stop(run)
+    assert last["status"] == "stopped"
+    lost = [line for line in answers_of(folder) if line["outcome"].startswith("lost")]
+    assert {line["node"] for line in lost} == {"south"}
+
+
+def test_a_trainer_that_is_killed_is_started_again_and_the_bytes_are_those_of_one_never_killed(
+    three: Deployment, tmp_path: Path
+):
+    given = experiment(**SLOW, round={"on_loss": "wait"})
+    run = three.submit(given)
+    landed(three, run, 3)
+    os.kill(three.trainer("west"), signal.SIGKILL)
+    folder, last = three.ended(run)
+    assert last["status"] == "finished"
+    assert (folder / "model.safetensors").read_bytes() == simulated(tmp_path, given)
+
+
+def test_a_node_that_stands_still_is_noticed(three: Deployment):
+    run = three.submit(experiment(**LONG))
+    landed(three, run, 1)
+    three.processes["north"].send_signal(signal.SIGSTOP)
+    until(lambda: "'north' is gone: nothing was heard" in three.log("server"), "nobody noticed", 5)
+    until(lambda: [1, 2] in who(three, run), "no round goes on without it")
+    three.processes["north"].send_signal(signal.SIGCONT)
+    until(lambda: who(three, run)[-1] == [0, 1, 2], "it does not come back")
+    assert three.stop(run)[1]["status"] == "stopped"
+
+
+def test_fewer_nodes_than_the_minimum_end_the_run_with_the_reason(three: Deployment):
+    run = three.submit(experiment(**LONG, round={"minimum": 3, "deadline": 2.0}))
+    landed(three, run, 1)
+    three.kill("west")
+    _, last = three.ended(run)
+    three.start("west")
+    assert last["status"] == "failed"
+    assert "2 of 3 nodes answered, and the run needs 3 (west: no reply within 2 s)" in last["why"]
+    until(lambda: three.log("server").rstrip().endswith("'west' is connected"), "west does not come back")
+
+
+def kills(three: Deployment, tmp_path: Path, count: int) -> None:
+    """Kills the server so many times at random moments of a run."""
+    given = experiment(rounds=10 * count, algorithm={"name": "scaffold"}, local={"epochs": 4})
+    run = three.submit(given)
+    moments = random.Random(7)  # noqa: S311
+    path = three.bundles["server"] / "runs" / run / "run" / "metrics.jsonl"
+    done = 0
+    for _ in range(count):
+        before = len(path.read_text().splitlines()) if path.exists() else 0
+        until(lambda: path.exists() and len(path.read_text().splitlines()) > before, "the run does not go on")  # noqa: B023
+        time.sleep(moments.uniform(0, 0.4))
+        three.kill("server")
+        done += 1
+        three.start("server")
+    folder, last = three.ended(run)
+    assert (last["status"], done) == ("finished", count)
+    assert (folder / "model.safetensors").read_bytes() == simulated(tmp_path, given)
+    assert [row["round"] for row in rows_of(folder)] == list(range(given["rounds"] + 1))
+
+
+def test_the_server_is_killed_and_the_run_goes_on_by_itself_to_the_same_bytes(three: Deployment, tmp_path: Path):
+    kills(three, tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_the_server_is_killed_at_twenty_random_moments(three: Deployment, tmp_path: Path):
+    kills(three, tmp_path, 20)

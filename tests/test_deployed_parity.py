@@ -1,0 +1,54 @@
+"""A run between real processes ends with the model bytes of the simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments import Deployment, deployment, experiment, rows_of
+from fedatlas import Experiment, run
+from fedatlas.config import parse
+from fedatlas.deployed.refusals import ABLE
+
+QUALITY = ("accuracy", "macro_f1", "loss", "train_loss")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployment(tmp_path_factory.mktemp("three")) as made:
+        yield made
+
+
+def same(three: Deployment, tmp_path: Path, **tables: Any) -> Path:
+    """Runs it both ways; the deployed run's directory."""
+    given = experiment(**tables)
+    there, ended = three.run(given)
+    assert ended["status"] == "finished", (ended, three.log("server"))
+    here = run(Experiment(parse(given)), out=tmp_path / "here", baselines=False).path
+    assert (there / "model.safetensors").read_bytes() == (here / "model.safetensors").read_bytes()
+    for mine, theirs in zip(rows_of(there), rows_of(here), strict=True):
+        assert {key: mine[key] for key in ("clients", "steps", "bytes_up", "bytes_down", "weights")} == {
+            key: theirs[key] for key in ("clients", "steps", "bytes_up", "bytes_down", "weights")
+        }
+        for key in QUALITY[: 3 if "privacy" in tables else 4]:
+            assert mine[key] == pytest.approx(theirs[key], abs=1e-6), key
+    return there
+
+
+@pytest.mark.parametrize("name", ABLE)
+def test_it_ends_with_the_bytes_of_a_simulation(three: Deployment, tmp_path: Path, name: str):
+    same(three, tmp_path, algorithm={"name": name})
+
+
+@pytest.mark.parametrize("name", ["topk", "qsgd"])
+def test_also_where_updates_are_compressed(three: Deployment, tmp_path: Path, name: str):
+    same(three, tmp_path, algorithm={"name": "scaffold"}, compression={"name": name})
+
+
+def test_also_under_secure_aggregation(three: Deployment, tmp_path: Path):
+    """Masks are drawn by each run anew, and cancel: the sums are the same."""
+    there = same(three, tmp_path, algorithm={"name": "fedavg"}, privacy=[{"name": "secagg"}])
+    assert {row["train_loss"] for row in rows_of(there)} == {None}, "a loss of one node would say something of it alone"
