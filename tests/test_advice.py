@@ -15,7 +15,7 @@ import pytest
 import fedatlas
 from fedatlas.cli import main
 from fedatlas.config import parse
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, DataError
 from fedatlas.privacy.gaussian import epsilon_of
 from fedatlas.study import remeasure, shipped
 from fedatlas.study.jobs import Job
@@ -209,6 +209,21 @@ def test_a_study_is_kept_as_arrays_and_answers_the_same(known: Path, tmp_path: P
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no study"):
         load_study(str(tmp_path / "empty"))
+
+
+def test_of_an_unfinished_study_whole_settings_are_kept(known: Path, tmp_path: Path):
+    (tmp_path / "table.sqlite").write_bytes((known / "table.sqlite").read_bytes())
+    table = Table.open(tmp_path / "table.sqlite", write=True)
+    frame = table.frame()
+    runs = frame[(frame.kind == "cell") & (frame["skew"] == "0.3")].run_key
+    table.release(runs.iloc[0], "It was stopped.")
+    kept = save(table, None, tmp_path / "kept")
+    assert kept.fitted.settings == [("30.0",)]
+    assert kept.about["runs"] == {"done": 14}  # 2 baselines, 3 choices by 2 rates and 2 seeds
+    for key in frame.run_key:
+        table.release(key, "It was stopped.")
+    with pytest.raises(DataError, match=r"come to its end"):
+        save(table, None, tmp_path / "kept")
 
 
 def test_a_kept_study_that_is_newer_or_damaged_is_refused(known: Path, tmp_path: Path):

@@ -78,7 +78,7 @@ class Executor:
                     if not self.places:
                         break
                     continue
-                if not self.working and self.over():
+                if not self.working and self.over() and not self.due:
                     self.say(f"Stopped after {self.how.hours:g} h: the same command goes on.")
                     break
                 time.sleep(min(max(LATE * (time.monotonic() - self.last), PAUSES[0]), PAUSES[1]))
