@@ -37,7 +37,7 @@ def test_the_contest_tells_good_advice_from_bad(load: Any, monkeypatch: pytest.M
     assert (found["settings"], found["data_sets"]) == (20, 4)
     for kind in script.KINDS:
         regret = {name: one["mean"]["value"] for name, one in found[kind]["regret"].items()}
-        assert regret["recommended"] < min(regret["tuned FedAvg"], regret["one choice for all"])
+        assert regret["recommended"] <= min(regret["one choice for all"] + 0.01, regret["tuned FedAvg"] / 2)
         assert found[kind]["limits"]["kept_share"]["value"] > 0.85
         assert 0.75 <= found[kind]["coverage"]["accuracy"]["above_low"]["value"] <= 1.0
     asked = found["a setting"]["limits"]["by_limits"]
