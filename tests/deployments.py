@@ -29,7 +29,14 @@ EXPERIMENT: Mapping[str, Any] = {
     "partition": {"name": "dirichlet", "clients": 3},
     "engine": {"plan": "program"},
 }
-PATIENCE = 60.0
+PATIENCE = 120.0
+SPEAK = """
+import sys
+from pathlib import Path
+from fedatlas.deploy.bundle import Bundle
+from fedatlas.deploy.speaker import Speaker
+Speaker(Bundle.open(Path(sys.argv[1]), "node"), sys.argv[2:], lambda text: None).speak()
+"""
 
 
 def experiment(**tables: Any) -> dict[str, Any]:
@@ -40,13 +47,16 @@ def experiment(**tables: Any) -> dict[str, Any]:
 class Deployment:
     """Processes by name: "server" and the nodes'. Each is started, killed, stopped and waited for."""
 
-    def __init__(self, folder: Path, names: Sequence[str] = NAMES, given: Mapping[str, Any] = EXPERIMENT) -> None:
-        self.folder, self.names = folder, list(names)
+    def __init__(
+        self, folder: Path, names: Sequence[str] = NAMES, given: Mapping[str, Any] = EXPERIMENT, judge: str = "server"
+    ) -> None:
+        self.folder, self.names, self.judge = folder, list(names), judge
         self.bundles = init(folder / "federation", self.names, "localhost", free_port())
-        deal(parse(given), self.names, folder)
+        deal(parse(given), self.names, folder, judge)
         for name in self.names:
             policy = self.bundles[name] / "policy.toml"
             policy.write_text(policy.read_text().replace('label_counts = "masked"', 'label_counts = "plain"'))
+        self.lies: dict[str, str] = {}  # node -> how its trainer lies
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.operator = Bundle.open(self.bundles["operator"], "operator")
 
@@ -54,9 +64,14 @@ class Deployment:
         for name in names or ("server", *self.names):
             me = [sys.executable, "-m", "fedatlas", "deploy"]
             rows = data.get(name, self.folder / f"{'test' if name == 'server' else name}.rows")
-            command = [*me, "server", str(self.bundles[name]), "--test", str(rows)]
+            command = [*me, "server", str(self.bundles[name])]
+            command += ["--test", str(rows)] if self.judge == "server" else []
             if name != "server":
                 command = [*me, "node", str(self.bundles[name]), "--data", str(rows)]
+            if name in self.lies:
+                lying = str(Path(__file__).with_name("lying_trainer.py"))
+                command = [sys.executable, "-c", SPEAK, str(self.bundles[name]), sys.executable, lying, self.lies[name]]
+                command += [str(self.bundles[name]), str(rows)]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             with open(self.folder / f"{name}.log", "ab") as log:
                 self.processes[name] = subprocess.Popen(
@@ -66,6 +81,15 @@ class Deployment:
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
         return path.read_text() if path.exists() else ""
+
+    def again(self, name: str, how: str = "") -> None:
+        """A node that is there ends, and begins again; ``how`` its trainer lies."""
+        before = self.log("server").count(f"'{name}' is connected")
+        self.processes[name].terminate()
+        self.processes[name].wait()
+        self.lies = {name: how} if how else {}
+        self.start(name)
+        until(lambda: self.log("server").count(f"'{name}' is connected") > before, f"{name} does not come back")
 
     def kill(self, name: str) -> None:
         """With -9, and with it whatever it had started, as the kernel would not do: a trainer ends by itself."""
@@ -117,9 +141,9 @@ class Deployment:
 
 @contextlib.contextmanager
 def deployment(
-    folder: Path, names: Sequence[str] = NAMES, given: Mapping[str, Any] = EXPERIMENT
+    folder: Path, names: Sequence[str] = NAMES, given: Mapping[str, Any] = EXPERIMENT, judge: str = "server"
 ) -> Iterator[Deployment]:
-    made = Deployment(folder, names, given)
+    made = Deployment(folder, names, given, judge)
     try:
         made.start()
         yield made

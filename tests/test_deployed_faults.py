@@ -91,6 +91,33 @@ def test_fewer_nodes_than_the_minimum_end_the_run_with_the_reason(three: Deploym
     until(lambda: three.log("server").rstrip().endswith("'west' is connected"), "west does not come back")
 
 
+LIES = {
+    "nan": "'model' of its reply is not finite",
+    "misshapen": "'model' of its reply has other tensors than the model",
+    "other parts": "'model' of its reply has other tensors than the model",
+    "no codec": "its reply cannot be read",
+    "foreign": "its reply cannot be read (it answers another request)",
+    "late": "no reply within 4 s",
+}
+
+
+def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deployment):
+    """From round 2 on the trainer of one node lies in another way each round."""
+    hows = ["twice", *LIES]
+    three.again("west", ",".join(hows))
+    folder, last = three.ended(three.submit(experiment(rounds=len(hows) + 2, round={"deadline": 4.0})))
+    three.again("west")
+    assert last["status"] == "finished", last
+    rows, said = rows_of(folder), [line for line in answers_of(folder) if line["outcome"] != "answered"]
+    assert {line["node"] for line in said} == {"west"}
+    assert rows[2]["clients"] == rows[len(hows) + 2]["clients"] == [0, 1, 2]
+    for number, how in enumerate(LIES, 3):
+        assert rows[number]["clients"] == [0, 1], how
+        lost = [line["outcome"] for line in said if line["round"] == number and line["outcome"].startswith("lost")]
+        assert len(lost) == 1
+        assert lost[0].startswith(f"lost: {LIES[how]}")
+
+
 def kills(three: Deployment, tmp_path: Path, count: int) -> None:
     """Kills the server so many times at random moments of a run."""
     given = experiment(rounds=10 * count, algorithm={"name": "scaffold"}, local={"epochs": 4})

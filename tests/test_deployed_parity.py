@@ -52,3 +52,25 @@ def test_also_under_secure_aggregation(three: Deployment, tmp_path: Path):
     """Masks are drawn by each run anew, and cancel: the sums are the same."""
     there = same(three, tmp_path, algorithm={"name": "fedavg"}, privacy=[{"name": "secagg"}])
     assert {row["train_loss"] for row in rows_of(there)} == {None}, "a loss of one node would say something of it alone"
+
+
+NUMBERS = experiment(data={"name": "auto_mpg", "missing": "median"}, partition={"name": "iid", "clients": 3})
+"""A table with holes and categories, whose target is a number: medians, moments and categories are learnt of all rows."""
+
+
+@pytest.mark.parametrize("data", ["classes", "numbers"])
+def test_nodes_that_judge_say_what_pooling_would(tmp_path: Path, data: str):
+    """Sums of the nodes, masked for one of the runs, against the simulator's figures on all test rows at once."""
+    base = experiment() if data == "classes" else NUMBERS
+    with deployment(tmp_path, given=base, judge="nodes") as made:
+        for privacy in ([], [{"name": "secagg"}])[: 2 if data == "classes" else 1]:
+            given = {**base, **({"privacy": privacy} if privacy else {})}
+            there, ended = made.run(given)
+            assert ended["status"] == "finished", (ended, made.log("server"))
+            here = run(Experiment(parse(given)), out=tmp_path / f"here-{len(privacy)}", baselines=False).path
+            assert (there / "model.safetensors").read_bytes() == (here / "model.safetensors").read_bytes()
+            for mine, theirs in zip(rows_of(there), rows_of(here), strict=True):
+                for key in ("accuracy", "macro_f1", "rmse", "mae", "r2", "loss"):
+                    if key in theirs:
+                        assert mine[key] == pytest.approx(theirs[key], abs=1e-6), key
+                assert mine["clients"] == theirs["clients"]

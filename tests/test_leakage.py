@@ -15,6 +15,8 @@ from fedatlas.errors import ConfigError, DataError
 from fedatlas.leakage.carry_out import built
 from fedatlas.leakage.child import work
 from fedatlas.leakage.knowledge import given
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.candidates import candidates_of
 
 ONE_ROW: dict[str, Any] = {
     "rounds": 2,
@@ -24,7 +26,7 @@ ONE_ROW: dict[str, Any] = {
     "local": {"steps": 1, "lr": 0.1},
     "observe": {"roles": ["server", "client:0", "outsider"]},
 }
-QUICK = {"iterations": 150, "targets": 4}
+QUICK = {"iterations": 100, "targets": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +60,11 @@ def test_without_defence_pictures_come_back(plain: Path):
     kept = json.loads((plain / "attacks" / "inverting_gradients" / "attack.json").read_text())
     assert kept == found
     with np.load(plain / "attacks" / "inverting_gradients" / "found.npz") as arrays:
-        assert arrays["found"].shape == arrays["original"].shape == (4, 1, 8, 8)
+        assert arrays["found"].shape == arrays["original"].shape == (3, 1, 8, 8)
 
 
 def test_dlg_finds_row_and_label(plain: Path):
-    found = attack(plain, "dlg", targets=4, iterations=120, restarts=3)
+    found = attack(plain, "dlg", targets=2, iterations=80, restarts=2)
     assert found["metrics"]["label"]["value"] == 1
     assert found["metrics"]["mse"]["value"] < 1e-3
 
@@ -81,7 +83,7 @@ def test_under_a_mechanism_there_is_no_more_than_the_placebo(
 ):
     given = {**ONE_ROW, **public(plain), **tables}
     run(Experiment.of(**{**given, "observe": {"roles": [role]}}), out=tmp_path / "run", baselines=False)
-    found = attack(tmp_path / "run", "inverting_gradients", role=role, iterations=60)
+    found = attack(tmp_path / "run", "inverting_gradients", role=role, iterations=40, targets=4)
     assert found["leaks"]["psnr"]["value"] <= 1
     assert found["metrics"]["psnr"]["value"] < 12
 
@@ -105,11 +107,93 @@ def test_with_the_data_gone_the_answer_is_kept_and_unscored(plain: Path, monkeyp
         raise DataError("the data are gone.")
 
     monkeypatch.setattr("fedatlas.leakage.carry_out.set_up", gone)
-    found = attack(plain, "inverting_gradients", iterations=20, targets=2)
+    found = attack(plain, "inverting_gradients", iterations=5, targets=2)
     assert found["metrics"] == {}
     assert "nobody could score it: the data are gone." in found["unscored"]
     with np.load(plain / "attacks" / "inverting_gradients" / "found.npz") as arrays:
         assert arrays["x"].shape == (2, 1, 8, 8)
+
+
+GAME: dict[str, Any] = {
+    "rounds": 30,
+    "data": {"name": "digits", "limit": 600},
+    "partition": {"name": "iid", "clients": 6},
+    "model": {"name": "mlp", "hidden": [128]},
+    "local": {"epochs": 5, "lr": 0.02, "batch_size": 10},
+    "evaluation": {"clients": 0.5, "every": 30},
+    "attack": [{"name": "membership"}],
+}
+
+
+@pytest.fixture(scope="module")
+def game(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("game") / "run"
+    run(Experiment.of(**GAME), out=path, baselines=False)
+    return path
+
+
+def test_the_game_is_played_when_the_run_is_over(game: Path):
+    found = json.loads((game / "attacks" / "membership" / "attack.json").read_text())
+    auc = found["metrics"]["auc"]
+    assert auc["low"] > 0.5
+    assert auc["placebo"] == pytest.approx(0.5, abs=0.06)
+    assert found["metrics"]["tpr_at_fpr_0.001"]["value"] is None  # not resolved by so few
+    assert "What a party could have learnt" in (game / "report.html").read_text()
+    shadow = attack(game, "membership", method="shadow", shadows=2, epochs=10)
+    assert 0.4 < shadow["metrics"]["auc"]["value"] <= 1
+
+
+def test_candidates_are_balanced_and_no_candidate_is_an_auxiliary_row(game: Path):
+    made = set_up(Experiment.of(**GAME).config, 1)
+    found = candidates_of(made)
+    assert found.member.sum() * 2 == len(found.member)
+    inside, outside = (np.bincount(found.y.numpy()[side], minlength=10) for side in (found.member, ~found.member))
+    assert (inside == outside).all()
+    rows = {row.numpy().tobytes() for row in found.x}
+    assert len(rows) == len(found.x)
+    assert not rows & {row.numpy().tobytes() for row in found.auxiliary_x}
+    trained = {row.numpy().tobytes() for k in made.sizes for row in made.bench.rows(k).x}
+    assert [row.numpy().tobytes() in trained for row in found.x] == found.member.tolist()
+    with np.load(game / "attacks" / "membership" / "candidates.npz") as kept:
+        assert set(kept.files) == {"x", "y"}  # not the truth
+
+
+def test_an_untrained_model_tells_nobody_apart(tmp_path: Path):
+    given = {**GAME, "rounds": 1, "data": {"name": "digits", "limit": 900}, "local": {"steps": 1, "lr": 1e-9}}
+    run(Experiment.of(**{**given, "evaluation": {"clients": 0.5}}), out=tmp_path / "run", baselines=False)
+    found = json.loads((tmp_path / "run" / "attacks" / "membership" / "attack.json").read_text())
+    assert found["metrics"]["auc"]["value"] == pytest.approx(0.5, abs=0.08)
+    assert found["leaks"]["auc"]["low"] < 0 < found["leaks"]["auc"]["high"]
+
+
+def test_the_model_of_a_client_that_was_told_it_is_attacked_too(tmp_path: Path):
+    given = {**GAME, "rounds": 2, "attack": [{"name": "membership", "role": "client:1"}]}
+    run(Experiment.of(**given), out=tmp_path / "run", baselines=False)
+    found = json.loads((tmp_path / "run" / "attacks" / "membership" / "attack.json").read_text())
+    assert found["role"] == "client:1"
+    assert (tmp_path / "run" / "observed" / "client-1" / "round-000002.frames").exists()
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"evaluation": {}}, r"write clients = 0.5 under \[evaluation\]"),
+        ({"attack": [{"name": "membership"}] * 2}, "stands there twice"),
+        ({"attack": [{"name": "membership", "shadow": 3}]}, "did you mean 'attack.membership.shadows'"),
+        ({"attack": [{"name": "dlg", "role": ["server", "client:1"]}]}, "several roles"),
+        ({"attack": [{"name": "dlg", "role": "client:9"}]}, "the clients are 0 to 5"),
+        ({"attack": [{"name": "dlg", "role": "sever"}]}, "did you mean 'server'"),
+        ({"algorithm": {"name": "local_only"}}, "baseline"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_before_the_run(tmp_path: Path, tables: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        run(Experiment.of(**{**GAME, **tables}), out=tmp_path / "run", baselines=False)
+
+
+def test_without_candidates_there_is_no_game(plain: Path):
+    with pytest.raises(ConfigError, match="candidates are drawn when the attack is declared"):
+        attack(plain, "membership")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ def run(
             fixed, _ = apply_fixes(config, make_algorithm(config))  # config.toml names every key, also those it fixes
             folder = RunFolder.create(path, fixed, asked(baselines))
             try:
-                return run_seeds(config, path, experiment.module, baselines, progress, observers)
+                done = run_seeds(config, path, experiment.module, baselines, progress, observers)
+                _attack_seeds(config, path, progress)
+                return done
             except FedatlasError:
                 if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
                     folder.discard()
@@ -130,7 +132,9 @@ def resume(
         if overrides:
             folder.reopen()
             folder.rewrite(config)
-        return run_seeds(config, path, module, baselines, progress or Silent(), observers)
+        done = run_seeds(config, path, module, baselines, progress or Silent(), observers)
+        _attack_seeds(config, path, progress or Silent())
+        return done
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
@@ -197,7 +201,22 @@ def _run_seed(
             if (path / SUMMARY).exists():
                 write_report([path], None)  # of what was done until then
             raise
+        if experiment.config.attack:
+            from fedatlas.leakage import carried_out
+
+            carried_out(path, experiment.config, progress.said)
         return compared(done, experiment.config, experiment.module, baselines, progress)
+
+
+def _attack_seeds(config: ExperimentConfig, path: Path, progress: Progress) -> None:
+    """The attacks on views that the experiment declares, on each seed's run."""
+    if not config.attack:
+        return
+    from fedatlas.leakage import carried_out
+
+    for seed in config.seeds or ():
+        carried_out(path / f"seed-{seed}", config, progress.said)
+    write_report([path])
 
 
 def new_folder(config: ExperimentConfig) -> Path:
@@ -289,11 +308,13 @@ def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
     """Attacks what a role saw of a run (``[observe]``), beside a placebo: ``declaration``, ``metrics``, ``leaks``.
 
     ``keys``: those of the attack, such as ``role`` and ``targets``. The attacker works in a process without data; the record also stands
-    in ``attacks/NAME/`` of the run.
+    in ``attacks/NAME/`` of the run, and in its report.
     """
     from fedatlas.leakage import attack as carried_out
 
-    return carried_out(path, name, keys)
+    found = carried_out(path, name, keys)
+    write_report([Path(path)])
+    return found
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

@@ -115,5 +115,6 @@ def membership(
 INFERENCE: Mapping[str, Callable[..., Inference]] = {
     "inverting_gradients": inverting_gradients,
     "dlg": dlg,
+    "membership": membership,
 }
 """Attacks on views by name."""

@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from typing import Any
 
-from fedatlas.deploy.bundle import Bundle
+from fedatlas.deploy.bundle import Bundle, a
 from fedatlas.deploy.certificates import Caller, caller_of
 from fedatlas.deploy.frames import BEAT, EVERY, FRAME, LIMIT, SILENT, Assembler, Message, frames, parsed
 from fedatlas.errors import ConfigError, FedatlasError, TransportError
@@ -126,7 +127,7 @@ class Listener:
         if caller.federation != self.bundle.federation:
             return "its certificate is of another federation"
         if caller.role != role:
-            return f"its certificate is that of a {caller.role}, not of a{'n' if role == 'operator' else ''} {role}"
+            return f"its certificate is that of {a(caller.role)}, not of {a(role)}"
         if caller.until <= datetime.datetime.now(datetime.UTC):
             return "its certificate has expired"
         if caller.serial in revoked:
@@ -197,6 +198,10 @@ class Listener:
         name, instance = stream.caller.name, str(message.head.get("instance", ""))
         if message.kind != "hello" or not instance:
             raise TransportError("its first message is no hello.")
+        if (theirs := message.head.get("version")) != (ours := version("fedatlas")):
+            self.log(f"refused '{name}': it runs version {theirs}")
+            stream.end(f"it runs fedatlas {theirs} and the server {ours}: install the same version")
+            return
         with self._lock:
             old = self.streams.get(name)
             fresh = old is not None and time.monotonic() - old.heard < SILENT + EVERY

@@ -109,4 +109,4 @@ def _named(what: str, name: str, allowed: Collection[str] | None) -> str:
 
 
 def _most(what: str, value: float, most: float | None) -> str:
-    return "" if most is None or value <= most else f"{value:g} {what}, more than {most:g}"
+    return "" if most is None or value <= most else f"{what} = {value:g}, more than {most:g}"

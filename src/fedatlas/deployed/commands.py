@@ -7,7 +7,7 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -243,6 +243,9 @@ def stop(
 def trial(
     arguments: Experiment = None,
     nodes: Annotated[int, typer.Option(help="How many nodes.", min=1)] = 3,
+    judge: Annotated[
+        Literal["server", "nodes"], typer.Option(help="Who holds the test rows: the server, or each node a part.")
+    ] = "server",
     out: Annotated[Path | None, typer.Option(help="The run's directory (default: a new one in runs/).")] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
@@ -252,7 +255,7 @@ def trial(
 
     path, overrides = split(arguments)
     where = out or Path("runs") / f"trial-{datetime.now():%Y%m%d-%H%M%S}"
-    ended = run_trial(path, overrides, nodes, where, quiet=quiet or as_json)
+    ended = run_trial(path, overrides, nodes, where, quiet=quiet or as_json, judge=judge)
     if not as_json and ended["status"] == "finished" and not quiet:
         typer.echo(f"Run directory: {where}")
     finish(ended, str(ended["run"]), where, as_json)

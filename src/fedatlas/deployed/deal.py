@@ -1,6 +1,6 @@
 """What `fedatlas deploy trial` deals: the rows of an experiment, each node's into a file of its own, the test rows for the server.
 
-    python -m fedatlas.deployed.deal FOLDER NODES EXPERIMENT|- [table.key=value ...]
+    python -m fedatlas.deployed.deal FOLDER NODES server|nodes EXPERIMENT|- [table.key=value ...]
 
 A process of its own, which ends: the program that starts it needs no torch.
 """
@@ -17,6 +17,7 @@ from fedatlas.data.partition import make_partition
 from fedatlas.deployed.holding import SUFFIX, write_stored
 from fedatlas.deployed.refusals import refuse
 from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import load
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
@@ -24,8 +25,8 @@ from fedatlas.setup.resolution import resolve
 TEST = f"test{SUFFIX}"
 
 
-def deal(config: ExperimentConfig, names: list[str], folder: Path) -> None:
-    """Writes ``NAME.rows`` for each node, and the test rows. ConfigError for what cannot be deployed."""
+def deal(config: ExperimentConfig, names: list[str], folder: Path, judge: str = "server") -> None:
+    """Writes ``NAME.rows`` for each node, and the test rows, or deals these, too. ConfigError for what cannot be deployed."""
     resolved = resolve(config)
     config, algorithm = resolved.config, resolved.algorithm
     refuse(config, algorithm, resolved.mechanisms, len(names))
@@ -36,17 +37,22 @@ def deal(config: ExperimentConfig, names: list[str], folder: Path) -> None:
         raise ConfigError(
             f"partition.name = '{part.name}' changes rows as they are read: not in a trial; take another."
         )
-    for name, rows in zip(names, partition.clients, strict=True):
+    test = dataset.test._replace(client=None, row=None)
+    order = numpy_stream(config.seed, "deal", "test").permutation(len(test.y))
+    for name, rows, judged in zip(names, partition.clients, np.array_split(order, len(names)), strict=True):
         own = dataset.train.take(np.ascontiguousarray(rows))._replace(client=None, row=None)
-        write_stored(folder / f"{name}{SUFFIX}", dataset, {"train": own})
-    write_stored(folder / TEST, dataset, {"test": dataset.test._replace(client=None, row=None)})
+        more = {"test": test.take(np.sort(judged))} if judge == "nodes" else {}
+        write_stored(folder / f"{name}{SUFFIX}", dataset, {"train": own, **more})
+    if judge == "server":
+        write_stored(folder / TEST, dataset, {"test": test})
 
 
 def main() -> None:
     """Deals, or says in one sentence why not."""
-    folder, names, experiment, *overrides = sys.argv[1:]
+    folder, names, judge, experiment, *overrides = sys.argv[1:]
     try:
-        deal(read(None if experiment == "-" else Path(experiment), overrides), names.split(","), Path(folder))
+        config = read(None if experiment == "-" else Path(experiment), overrides)
+        deal(config, names.split(","), Path(folder), judge)
     except FedatlasError as error:
         sys.stderr.write(f"fedatlas: {error}\n")
         raise SystemExit(2) from None

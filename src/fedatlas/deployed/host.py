@@ -16,20 +16,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedatlas.algorithm import Facts, State, Update, Work
+from fedatlas.algorithm import Ask, Facts, State, Update, Work
 from fedatlas.deploy import codec
 from fedatlas.deploy.frames import Message
+from fedatlas.deployed.judging import JUDGE, NodeJudge
 from fedatlas.deployed.nodes import Nodes
 from fedatlas.deployed.training import digest_of
 from fedatlas.engine.job import Executor
 from fedatlas.errors import FedatlasError, TransportError
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.in_process import Driver, View
+from fedatlas.federation.in_process import Driver, Rounds, View
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.secrets import append, whole_lines
 from fedatlas.federation.server import Guard, ServerHalf
 from fedatlas.setup.assembly import Setup
+from fedatlas.simulation.evaluation import Evaluator
 from fedatlas.tree import Tree
 
 CLOSED, ANSWERS, VERDICTS = "closed.jsonl", "answers.jsonl", "verdicts"
@@ -301,8 +303,11 @@ class Elsewhere(Driver):
 
     executor: Executor | None = None
 
-    def __init__(self, setup: Setup, streams: Streams, guard: Guard | None = None) -> None:
+    def __init__(
+        self, setup: Setup, streams: Streams, guard: Guard | None = None, judging: Sequence[int] | None = None
+    ) -> None:
         self.setup, self.streams = setup, streams
+        self.number, self.lr = 0, setup.config.local.lr
         self.server = ServerHalf(
             setup.bench.algorithm,
             self._link(),
@@ -313,6 +318,7 @@ class Elsewhere(Driver):
             guard=guard,
         )
         streams.check = self._check
+        self.judge: Evaluator | None = None if judging is None else NodeJudge(setup, self._judged, judging)
         self.view = View()
         self.states = PartyState()
         self._half = PartyHalf(setup.bench, _NoExecutor(), self.states, setup.sizes, setup.seed)
@@ -326,13 +332,30 @@ class Elsewhere(Driver):
             def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:
                 for reply in host.streams(requests, deadline):
                     request = next(one for one in requests if one.client == reply.client)
-                    host.view.add(request, host.streams.work[reply.client], host.setup.bench)
+                    if request.what != JUDGE:
+                        host.view.add(request, host.streams.work[reply.client], host.setup.bench)
                     yield reply
 
             def commit(self, run: str, round: int, counted: Collection[int]) -> None:
                 host.streams.commit(run, round, counted)
 
         return Seen()
+
+    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
+        """As `Driver.drive`."""
+        self.number, self.lr = number, lr
+        return super().drive(generator, number, lr, commit=commit)
+
+    def _judged(self, message: Mapping[str, Any], to: Sequence[int]) -> Update:
+        """The sum of what nodes say of a model. It decides nothing of who counts in the round."""
+        server = self.server
+        kept = set(server.asked), set(server.lost), server.cost
+        ask = Ask(to=tuple(to), what=JUDGE, messages=dict.fromkeys(to, message), reduce="sum")
+        replies = server.ask(ask, self.number, self.lr)
+        server.asked, server.lost, server.cost = kept
+        if replies.value is None:
+            raise TooFew(f"round {self.number}: no node could judge the model.")
+        return replies.value
 
     def _check(self, request: Request, update: Update) -> str:
         """Why a reply cannot be added up. What is masked says nothing that could be looked at."""

@@ -73,6 +73,12 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
         out.append("engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key.")
     if config.model.init:
         out.append("model.init names a file of this machine, which nodes do not have: remove it.")
+    if config.data.test_file:
+        out.append(
+            "data.test names a file: give it to the server (--test), or name a share that every node keeps for judging."
+        )
+    if config.data.name == "file" and config.data.options().get("client"):
+        out.append("data.client says who owns a row, and each node owns its own: remove it.")
     if config.data.constants is not None:
         out.append("data.constants names a file of this machine, which nodes do not have: remove it.")
     if config.partition.clients != nodes:

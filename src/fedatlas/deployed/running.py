@@ -25,6 +25,7 @@ from fedatlas.deployed import views
 from fedatlas.deployed.holding import agreed, coded, read_rows
 from fedatlas.deployed.home import home_of
 from fedatlas.deployed.host import Begin, Elsewhere, Patience, Streams
+from fedatlas.deployed.judging import with_judging
 from fedatlas.deployed.keys import identities_of
 from fedatlas.deployed.nodes import Nodes
 from fedatlas.deployed.refusals import refuse
@@ -163,7 +164,7 @@ def _run(job: Job, serving: Serving) -> None:
     streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
     if start != "resume":  # who was set up before says so, or says that it knows nothing
         learnt.begin_all(streams)
-    host = Elsewhere(setup, streams, learnt.guard(setup))
+    host = Elsewhere(setup, streams, learnt.guard(setup), learnt.judging)
     run_rounds(setup, folder, Told(job, streams), start, parties=Parties(learnt.plan, host))
     write_report([path])
     bring_home(job, serving, names, path, patience)
@@ -189,6 +190,7 @@ class Learnt:
     ) -> None:
         self.job, self.serving, self.config, self.names, self.patience = job, serving, config, tuple(names), patience
         self.path = job.folder / LEARNT
+        self.judging: list[int] | None = None  # the nodes that judge, where the server does not
         self.kept: dict[str, Any] = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
         threads = machine.cores()
         why = "each node trains in a process of its own"
@@ -224,14 +226,21 @@ class Learnt:
         learn = views.learning(lambda name, message: self._sums(name, message, about), self.kept["totals"])
         setup = views.server_setup(self.config, told, learn, test)
         write_bytes(self.path, codec.encode(self.kept))
+        if self.judging is not None:
+            setup = with_judging(setup)
         return setup, lambda k, landed: self._begin(k, landed, setup, about)
 
     def _test(self, about: Mapping[str, Any]) -> tuple[Split | None, dict[str, Any]]:
         """The server's own test rows, coded as the nodes' are."""
         if self.serving.test is None:
-            raise ConfigError(
-                "the server has no test rows to judge by: start it with 'fedatlas deploy server BUNDLE --test FILE'."
-            )
+            facts = self.kept["facts"]
+            self.judging = [k for k, name in enumerate(self.names) if facts[name]["rows"].get("test")]
+            if not self.judging:
+                raise ConfigError(
+                    "nobody has test rows to judge by: start the server with --test FILE, or let nodes judge on a share of theirs "
+                    "(data.test = 0.2)."
+                )
+            return None, dict(about)
         held = read_rows(self.serving.test, self.config)
         known = agreed(
             {"the nodes": {**about, "weighted": False}, "the server's test rows": {**held.about, "weighted": False}}
@@ -268,6 +277,7 @@ class Learnt:
             "least": min((n for n in sizes if n), default=0),
             "stateful": setup.algorithm.client_init is not None or setup.bench.transform is not None,
             "landed": landed,
+            "judging": self.judging is not None,
         }
         return Message({"kind": "begin", "run": self.job.name}, codec.encode(told))
 

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 RUNS, LOG = "runs", "server.log"
 OVER = {"finished", "diverged", "failed", "stopped"}
 POLL = 0.05  # seconds between two looks at what a watcher is told
-EXPERIMENT = "experiment.toml"
+OWN_FILES = "each node's own"
 
 
 class Server:
@@ -128,7 +129,7 @@ class Server:
             raise ConfigError(f"--nodes: '{odd[0]}' is not registered; registered are {', '.join(registered)}.")
         text = self.runs / ".submitted.toml"
         write_text(text, str(head["text"]))
-        config = read(text, [str(one) for one in head.get("overrides", [])])
+        config = read(text, with_path(str(head["text"]), [str(one) for one in head.get("overrides", [])]))
         resolved = resolve(config)
         refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
         check(resolved.config, resolved.algorithm, None, resolved.transform, resolved.mechanisms)
@@ -194,6 +195,17 @@ class Server:
             kept = {key: job.about[key] for key in ("status", "why", "operator", "nodes", "submitted")}
             runs.append({"run": job.name, **kept, "rounds": rounds, "done": done})
         return {"federation": self.bundle.federation, "nodes": nodes, "runs": runs}
+
+
+def with_path(text: str, overrides: list[str]) -> list[str]:
+    """The overrides with a place holder for ``data.path``, where the data are files: each node says with --data where its own lies."""
+    try:
+        data = tomllib.loads(text).get("data", {})
+    except tomllib.TOMLDecodeError:
+        return overrides  # said by who reads it
+    given = {one.partition("=")[0].strip(): one.partition("=")[2].strip(" '\"") for one in overrides}
+    name = given.get("data.name", data.get("name") if isinstance(data, dict) else None)
+    return [*overrides, f"data.path={OWN_FILES}"] if name == "file" else overrides
 
 
 def _lines(path: Path, at: int) -> list[tuple[int, str]]:

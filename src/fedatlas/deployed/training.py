@@ -33,7 +33,8 @@ from fedatlas.deploy.frames import Message, read, write
 from fedatlas.deploy.policy import Asked, Policy
 from fedatlas.deployed import views
 from fedatlas.deployed.holding import Holding, coded, read_rows
-from fedatlas.deployed.home import receive
+from fedatlas.deployed.home import checked, receive
+from fedatlas.deployed.judging import JUDGE, judges, with_judging
 from fedatlas.deployed.keys import NodeKeys
 from fedatlas.deployed.node_state import NodeState, verdicts_of
 from fedatlas.engine.executors import Plan, make_executor
@@ -45,6 +46,8 @@ from fedatlas.files import write_bytes
 from fedatlas.setup.assembly import Setup
 
 RUN = "run.bin"
+LABEL_COUNTS = {"counts", JUDGE}
+"""Tasks whose answers say how many rows of each class a node holds."""
 
 
 class Running:
@@ -60,6 +63,8 @@ class Running:
         self.rows = found
         learn = views.replayed(told["totals"])
         self.setup: Setup = views.node_setup(self.config, told["about"], splits, self.number, self.K, learn)
+        if told["judging"]:
+            self.setup = with_judging(self.setup, judges(self.setup))
         self.folder = bundle.path / "state" / self.name
         self.state = NodeState(self.folder, self.number)
         keys = NodeKeys.of(bundle, told, self.setup.bench.protection, self.folder)
@@ -74,7 +79,6 @@ class Running:
         local, n = self.config.local, self.half.sizes[self.number]
         budget = request.budget or self.setup.bench.local.budget
         epochs = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) / max(n, 1) if n else 0.0
-        question = "count" in request.what
         return Asked(
             self.told["operator"],
             self.setup.algorithm.name,
@@ -82,7 +86,7 @@ class Running:
             self.config.rounds,
             int(head.get("cohort", 0)),
             self.setup.bench.protection is not None,
-            question and request.reduce == "sum",
+            request.what in LABEL_COUNTS,
         )
 
 
@@ -127,6 +131,8 @@ class Trainer:
         """What is said to a message; a refusal says why."""
         head = message.head
         about = {key: head[key] for key in ("run", "place", "index") if key in head}
+        if "run" in head:
+            checked(str(head["run"]))
         handler = getattr(self, f"_{message.kind}", None) if message.kind in HANDLED else None
         if handler is None:
             return

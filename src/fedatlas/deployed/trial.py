@@ -83,13 +83,14 @@ class Kept:
 
 
 @contextlib.contextmanager
-def federation(folder: Path, names: Sequence[str]) -> Iterator[tuple[Kept, dict[str, Path]]]:
+def federation(folder: Path, names: Sequence[str], judge: str = "server") -> Iterator[tuple[Kept, dict[str, Path]]]:
     """Bundles, a server and nodes whose rows are to be dealt to ``folder/NAME.rows``; all ends with the block."""
     bundles = init(folder / "trial", list(names), "localhost", free_port())
     kept = Kept(folder)
     me = [sys.executable, "-m", "fedatlas", "deploy"]
     try:
-        kept.start("server", [*me, "server", str(bundles["server"]), "--test", str(folder / "test.rows"), "--late"])
+        test = ["--test", str(folder / "test.rows"), "--late"] if judge == "server" else []
+        kept.start("server", [*me, "server", str(bundles["server"]), *test])
         for name in names:
             kept.start(name, [*me, "node", str(bundles[name]), "--data", str(folder / f"{name}.rows"), "--late"])
         yield kept, bundles
@@ -98,7 +99,13 @@ def federation(folder: Path, names: Sequence[str]) -> Iterator[tuple[Kept, dict[
 
 
 def trial(
-    experiment: Path | None, overrides: Sequence[str], nodes: int, out: Path, *, quiet: bool = False
+    experiment: Path | None,
+    overrides: Sequence[str],
+    nodes: int,
+    out: Path,
+    *,
+    quiet: bool = False,
+    judge: str = "server",
 ) -> Mapping[str, Any]:
     """Runs it; how it ended. The run's directory is ``out``."""
     say: Say = silent if quiet else aloud
@@ -110,12 +117,12 @@ def trial(
     if not any(one.replace(" ", "").startswith("partition.clients=") for one in overrides):
         overrides.append(f"partition.clients={nodes}")
     folder = Path(tempfile.mkdtemp(prefix="fedatlas-trial-"))
-    command = [sys.executable, "-m", "fedatlas.deployed.deal", str(folder), ",".join(names)]
+    command = [sys.executable, "-m", "fedatlas.deployed.deal", str(folder), ",".join(names), judge]
     dealing = subprocess.Popen(
         [*command, str(experiment) if experiment else "-", *overrides], stderr=subprocess.PIPE, text=True
     )
     try:
-        with federation(folder, names) as (kept, bundles):
+        with federation(folder, names, judge) as (kept, bundles):
             say(
                 f"{nodes} nodes and a server start on this machine; nodes allow plain label counts here (label_counts = 'plain')."
             )

@@ -141,7 +141,11 @@ class ServerHalf:
             except StopIteration as end:
                 state: State = end.value
                 return state
-            replies = self.answer(ask, number, lr) if self.guard is None else self._guarded(ask, number, lr)
+            replies = self.ask(ask, number, lr)
+
+    def ask(self, ask: Ask, number: int, lr: float) -> Replies:
+        """The replies to one ask, protected where the run is."""
+        return self.answer(ask, number, lr) if self.guard is None else self._guarded(ask, number, lr)
 
     def _guarded(self, ask: Ask, number: int, lr: float) -> Replies:
         """The replies to an ask of a protected run: by the protocol of its mechanisms, where the server would see something."""

@@ -9,7 +9,7 @@ experiment. Where these are gone the answer is kept and says that nobody could s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ from fedatlas.errors import ConfigError, DataError, TransportError, unknown_name
 from fedatlas.leakage import scoring
 from fedatlas.leakage.knowledge import attacked
 from fedatlas.leakage.network import known
+from fedatlas.leakage.words import summed_up
 from fedatlas.record.observed import View
-from fedatlas.record.run_folder import ATTACKED, CONFIG, RunFolder
+from fedatlas.record.run_folder import ATTACK, ATTACKED, CONFIG, FOUND, RunFolder
 from fedatlas.registry import arguments
 from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.setup.observing import inferences_of, keys_of
 from fedatlas.simulation.run import run_one
 
-RESULT, FOUND = "attack.json", "found.npz"
 ONE_STEP = (
     "attack '{name}' inverts the gradient of one step on one row a client: write steps = 1 under [local], and as many clients as "
     "rows (data.limit)."
@@ -51,6 +52,10 @@ def attack(folder: str | Path, name: str, parameters: Mapping[str, Any] | None =
     """Attacks the view of a run, scores it, writes both below ``attacks/`` in its folder. Returns the record."""
     run = RunFolder.open(Path(folder))
     config = run.config()
+    if config.columns:
+        raise ConfigError(
+            "attacks are on runs whose parties hold rows: parties that hold columns have no views in this version."
+        )
     if config.seeds is not None:
         raise ConfigError(
             f"'{run.path}' holds several seeds: name one of them, such as {run.path / f'seed-{config.seeds[0]}'}."
@@ -84,16 +89,25 @@ def attack(folder: str | Path, name: str, parameters: Mapping[str, Any] | None =
         **found,
     }
     run.save_arrays(f"{ATTACKED}/{name}/{FOUND}", arrays)
-    run.write_json(f"{ATTACKED}/{name}/{RESULT}", record)
+    run.write_json(f"{ATTACKED}/{name}/{ATTACK}", record)
     return record
 
 
 def declared(config: ExperimentConfig, name: str) -> dict[str, Any]:
-    """The keys of the first table that declares this attack; none where no table does."""
-    for table in getattr(config, "attack", ()):
-        if table.name == name:
-            return {**table.parameters(), **({"role": table.role} if table.role is not None else {})}
-    return {}
+    """The keys of the table that declares this attack; none where no table does."""
+    return next((keys_of(table) for table in config.attack if table.name == name), {})
+
+
+def carried_out(folder: Path, config: ExperimentConfig, said: Callable[[str], None]) -> None:
+    """The attacks that the experiment declares, on a run that is over; ``said`` is told what each found, or why it found nothing."""
+    for name in inferences_of(config):
+        said(f"Attack '{name}' on what its role saw ...")
+        try:
+            found = attack(folder, name)
+        except ConfigError as error:
+            said(f"Attack '{name}' could not be carried out: {error}")
+            continue
+        said(" ".join(summed_up(found)))
 
 
 def check(made: Inference, config: ExperimentConfig, run: RunFolder) -> None:

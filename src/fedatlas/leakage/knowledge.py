@@ -30,10 +30,9 @@ from fedatlas.attacks.inference import Inference
 from fedatlas.errors import ConfigError
 from fedatlas.files import write_json
 from fedatlas.record import observed
-from fedatlas.record.run_folder import ATTACKED, CONFIG, RunFolder, file_of
+from fedatlas.record.run_folder import ATTACKED, AUXILIARY, CANDIDATES, CONFIG, RunFolder, file_of
 
 ORDER, ANSWER, LABELS, REFUSED = "order.json", "answer.npz", "labels.json", "refused.txt"
-CANDIDATES, AUXILIARY = "candidates.npz", "auxiliary.npz"
 Arrays = Mapping[str, np.ndarray]
 
 

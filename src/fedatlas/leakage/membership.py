@@ -12,10 +12,9 @@ from torch import Tensor
 from fedatlas.attacks.inference import Inference
 from fedatlas.attacks.membership import Training, by_loss, by_shadows
 from fedatlas.errors import ConfigError
-from fedatlas.leakage.knowledge import AUXILIARY, CANDIDATES
 from fedatlas.leakage.network import Known, known
 from fedatlas.record.observed import View
-from fedatlas.record.run_folder import RunFolder, file_of
+from fedatlas.record.run_folder import AUXILIARY, CANDIDATES, RunFolder, file_of
 from fedatlas.rng import derive, torch_stream
 
 

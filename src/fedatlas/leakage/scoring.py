@@ -23,6 +23,7 @@ from fedatlas.setup.candidates import candidates_of
 
 OTHERS = 100  # pictures of the label that a placebo is a mean over
 EXACT = 1e-10  # a mean squared error from which on pictures are the same: 100 dB
+SPLITS = 10  # of the non-members in two, whose mean is the placebo: a single one is mostly chance
 RESOLVED = 10_000  # non-members below which a true positive rate at 0.1% false ones is not resolved
 Answer = Mapping[str, np.ndarray]
 
@@ -102,13 +103,12 @@ def _placebo(found: Tensor, i: int, clients: list[int], label: Tensor, setup: Se
 def told_apart(setup: Setup, answer: Answer) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """(metrics and leaks, the ROC for the report) of the membership game."""
     member, score = candidates_of(setup).member, answer["score"].astype(np.float64)
-    role = numpy_stream(setup.seed, "attack", "placebo").permutation(np.flatnonzero(~member))
-    played = np.zeros(len(member), bool)
-    played[role[: len(role) // 2]] = True  # of the non-members, those that play members
+    played = [_players(member, setup.seed, split) for split in range(SPLITS)]
     guess = score >= np.median(score)  # half are members, as the attacker knows
 
     def figures(drawn: Floats) -> dict[str, Floats]:
-        real, null = _auc(score, member, ~member, drawn), _auc(score, played, ~member & ~played, drawn)
+        real = _auc(score, member, ~member, drawn)
+        null = np.mean([_auc(score, one, ~member & ~one, drawn) for one in played], axis=0)
         inside, outside = _rate(guess, member, drawn), _rate(guess, ~member, drawn)
         one = {"auc": real, "placebo": null, "leak": real - null}
         return {**one, "accuracy": (inside + 1 - outside) / 2, "advantage": inside - outside}
@@ -123,6 +123,14 @@ def told_apart(setup: Setup, answer: Answer) -> tuple[dict[str, Any], dict[str, 
     }
     leaks = {"auc": {"value": leak.estimate, "low": leak.low, "high": leak.high}}
     return {"metrics": metrics, "leaks": leaks, "targets": len(member)}, {"score": score, "member": member}
+
+
+def _players(member: np.ndarray, seed: int, split: int) -> np.ndarray:
+    """Half of the non-members, which play members in the placebo."""
+    others = numpy_stream(seed, "attack", "placebo", split).permutation(np.flatnonzero(~member))
+    out = np.zeros(len(member), bool)
+    out[others[: len(others) // 2]] = True
+    return out
 
 
 def _auc(score: np.ndarray, positive: np.ndarray, negative: np.ndarray, drawn: Floats) -> Floats:

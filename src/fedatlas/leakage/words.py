@@ -19,6 +19,15 @@ FIGURES = {
 }
 
 
+def summed_up(found: Mapping[str, Any]) -> list[str]:
+    """The same in a sentence or two."""
+    lines = said(found)
+    return [
+        f"{lines[0]}:",
+        *(line for line in lines if line.startswith("leak ") or ("unscored" in found and line == found["unscored"])),
+    ]
+
+
 def said(found: Mapping[str, Any]) -> list[str]:
     """Lines: the threat model, the figures with placebo and interval, what leaks."""
     role, many = found["role"], found["targets"]

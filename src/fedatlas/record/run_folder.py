@@ -25,7 +25,8 @@ from fedatlas.models.registry import OWN
 Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 JUDGED = "judged.npz"  # of each row that the final models are judged on: score and weight
-ATTACKED = "attacks"  # of each attack on a view: its candidates, what it found, its figures
+ATTACKED, ATTACK, FOUND = "attacks", "attack.json", "found.npz"  # of each attack on a view: its figures, what it found
+CANDIDATES, AUXILIARY = "candidates.npz", "auxiliary.npz"  # of the membership game
 LOCK = "lock"  # there while a process writes the run
 OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
 BASELINES = ("local_only", "centralised")  # what a run is compared with: each has its folder in that of the run

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
-from fedatlas.record.run_folder import CONFIG, METRICS, SUMMARY, RunFolder
+from fedatlas.record.run_folder import ATTACK, ATTACKED, CONFIG, FOUND, METRICS, SUMMARY, RunFolder
 from fedatlas.record.summary import over
 from fedatlas.wording import count, where
 
@@ -26,6 +28,9 @@ class Subject(NamedTuple):
     summary: Plain
     partition: Plain  # partition.json
     preprocess: Plain  # preprocess.json
+    leaks: Sequence[
+        tuple[Plain, Mapping[str, np.ndarray]]
+    ] = ()  # of attacks on its views: the record, and what was found
 
     def at(self, path: str) -> str:
         """The place of a figure: this run, and the keys of its summary.json."""
@@ -144,4 +149,14 @@ def _subject(path: Path, label: str, key: str) -> Subject:
     preprocess = folder.read_json("preprocess.json", "kind", "rules", "scale")
     if not (rows := folder.rows()):
         raise folder.damaged(METRICS, "it has no rows")
-    return Subject(key, label, folder.config(), text, rows, folder.summary(), partition, preprocess)
+    return Subject(key, label, folder.config(), text, rows, folder.summary(), partition, preprocess, leaks_of(folder))
+
+
+def leaks_of(folder: RunFolder) -> list[tuple[Plain, Mapping[str, np.ndarray]]]:
+    """What attacks on the run's views found, by name."""
+    names = sorted(path.parent.name for path in (folder.path / ATTACKED).glob(f"*/{ATTACK}"))
+    read = ("name", "kind", "role", "declaration", "metrics", "leaks")
+    return [
+        (folder.read_json(f"{ATTACKED}/{name}/{ATTACK}", *read), folder.arrays(f"{ATTACKED}/{name}/{FOUND}"))
+        for name in names
+    ]

@@ -21,6 +21,7 @@ from fedatlas.reporting.curves import curves
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.gain import gain_blocks, gain_of_parties, gain_over
 from fedatlas.reporting.holdings import held_blocks
+from fedatlas.reporting.leaks import leak_blocks
 from fedatlas.reporting.mistakes import error_blocks
 from fedatlas.reporting.outcome import opening, title
 from fedatlas.reporting.privacy import privacy_blocks
@@ -102,6 +103,7 @@ def _gain_over(entries: Sequence[Entry]) -> list[Section]:
 def _rest(subject: Subject, before: str = "") -> list[Section]:
     """What follows the curves of a run."""
     errors, private, attacked = error_blocks(subject), privacy_blocks(subject), attacker_blocks(subject)
+    leaks = leak_blocks(subject)
     return [
         *(
             [Section(f"{before}attackers", "What attackers did, and what resisted", attacked, "Attackers")]
@@ -109,6 +111,7 @@ def _rest(subject: Subject, before: str = "") -> list[Section]:
             else []
         ),
         *([Section(f"{before}privacy", "What was protected, and from whom", private, "Privacy")] if private else []),
+        *([Section(f"{before}leaks", "What a party could have learnt", leaks, "Leaks")] if leaks else []),
         Section(f"{before}held", "Who held what", held_blocks(subject), "Data"),
         Section(f"{before}cost", "What it cost", cost_blocks(subject), "Cost"),
         *([Section(f"{before}errors", "Where the model errs", errors, "Errors")] if errors else []),

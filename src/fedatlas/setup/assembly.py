@@ -35,6 +35,7 @@ from fedatlas.setup.attackers import Cast, attacked_bench, check_attacked_rows, 
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
+from fedatlas.setup.observing import views_of
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.setup.protected import protected_bench
 from fedatlas.setup.protection_refusals import check_network, check_protected_rows, protection_notices
@@ -247,7 +248,7 @@ def set_up(
     """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
     with overheard() as heard:
         shared = share_out(config, seed, module, learner)
-    return assemble(shared, seed, module)._replace(heard=tuple(heard) if config.observe is not None else ())
+    return assemble(shared, seed, module)._replace(heard=tuple(heard) if views_of(config) is not None else ())
 
 
 def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:

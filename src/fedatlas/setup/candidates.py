@@ -16,6 +16,7 @@ from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import Setup, own_rows
+from fedatlas.setup.observing import NO_ROWS
 from fedatlas.setup.party_rows import join
 
 
@@ -56,12 +57,6 @@ def candidates_of(setup: Setup) -> Candidates:
     order = numpy_stream(setup.seed, "attack", "order").permutation(len(member))
     x, y = every.x[torch.from_numpy(order)], every.y[torch.from_numpy(order)]
     return Candidates(x, y, member[order], auxiliary.x, auxiliary.y)
-
-
-NO_ROWS = (
-    "attack 'membership' needs rows that clients held out, as non-members: write clients = 0.5 under [evaluation] (the test rows of "
-    "a data set are other people's, and no game)."
-)
 
 
 def _take(rows: Rows, index: np.ndarray) -> Rows:

@@ -21,6 +21,7 @@ from fedatlas.federation.sealing import sealed, told
 from fedatlas.model import Model
 from fedatlas.record.observed import Frame, Recording
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.observing import views_of
 
 SET_UP = ("", 0, 0, -1)  # the ask of what was said of columns and target, before there were any
 
@@ -154,7 +155,7 @@ class Recorder(Observer):
 
 def recorder_of(setup: Setup, run: Path) -> Recorder | None:
     """The recorder of a run that is observed."""
-    how = setup.config.observe
+    how = views_of(setup.config)
     return None if how is None else Recorder(setup, how, Recording(run, roles_of(how)))
 
 

@@ -45,6 +45,7 @@ class Host(Protocol):
     server: ServerHalf
     view: View
     given_up: str
+    judge: Evaluator | None
     orders: Mapping[int, Order]
 
     @property
@@ -97,7 +98,8 @@ class Simulation:
             keyring=keyring,
             defence=setup.defence,
         )
-        self.networks, self.evaluator = setup.models(plan.threads, find_device(plan.device)), Evaluator(setup)
+        self.networks = setup.models(plan.threads, find_device(plan.device))
+        self.evaluator = (host and host.judge) or Evaluator(setup)
         self.data = fingerprint(setup)
         self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
         self.saved = -1  # round of the last checkpoint

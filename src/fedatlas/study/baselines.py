@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedatlas.attacks.inference import INFERENCE
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.batches import examples_of
 from fedatlas.errors import DivergedError
@@ -33,6 +34,7 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     plain["rounds"] = rounds
     plain.pop("stop", None)
     plain.pop("observe", None)
+    plain["attack"] = [table for table in plain.get("attack", ()) if table["name"] not in INFERENCE]
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)

@@ -23,6 +23,7 @@ from fedatlas.study.contest import Fitted, fit_study
 from fedatlas.study.frame import factors_of, members, which
 from fedatlas.study.measured import Study, choice_of, setting_of
 from fedatlas.study.predict import Kernel
+from fedatlas.study.price import for_any_nodes
 from fedatlas.study.reading import measured
 from fedatlas.study.table import Table
 
@@ -44,6 +45,9 @@ class Basis(NamedTuple):
     rates: Mapping[str, list[Any]]  # key -> values that were tried in every cell
     picked: Mapping[tuple[int, str], Mapping[str, Any]]  # (setting, choice) -> the rates that did best there
     configurations: Mapping[tuple[int, str], Mapping[str, Any]]  # (setting, choice) -> what was run
+    epsilon: Mapping[
+        str, list[float]
+    ]  # choice -> epsilon after `Fitted.rounds`, where it is the same for any number of nodes
     about: Mapping[str, Any]  # hashes, seeds, runs by status
 
     def near(self, order: np.ndarray, choice: str) -> int:
@@ -85,8 +89,22 @@ def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> 
         "seeds": sorted({row["seed"] for row in found if row["kind"] == "cell"}),
     }
     tried = {key: sorted(set(values)) for key, values in rates.items()}
+    known = {
+        choice: for_any_nodes([plain for (_, one), plain in configurations.items() if one == choice], fitted.rounds)
+        for choice in fitted.choices
+    }
     return Basis(
-        study, table.path.parent, fitted, read.references, read.twins, sets, tried, picked, configurations, about
+        name=study,
+        folder=table.path.parent,
+        fitted=fitted,
+        references=read.references,
+        twins=read.twins,
+        sets=sets,
+        rates=tried,
+        picked=picked,
+        configurations=configurations,
+        epsilon={choice: values for choice, values in known.items() if values},
+        about=about,
     )
 
 
@@ -140,6 +158,7 @@ def write(basis: Basis, folder: Path) -> None:
             "twins": dict(basis.twins),
             "sets": {choice: dict(keys) for choice, keys in basis.sets.items()},
             "rates": dict(basis.rates),
+            "epsilon": dict(basis.epsilon),
         },
     )
 
@@ -214,5 +233,6 @@ def _basis(names: Mapping[str, Any], arrays: Mapping[str, np.ndarray], told: lis
         names["rates"],
         {(i, choice): rates for i, choice, rates, _ in told},
         {(i, choice): plain for i, choice, _, plain in told},
+        names["epsilon"],
         names["about"],
     )

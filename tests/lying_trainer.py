@@ -1,0 +1,56 @@
+"""A node's trainer that does what no honest one does: ``lying_trainer.py HOWS BUNDLE DATA``; the first in round 2, the next in round 3."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fedatlas.deploy import codec
+from fedatlas.deploy.frames import Message
+from fedatlas.deployed import training
+from fedatlas.tree import Tree
+
+
+def tampered(said: Message, change: Any) -> Message:
+    reply = codec.decode(bytearray(said.body))
+    reply["update"] = {**reply["update"], "model": change(reply["update"]["model"])}
+    return Message(said.head, codec.encode(reply))
+
+
+class Lying(training.Trainer):
+    hows: tuple[str, ...] = ()
+
+    def serve(self, message: Message) -> Iterator[Message]:
+        for said in super().serve(message):
+            lies = dict(enumerate(self.hows, 2)) if said.kind == "reply" else {}
+            at = said.head["place"][0] if lies else 0
+            yield from self.lie(said, lies[at]) if at in lies else [said]
+
+    def lie(self, said: Message, how: str) -> Iterator[Message]:
+        if how == "nan":
+            yield tampered(said, lambda model: model.map(lambda x: x * torch.nan))
+        elif how == "misshapen":
+            yield tampered(said, lambda model: model.map(lambda x: x.reshape(-1)[:1]))
+        elif how == "other parts":
+            yield tampered(said, lambda model: Tree({f"{name}.": x for name, x in model.items()}))
+        elif how == "no codec":
+            yield Message(said.head, b"nothing of the kind" * 10)
+        elif how == "foreign":
+            yield Message({**said.head, "run": "another"}, said.body)
+            yield Message({**said.head, "digest": "0" * 32}, said.body)
+        elif how == "twice":
+            yield said
+            yield said
+        elif how == "late":
+            time.sleep(6)
+            yield said
+
+
+if __name__ == "__main__":
+    Lying.hows = tuple(sys.argv.pop(1).split(","))
+    training.Trainer = Lying  # type: ignore[misc]
+    training.main()

@@ -1,0 +1,273 @@
+"""Who gets in, over the wire: certificates of every wrong kind, names taken twice, lists that were altered. No torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedatlas.deploy import bundle as bundles
+from fedatlas.deploy.asking import Refused, call, channel
+from fedatlas.deploy.bundle import Bundle
+from fedatlas.deploy.certificates import CERT, KEY, MEMBERS, REVOKED, Authority, Caller
+from fedatlas.deploy.frames import BEAT, BEGIN, MORE, Assembler, Message, frames
+from fedatlas.deploy.listening import SERVICE, STREAM, Listener
+from fedatlas.deployed.trial import free_port
+from fedatlas.errors import ConfigError, TransportError
+
+
+class Site:
+    """A listening server of a federation with two nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "federation"
+        self.paths = bundles.init(self.folder, ["north", "south"], "localhost", free_port())
+        self.logged: list[str] = []
+        self.listener = Listener(Bundle.open(self.paths["server"], "server"), self.operate, self.logged.append)
+        self.listener.start()
+
+    def operate(self, caller: Caller, message: Message) -> Iterator[Message]:
+        yield Message({"kind": "heard", "name": caller.name, "what": message.kind})
+
+    def node(self, name: str = "north") -> Bundle:
+        return Bundle.open(self.paths[name], "node")
+
+    def operator(self) -> Bundle:
+        return Bundle.open(self.paths["operator"], "operator")
+
+    def issue(self, name: str, role: str, days: float = 30) -> None:
+        """Another certificate of the federation's own authority into a bundle."""
+        authority = Authority(self.folder / bundles.AUTHORITY)
+        authority.issue(self.paths[name], self.listener.bundle.federation, role, name, days=days)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.listener.stop()
+
+
+class Talk:
+    """A node's stream that says hello and listens."""
+
+    def __init__(self, bundle: Bundle, instance: str = "1", first: Message | None = None) -> None:
+        self.way = channel(bundle)
+        self.more: list[bytes] = []
+        self.over = threading.Event()
+        hello = first or Message({"kind": "hello", "instance": instance, "version": VERSION, "ready": True})
+        self.call = self.way.stream_stream(f"/{SERVICE}/{STREAM}")(self._say(hello))
+
+    def _say(self, hello: Message) -> Iterator[bytes]:
+        yield from frames(hello)
+        while not self.over.wait(0.5):
+            yield from self.more or [BEAT]
+            self.more = []
+
+    def ended(self) -> str:
+        """Why the server ends it."""
+        import grpc
+
+        try:
+            for _ in self.call:
+                pass
+        except grpc.RpcError as error:
+            return str(error.details())
+        finally:
+            self.close()
+        return ""
+
+    def close(self) -> None:
+        self.over.set()
+        self.call.cancel()
+        self.way.close()
+
+
+VERSION = version("fedatlas")
+
+
+def test_who_is_registered_gets_in(site: Site):
+    talk = Talk(site.node())
+    name, hello = site.listener.events.get(timeout=5)
+    assert (name, hello.kind) == ("north", "hello")
+    (said,) = call(site.operator(), Message({"kind": "status"}))
+    assert said.head["name"] == "operator"
+    talk.close()
+
+
+def strange(site: Site) -> None:
+    site.issue("north", "node")
+
+
+def expired(site: Site) -> None:
+    site.issue("north", "node", days=-0.001)
+
+
+def revoked(site: Site) -> None:
+    bundles.revoke(site.folder, "north")
+
+
+def another(site: Site) -> None:
+    site.issue("north", "operator")
+
+
+def renamed(site: Site) -> None:
+    path = site.folder / bundles.AUTHORITY
+    Authority(path).issue(site.paths["north"], "another-federation", "node", "north")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (strange, "its certificate is not registered"),
+        (revoked, "its certificate is revoked"),
+        (another, "its certificate is that of an operator, not of a node"),
+        (renamed, "its certificate is of another federation"),
+    ],
+)
+def test_who_is_not_is_refused_with_the_reason_and_logged(site: Site, make: Callable[[Site], None], why: str):
+    make(site)
+    assert Talk(site.node()).ended() == f"refused: {why}"
+    assert why in site.logged[-1]
+    assert "refused 'north'" in site.logged[-1]
+
+
+def test_an_expired_certificate_does_not_pass_the_handshake(site: Site):
+    expired(site)
+    assert "refused" not in Talk(site.node()).ended()
+    assert site.listener.events.empty()
+
+
+def test_an_authority_of_somebody_else_does_not_either(site: Site, tmp_path: Path):
+    foreign = bundles.init(tmp_path / "foreign", ["north"], "localhost", site.node().port)
+    for name in (KEY, CERT):
+        shutil.copy(foreign["north"] / name, site.paths["north"] / name)
+    Talk(site.node()).ended()
+    assert site.listener.events.empty()
+
+
+def test_plain_text_gets_no_answer(site: Site):
+    with socket.create_connection(("127.0.0.1", site.node().port), 5) as way:
+        way.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        way.settimeout(5)
+        try:
+            said = way.recv(100)
+        except ConnectionResetError:
+            said = b""
+    assert b"HTTP" not in said
+    assert site.listener.events.empty()
+
+
+def test_a_node_is_no_operator(site: Site):
+    with pytest.raises(Refused, match="its certificate is that of a node, not of an operator"):
+        list(call(site.node(), Message({"kind": "submit"})))
+
+
+def test_a_certificate_that_is_revoked_cuts_its_stream(site: Site):
+    talk = Talk(site.node())
+    site.listener.events.get(timeout=5)
+    bundles.revoke(site.folder, "north")
+    assert talk.ended() == "refused: its certificate is revoked"
+    assert site.listener.events.get(timeout=5)[1].head["why"] == "its certificate is revoked"
+
+
+def test_a_certificate_that_expires_cuts_its_stream(site: Site, monkeypatch: pytest.MonkeyPatch):
+    talk = Talk(site.node())
+    site.listener.events.get(timeout=5)
+    stream = site.listener.streams["north"]
+    stream.caller = stream.caller._replace(until=stream.caller.until.replace(year=2020))
+    assert talk.ended() == "refused: its certificate has expired"
+
+
+def test_a_name_is_not_taken_twice_but_the_same_folder_takes_its_old_place(site: Site):
+    first = Talk(site.node(), "1")
+    site.listener.events.get(timeout=5)
+    assert Talk(site.node(), "2").ended() == "refused: another one of this name is connected"
+    assert "refused 'north': another one of this name is connected" in site.logged
+    again = Talk(site.node(), "1")
+    assert [site.listener.events.get(timeout=5)[1].kind for _ in range(2)] == ["left", "hello"]
+    assert first.ended() == "refused: the same node came again"
+    again.close()
+
+
+def test_another_version_is_refused_in_a_sentence(site: Site):
+    hello = Message({"kind": "hello", "instance": "1", "version": "0.0.1", "ready": True})
+    assert Talk(site.node(), first=hello).ended() == (
+        f"refused: it runs fedatlas 0.0.1 and the server {VERSION}: install the same version"
+    )
+
+
+def test_a_bundle_is_its_owners_alone_and_holds_no_other_key(site: Site):
+    for name, path in site.paths.items():
+        assert (path / KEY).stat().st_mode & 0o777 == 0o600, name
+        assert not (path / "authority").exists()
+    keys = {(path / KEY).read_bytes() for path in site.paths.values()}
+    assert len(keys) == len(site.paths)
+    assert (site.paths["north"] / "identity.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_list_that_the_authority_did_not_sign_is_not_believed(site: Site):
+    for name in (MEMBERS, REVOKED):
+        path = site.paths["server"] / name
+        whole = json.loads(path.read_text())
+        path.write_text(json.dumps({**whole, "list": whole["list"].replace("north", "n0rth") + " "}))
+    with pytest.raises(ConfigError, match="cannot be trusted"):
+        site.listener.bundle.members()
+    assert "cannot be trusted" in Talk(site.node()).ended()
+
+
+def test_a_party_is_added_and_one_that_was_revoked_gets_new_keys(site: Site):
+    with pytest.raises(ConfigError, match="'north' is registered already"):
+        bundles.add(site.folder, "north")
+    before = (site.paths["north"] / CERT).read_bytes()
+    bundles.revoke(site.folder, "north")
+    bundles.add(site.folder, "north")
+    assert (site.paths["north"] / CERT).read_bytes() != before
+    site.paths["east"] = bundles.add(site.folder, "east")
+    for name in ("north", "east"):
+        talk = Talk(site.node(name))
+        assert site.listener.events.get(timeout=5)[0] == name
+        talk.close()
+        assert site.listener.events.get(timeout=5)[1].kind == "left"
+    assert set(site.node("south").members()) == {"server", "north", "south", "operator", "east"}
+
+
+BAD_FRAMES: dict[str, list[bytes]] = {
+    "announces more than is allowed": [BEGIN + (1 << 62).to_bytes(8, "little") + b"x"],
+    "goes on with nothing": [MORE + b"x"],
+    "is longer than it says": [BEGIN + (4).to_bytes(8, "little") + b"12345678"],
+    "has no head": [BEGIN + (4).to_bytes(8, "little") + b"\xff\xff\x00\x00"],
+    "is of no kind": [b"\x09abc"],
+    "is empty": [b""],
+    "begins within another": [BEGIN + (9).to_bytes(8, "little") + b"1", BEGIN + (9).to_bytes(8, "little") + b"1"],
+    "is no object": [BEGIN + (6).to_bytes(8, "little") + b"\x02\x00\x00\x00[]"],
+}
+
+
+@pytest.mark.parametrize("case", BAD_FRAMES)
+def test_a_frame_that_cannot_come_is_refused_before_memory_is_taken(case: str):
+    assembler, (*before, last) = Assembler(), BAD_FRAMES[case]
+    for frame in before:
+        assembler.feed(frame)
+    with pytest.raises(TransportError):
+        assembler.feed(last)
+
+
+def test_a_message_comes_out_as_it_went_in():
+    for size in (0, 1, (4 << 20) - 60, 9 << 20):
+        body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+        assembler, found = Assembler(), None
+        pieces: list[Any] = list(frames(Message({"kind": "some", "n": [1, None]}, body)))
+        assert all(len(piece) <= 4 << 20 for piece in pieces)
+        for piece in pieces:
+            assert found is None
+            found = assembler.feed(piece)
+        assert found is not None
+        assert (found.head, bytes(found.body)) == ({"kind": "some", "n": [1, None]}, body)
