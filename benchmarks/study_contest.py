@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from fedatlas.study.reading import measured
 from table import number
 from table import table as markdown
 
 from fedatlas.rng import numpy_stream
 from fedatlas.study.contest import WAYS, Fitted, fit_study, from_logit, quantiles, residuals
 from fedatlas.study.measured import Floats
+from fedatlas.study.reading import measured
 from fedatlas.study.requirements import Requirements, requirements
 from fedatlas.study.table import Table
 from fedatlas.study.track import Trial, trial
