@@ -33,7 +33,14 @@ from parties import Parties, read, write
 
 def all_questions(settings: Mapping[str, Any]) -> dict[str, Question]:
     """What parties can be asked; ``settings``: keys of SecureBoost."""
-    return columns.questions(boosting.secureboost(**settings))
+    return columns.questions(method(settings))
+
+
+def method(settings: Mapping[str, Any]) -> boosting.SecureBoost:
+    """SecureBoost with these keys, ``key_bits`` among them where it is encrypted."""
+    keys = dict(settings)
+    bits = keys.pop("key_bits", 0)
+    return boosting.secureboost(**keys)._replace(key_bits=bits)
 
 
 def closed_but_for(folder: Path, own: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boosting_federation import Table, Trained, federation_of, parties_of, trained
+from boosting_federation import Table, Trained, parties_of, trained
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns import columns_federation
 from fedatlas.privacy import paillier
@@ -414,8 +414,23 @@ def test_encrypted_equals_plain_equals_joined_on_tables(
     assert under.outputs.tolist() == plain.outputs.tolist()
 
 
-def test_federation_of_one_party_is_the_booster() -> None:
-    table, how = made(), secureboost(trees=2)
-    held, server = federation_of(parties_of(table, [[0, 1, 2, 3, 4, 5]]), how, np.arange(240))
-    held.drive(boosting.begin(how, server), 1, 0.0)
-    assert held.cost is not None
+@pytest.mark.parametrize("key_bits", [0, BITS], ids=["clear", "encrypted"])
+@pytest.mark.parametrize(
+    ("owners", "changed"),
+    [
+        (HALVES, {"precision": 40}),
+        (HALVES, {"learning_rate": 1e6}),  # margins whose exponential is infinite
+        ([[], [0, 1, 2, 3, 4, 5]], {}),  # the active party brings the label alone
+        ([[0, 1, 2], [3, 4, 5]], {"x": np.nan}),  # nothing is there
+    ],
+    ids=["long", "steep", "label alone", "holes alone"],
+)
+def test_what_is_at_the_edge_is_that_of_the_booster(owners: Any, changed: dict[str, Any], key_bits: int) -> None:
+    table, keys = made(n=60), {name: value for name, value in changed.items() if name != "x"}
+    if "x" in changed:
+        table = table._replace(x=np.full_like(table.x, changed["x"]))
+    table.x[:2, 0] = np.inf, -np.inf
+    how = secureboost(**{"trees": 2, "bins": 4, **keys})
+    with np.errstate(over="ignore"):
+        expected = oracle(table, owners, how)
+    assert_same(trained(table, owners, how._replace(key_bits=key_bits)), expected)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import fedatlas
-from column_parties import ColumnParties, all_questions
+from column_parties import ColumnParties, all_questions, method
 from fedatlas import api
 from fedatlas.algorithm import Algorithm
 from fedatlas.config import parse
@@ -26,6 +26,7 @@ from fedatlas.setup.columns import consortium
 from fedatlas.setup.method import method_of
 from fedatlas.simulation.columns import Growing, run_columns
 from fedatlas.simulation.columns_predict import predict
+from fedatlas.study import forecast
 from fedatlas.vertical import align, boosting, split
 from fedatlas.vertical.judging import probabilities
 from fedatlas.vertical.parties import PartyLeft, order
@@ -95,6 +96,8 @@ def test_a_run_writes_its_folder(done):
     assert len(summary["trees"]) == TREES
     assert set(summary["importance"]) == {"bank", "shop"}
     assert summary["importance"]["shop"]["spent"] > 0
+    told = [n["gain"] for n in json.loads((path / "party-shop.json").read_text())["nodes"] if n["column"] == "spent"]
+    assert sum(told) == pytest.approx(summary["importance"]["shop"]["spent"]), "an owner is told what its nodes gained"
     assert summary["final"]["interval"]["auc"][0] < summary["final"]["auc"] < summary["final"]["interval"]["auc"][1]
 
 
@@ -111,8 +114,11 @@ def test_no_file_holds_an_id_and_no_party_anothers_threshold(done):
     page = (path / "report.html").read_text()
     own = [n for n in json.loads((path / "party-bank.json").read_text())["nodes"] if n["column"] in {"age", "income"}]
     assert f"{own[0]['column']} ≤" in page
+    other = (path / "report-shop.html").read_text()
     for node in json.loads((path / "party-shop.json").read_text())["nodes"]:
         assert f"{node['column']} ≤" not in page
+        assert f"{node['column']} ≤" in other
+    assert not any(f"{column} ≤" in other for column in ("age", "income", "city=Rome", "city=Oslo"))
 
 
 def test_the_joined_table_comes_to_the_same_and_each_side_is_compared(done):
@@ -254,7 +260,8 @@ def test_nothing_that_crosses_holds_a_column_a_threshold_or_an_id(done, tmp_path
             assert repr(node["threshold"]).encode() not in seen.bytes
 
 
-def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(done, tmp_path):
+@pytest.mark.parametrize("bits", [0, 512])  # 0: in the clear; a key for tests
+def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(done, tmp_path, bits):
     folder, _, _ = done
     config, how = method_of(experiment(folder).config)
     growing = Growing(consortium(config), how, RunFolder.create(tmp_path / "run", config), PartyState())
@@ -264,7 +271,8 @@ def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(
     expected = boosting.outputs(growing.federation.states.get(0))
     files = [PartyFile("bank", str(folder / "bank.csv"), "customer", label="default")._asdict()]
     files.append(PartyFile("shop", str(folder / "shop.csv"), "client")._asdict())
-    keys = {"trees": TREES, "bins": 16}
+    keys = {"trees": TREES, "bins": 16, "key_bits": bits}
+    how = method(keys)
     with ColumnParties(files, 0, keys, seed=config.seed) as link:
         server = ServerHalf(Algorithm("secureboost", tasks=all_questions(keys)), link, {0: 360, 1: 370}, config.seed)
 
@@ -341,3 +349,34 @@ def test_experiments_of_rows_do_not_take_it(done):
         fedatlas.partition(experiment(folder))
     with pytest.raises(ConfigError, match="side by side are not in this version"):
         fedatlas.report([done[1], done[1]])
+
+
+def test_a_dry_run_says_what_matching_and_trees_would_cost_and_leaves_nothing(done, capsys):
+    folder, path, _ = done
+    before = sorted(p.name for p in folder.iterdir())
+    found = fedatlas.dry_run(experiment(folder))
+    assert found["ids"] == {"bank": 360, "shop": 370}
+    assert found["rows_at_most"] == 360
+    first, second = RunFolder(path).rows()[:2]
+    assert 0.8 * first["bytes_up"] < found["bytes_alignment"] / 2 < 1.2 * first["bytes_up"]
+    tree = second["bytes_up"] + second["bytes_down"]
+    assert 0.7 * tree < found["bytes_per_tree"] < 1.5 * tree
+    assert found["bytes"] == found["bytes_alignment"] + TREES * found["bytes_per_tree"]
+    forecast.show(found)
+    said = capsys.readouterr().out
+    assert "bank: 360 ids, which holds the label." in said
+    assert "A tree, in the clear, would send about" in said
+    assert sorted(p.name for p in folder.iterdir()) == before
+
+
+def test_python_predicts_and_aligns_as_the_command_line_does(done):
+    folder, path, _ = done
+    table = fedatlas.predict(path, {name: folder / f"{name}.csv" for name in ("bank", "shop")})
+    assert len(table) == 360
+    with pytest.raises(ConfigError, match="with a file of each party"):
+        fedatlas.predict(path, folder / "bank.csv")
+    with pytest.raises(ConfigError, match="in the hands of several parties"):
+        fedatlas.load(path)
+    assert api.align(experiment(folder))["rows"] == 330
+    with pytest.raises(ConfigError, match="there is nothing to align"):
+        api.align(fedatlas.Experiment.of(rounds=1))

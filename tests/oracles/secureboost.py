@@ -34,7 +34,7 @@ def edges(values: Sequence[float], bins: int) -> list[float]:
     ordered = sorted(v for v in values if not math.isnan(v))
     different = sorted(set(ordered))
     if len(different) <= bins:
-        return [a + (b - a) / 2 for a, b in pairwise(different)]
+        return [middle if (middle := a + (b - a) / 2) < b else a for a, b in pairwise(different)]
     ends = {ordered[k * len(ordered) // bins - 1] for k in range(1, bins)}
     return sorted(end for end in ends if end < different[-1])
 

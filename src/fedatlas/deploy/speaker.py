@@ -24,6 +24,7 @@ from fedatlas.errors import TransportError
 from fedatlas.files import write_text
 
 BACK_OFF = (0.2, 5.0)  # seconds before it tries again: the first time, at most
+PIPE = 1 << 20  # bytes that a pipe holds: models go through in few turns
 GIVE_UP = 3  # trainers that ended before they were ready, one after another
 
 
@@ -47,7 +48,7 @@ class Trainer:
         self._start()
 
     def _start(self) -> None:
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=PIPE)
         self.told = queue.SimpleQueue()
         threading.Thread(target=self._write, args=(self.process, self.told), daemon=True).start()
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()

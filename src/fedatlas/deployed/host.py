@@ -275,7 +275,7 @@ def read_reply(request: Request, digest: str, said: Message) -> tuple[Reply, Wor
     """The reply in a message. TransportError where it is of another ask, party or run."""
     if said.head.get("digest") != digest:
         raise TransportError("it answers another request")
-    reply = Reply.of(codec.decode(bytearray(said.body)))
+    reply = Reply.of(codec.decode(bytearray(said.body), copy=False))
     if reply.ask != request.ask or reply.client != request.client:
         raise TransportError("it is another party's, or of another ask")
     n_k, steps, examples, lr_sum, loss = said.head["work"]

@@ -28,7 +28,7 @@ class Kept(NamedTuple):
 
     digest: str
     head: Mapping[str, Any]
-    body: bytes
+    body: bytes | bytearray
 
 
 class NodeState:
@@ -75,16 +75,16 @@ class NodeState:
             self.place = at, attempt
         return None
 
-    def keep(self, place: Place, digest: str, head: Mapping[str, Any], body: bytes | bytearray) -> None:
+    def keep(self, place: Place, digest: str, head: Mapping[str, Any], body: bytearray) -> None:
         """Puts a reply and the state behind it on the disk, before the reply leaves."""
         import torch
 
         state = self.party.get(self.client)
-        reply = torch.frombuffer(bytearray(body), dtype=torch.uint8)
+        reply = torch.frombuffer(body, dtype=torch.uint8)
         value = {"place": list(place), "digest": digest, "head": dict(head), "reply": reply, "state": state}
         name = f"{place[0]:06d}-{place[1]:03d}-{place[2]:04d}.bin"
         write_bytes(self.folder / "pending" / name, codec.encode(value))
-        self.replies[place] = Kept(digest, dict(head), bytes(body))
+        self.replies[place] = Kept(digest, dict(head), body)
 
     def commit(self, round: int, counted: bool) -> None:
         """The round has landed. Once: a verdict that comes again changes nothing."""

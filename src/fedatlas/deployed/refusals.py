@@ -65,6 +65,10 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
         for one in mechanisms
         if not isinstance(one, SecAgg)
     ]
+    if config.parties or config.align is not None:
+        out.append(
+            "[[parties]] and [align]: columns that several parties hold are not deployed in this version; remove them."
+        )
     if config.attack:
         out.append("[[attack]]: nobody attacks by an experiment file between real parties; remove the tables.")
     if config.aggregation is not None and config.aggregation.name != "mean":

@@ -188,7 +188,7 @@ class Trainer:
         if (kept := state.known(place, head["digest"])) is None:
             if digest_of(message.body) != head["digest"]:
                 raise ProtocolError("its digest is not that of its message.")
-            request = Request.of(codec.decode(bytearray(message.body)))
+            request = Request.of(codec.decode(bytearray(message.body), copy=False))
             if (request.run, request.client, list(request.ask[1:])) != (running.name, running.number, head["place"]):
                 raise ProtocolError("it is asked as another party, or of another run.")
             self.policy().check(running.asked(request, head))

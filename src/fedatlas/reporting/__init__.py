@@ -37,14 +37,18 @@ def is_columns(run: Path) -> bool:
 
 
 def write_columns(runs: Sequence[Path], out: Path | None) -> Path:
-    """The report of one run of parties that hold columns."""
+    """The report of one run of parties that hold columns; beside it in the run's folder a page for each party without the label."""
     from fedatlas.record.run_folder import RunFolder
-    from fedatlas.reporting.columns import page_of
+    from fedatlas.reporting.columns import page_of, page_of_other
 
     if len(runs) > 1:
         raise ConfigError(
             "runs of parties that hold columns side by side are not in this version: report one at a time."
         )
     path = Path(out) if out is not None else runs[0] / REPORT
-    write_text(path, page_of(RunFolder.open(runs[0])))
+    folder = RunFolder.open(runs[0])
+    write_text(path, page_of(folder))
+    for one in folder.summary()["parties"] if out is None else ():
+        if not one["active"]:
+            write_text(runs[0] / f"report-{one['name']}.html", page_of_other(folder, one["name"]))
     return path

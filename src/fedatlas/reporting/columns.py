@@ -1,7 +1,7 @@
 """The report of parties that hold columns: would this party's columns help, who brought what, the trees, the cost, what leaked to whom.
 
-It is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, of all other nodes
-whose they are. What another party is told of its own nodes stands in its file ``party-NAME.json``.
+``report.html`` is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, of all other
+nodes whose they are. ``report-NAME.html`` is another party's: its own columns and thresholds, and no leaf.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from fedatlas.reporting.blocks import (
     WIDE,
     Block,
     Cell,
-    Choice,
     Figure,
     Figures,
     Key,
     Keys,
-    Option,
     Section,
     Table,
     Text,
 )
 from fedatlas.reporting.columns_gain import gain_blocks
 from fedatlas.reporting.columns_leaks import leak_blocks
+from fedatlas.reporting.columns_trees import tree_blocks
 from fedatlas.reporting.curves import curves
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
-from fedatlas.reporting.drawing.trees import Node, tree
 from fedatlas.reporting.entries import Entry, Plain, Subject
 from fedatlas.reporting.page import document
 from fedatlas.reporting.repeat import repeat_blocks
@@ -48,7 +46,6 @@ from fedatlas.wording import (
     tick,
 )
 
-PICTURES = 40  # trees that are drawn
 COLUMNS = 30  # columns whose importance is drawn
 
 
@@ -74,6 +71,24 @@ def page_of(folder: RunFolder) -> str:
     repeats = [Section("repeat", "Repeat this run", repeat_blocks(entry), "Repeat")]
     title = f"{count(len(summary['parties']), 'party', 'parties')}, one model: {summary['data_facts']['label']}"
     return document(title, sections, [], repeats, summary["versions"].get("fedatlas", ""))
+
+
+def page_of_other(folder: RunFolder, name: str) -> str:
+    """report-NAME.html: what a party without the label may see of the run."""
+    s = folder.summary()
+    own = {**s, "importance": {name: s["importance"][name]}}
+    lead = (
+        f"'{name}' takes part in {count(len(s['trees']), 'tree')} with columns of its own; another party holds the label. This page shows "
+        f"what '{name}' knows: its own columns and thresholds."
+    )
+    sections = [
+        Section("result", "What this is", [Text(lead, tone="lead")], "Start"),
+        Section("importance", f"What the columns of {name} bring", importance_blocks(own), "Importance"),
+        Section("trees", "The trees", tree_blocks(folder, name), "Trees"),
+        Section("held", "Who held what", held_blocks(s), "Data"),
+        Section("left", "What leaked to whom", leak_blocks(s), "What leaked"),
+    ]
+    return document(f"{name}: its part of a model", sections, [], [], s["versions"].get("fedatlas", ""))
 
 
 def result_blocks(subject: Subject) -> list[Block]:
@@ -141,52 +156,6 @@ def _columns_drawn(names: Sequence[str], stacks: Sequence[Bars], width: int) -> 
     return bars(width, names, "column", Axis("share of the gain", lambda v: f"{v:.0%}"), stacks, "Gain by column")
 
 
-def tree_blocks(folder: RunFolder, own: str) -> list[Block]:
-    """The trees as pictures, with the own thresholds of the party that holds the label."""
-    model = folder.read_json("model.json", "trees")
-    records = {(one["tree"], one["record"]): one for one in folder.read_json(f"party-{own}.json", "nodes")["nodes"]}
-    names = [one["name"] for one in folder.summary()["parties"]]
-    options = []
-    for t, one in enumerate(model["trees"][:PICTURES]):
-        nodes = {n["id"]: node_of(n, t, own, names, records) for n in one["nodes"]}
-        title = f"Tree {t + 1}"
-        how = f"A row goes left where the answer is yes. Nodes of '{own}' show its question; of others it is known only whose they are."
-        csv = csv_text(("node", "text"), [(k, n.text) for k, n in nodes.items()])
-        owners = [(name, i) for i, name in enumerate(names)]
-        draw = partial(_tree_drawn, nodes, owners, title)
-        options.append(Option(str(t + 1), str(t + 1), [Figure(f"tree-{t + 1}", title, how, draw, csv, (WIDE,))]))
-    more = len(model["trees"]) - PICTURES
-    said = f"The first {PICTURES} trees; model.json holds the other {more}." if more > 0 else ""
-    intro = Text(
-        "A node belongs to the party whose column it asks about; only that party knows column and threshold. This is the page of "
-        f"'{own}'. {said}"
-    )
-    return [intro, Choice("tree", "Tree", options)] if options else [Text("There is no tree yet.")]
-
-
-def _tree_drawn(nodes: Mapping[int, Node], owners: Sequence[tuple[str, int]], title: str, width: int) -> str:
-    return tree(width, nodes, owners, title)
-
-
-def node_of(one: Plain, t: int, own: str, names: Sequence[str], records: Mapping[tuple[int, int], Plain]) -> Node:
-    """A node of the skeleton as it is drawn."""
-    if "leaf" in one:
-        return Node(f"{one['leaf']:+.3f}", f"leaf: {one['leaf']:+.6f}", None)
-    gain = f", gain {number(one['gain'])}" if one.get("gain") is not None else ""
-    style, children = names.index(one["party"]), (one["left"], one["right"])
-    if one["party"] != own:
-        return Node(
-            f"{one['party']}, no. {one['record']}",
-            f"asked of {one['party']}: record {one['record']}{gain}",
-            style,
-            *children,
-        )
-    found = records[t, one["record"]]
-    edge = found["threshold"]
-    text = f"{found['column']} is there" if edge is None else f"{found['column']} ≤ {tick(float(f'{edge:.6g}'))}"
-    return Node(text, f"{text}; a missing value goes {found['missing']}{gain}", style, *children)
-
-
 def held_blocks(s: Plain) -> list[Block]:
     """Rows and columns of each party, and what the alignment found."""
     ids = s["align"]["ids"]
@@ -245,7 +214,13 @@ def cost_blocks(subject: Subject) -> list[Block]:
 PHASES = {
     "mask ids": "masking ids",
     "mask again": "masking the other's ids",
-    "encrypt": "encrypting g and h",
+    "pass on": "masking the others' ids",
+    "pass back": "handing the answers back",
+    "match": "finding the common rows",
+    "split rows": "drawing test rows",
+    "told rows": "telling the others which",
+    "keys": "making the key",
+    "gradients": "forming g and h, and encrypting them",
     "histogram": "adding up histograms",
     "open": "opening sums and choosing splits",
     "judge": "judging",

@@ -150,7 +150,12 @@ def gains(
         judged[name] = grown(side, how, trees)
     seed, task = parties[0].seed, parties[active].task
     without = {parties[k].name: "alone" if len(passive) == 1 else f"without_{parties[k].name}" for k in passive}
-    compared = {name: compare(together, one, task, seed) for name, one in judged.items() if name != "together"}
+    drawn = {name: redrawn(one, task, seed) for name, one in judged.items()}
+    compared = {
+        name: compare(judged["together"], one, drawn["together"], drawn[name])
+        for name, one in judged.items()
+        if name != "together"
+    }
     return {
         "figure": FIGURES[task][0],
         "sides": {name: figures(one, task) for name, one in judged.items()},
@@ -172,19 +177,22 @@ def figures(one: Judged, task: str) -> dict[str, float | None]:
     return {key: found[key] for key in FIGURES[task]}
 
 
-def compare(one: Judged, other: Judged, task: str, seed: int) -> dict[str, dict[str, float | None]]:
+def redrawn(one: Judged, task: str, seed: int) -> dict[str, np.ndarray[Any, Any]]:
+    """figure -> what it comes to for each drawing of the test rows, the same drawings for every side."""
+    weighted = one.weighted()
+    found = [weighted(drawn) for drawn in drawings(len(one.y), seed, "gain")]
+    return {key: np.concatenate([each[key] for each in found]) for key in FIGURES[task]}
+
+
+def compare(
+    one: Judged, other: Judged, mine: Mapping[str, np.ndarray[Any, Any]], theirs: Mapping[str, np.ndarray[Any, Any]]
+) -> dict[str, dict[str, float | None]]:
     """figure -> how much better ``one`` is, with its interval: more of what should be high, less of what should be low."""
-    mine, theirs = one.weighted(), other.weighted()
-    exact, less = one.figures(), other.figures()
-    draws: dict[str, list[np.ndarray[Any, Any]]] = {key: [] for key in FIGURES[task]}
-    for drawn in drawings(len(one.y), seed, "gain"):
-        a, b = mine(drawn), theirs(drawn)
-        for key, found in draws.items():
-            found.append(a[key] - b[key])
-    out = {}
-    for key, found in draws.items():
+    exact, less, out = one.figures(), other.figures(), {}
+    for key in mine:
         sign = -1.0 if key in LOWER_IS_BETTER else 1.0
         known = exact[key] is not None and less[key] is not None
-        middle = interval(sign * (exact[key] - less[key]) if known else np.nan, sign * np.concatenate(found), 0.95)
+        value = sign * (exact[key] - less[key]) if known else np.nan
+        middle = interval(value, sign * (mine[key] - theirs[key]), 0.95)
         out[key] = {"value": middle.estimate, "low": middle.low, "high": middle.high}
     return out

@@ -26,7 +26,7 @@ def price(basis: Basis, asked: Requirements, at: Floats, plain: Floats) -> Float
     """(J, R) epsilon for the user's nodes and rounds; where only a run can tell, that of the nearest setting, ``plain``."""
     found, order = plain.copy(), np.argsort(distances(basis.fitted, at), kind="stable")
     for j, choice in enumerate(basis.fitted.choices):
-        known = epsilons(
+        known = basis.epsilon.get(choice) or epsilons(
             basis.configurations[basis.near(order, choice), choice], int(asked.nodes or 1), basis.fitted.rounds
         )
         if known is not None:

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedatlas.privacy import accountant
 from fedatlas.privacy.ledger import Event
+
+
+def for_any_nodes(plains: Iterable[Mapping[str, Any]], rounds: Sequence[int]) -> list[float] | None:
+    """Epsilon of a choice whose central noise costs the same whatever the number of nodes, in all its configurations; None of others."""
+    found = [({str(table["name"]): table for table in plain.get("privacy") or ()}, plain) for plain in plains]
+    keys = {
+        (t["central_dp"].get("delta"), t["central_dp"].get("noise_multiplier"), (p.get("cohort") or {}).get("fraction"))
+        for t, p in found
+        if "central_dp" in t
+    }
+    if len(keys) != 1 or next(iter(keys))[0] is None or any("central_dp" not in t for t, _ in found):
+        return None
+    return epsilons(found[0][1], 1, rounds)
 
 
 def epsilons(plain: Mapping[str, Any], nodes: int, rounds: Sequence[int]) -> list[float] | None:

@@ -35,7 +35,8 @@ def cuts_of(x: Floats, bins: int) -> Floats:
     values = np.sort(x[~np.isnan(x)])
     different = np.unique(values)
     if len(different) <= bins:
-        between = different[:-1] + np.diff(different) / 2
+        with np.errstate(invalid="ignore", over="ignore"):  # between infinities: the lower one will do
+            between = different[:-1] + np.diff(different) / 2
         return np.where(between < different[1:], between, different[:-1]) if len(different) else different
     ends = np.unique(values[np.arange(1, bins) * len(values) // bins - 1])
     found: Floats = ends[ends < different[-1]]

@@ -54,7 +54,8 @@ def unit_of(y: Floats, weight: Floats | None, task: str) -> Unit:
 def gradients(y: Floats, margin: Floats, weight: Floats | None, unit: Unit) -> tuple[Floats, Floats]:
     """g and h of each row at these margins, times its weight."""
     if unit.task == "classes":
-        p = 1 / (1 + np.exp(-margin))
+        with np.errstate(over="ignore"):  # exp of a large number is infinity, and p is 0
+            p = 1 / (1 + np.exp(-margin))
         g, h = p - y, p * (1 - p)
     else:
         g, h = margin - (y - unit.start) / unit.scale, np.ones(len(y))

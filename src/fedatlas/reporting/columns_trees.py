@@ -1,0 +1,64 @@
+"""The trees between parties as pictures, as one of the parties knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.reporting.blocks import WIDE, Block, Choice, Figure, Option, Text
+from fedatlas.reporting.drawing.trees import Node, tree
+from fedatlas.reporting.entries import Plain
+from fedatlas.wording import csv_text, number, tick
+
+PICTURES = 40  # trees that are drawn
+ELSEWHERE = "another party"
+
+
+def tree_blocks(folder: RunFolder, own: str) -> list[Block]:
+    """The trees with the thresholds of party ``own`` alone; who else owns a node, and the leaves, are for the label's holder."""
+    parties = folder.summary()["parties"]
+    active = any(one["name"] == own and one["active"] for one in parties)
+    names = [one["name"] for one in parties] if active else [own, ELSEWHERE]
+    trees = folder.read_json("model.json", "trees")["trees"]
+    records = {(one["tree"], one["record"]): one for one in folder.read_json(f"party-{own}.json", "nodes")["nodes"]}
+    others = "of others it is known only whose they are" if active else "of others only that they are another party's"
+    options = []
+    for t, one in enumerate(trees[:PICTURES]):
+        nodes = {n["id"]: node_of(n, t, own, names, records) for n in one["nodes"]}
+        title = f"Tree {t + 1}"
+        how = f"A row goes left where the answer is yes. Nodes of '{own}' show its question; {others}."
+        csv = csv_text(("node", "text"), [(k, n.text) for k, n in nodes.items()])
+        draw = partial(_drawn, nodes, [(name, i) for i, name in enumerate(names)], title)
+        options.append(Option(str(t + 1), str(t + 1), [Figure(f"tree-{t + 1}", title, how, draw, csv, (WIDE,))]))
+    more = len(trees) - PICTURES
+    said = f" These are the first {PICTURES} trees; {more} more are not drawn." if more > 0 else ""
+    intro = Text(
+        "A node belongs to the party whose column it asks about; only that party knows column and threshold. This is the page of "
+        f"'{own}'.{said}"
+    )
+    return [intro, Choice("tree", "Tree", options)] if options else [Text("There is no tree yet.")]
+
+
+def _drawn(nodes: Mapping[int, Node], owners: Sequence[tuple[str, int]], title: str, width: int) -> str:
+    return tree(width, nodes, owners, title)
+
+
+def node_of(one: Plain, t: int, own: str, names: Sequence[str], records: Mapping[tuple[int, int], Plain]) -> Node:
+    """A node of the skeleton as party ``own`` may see it."""
+    passive = ELSEWHERE in names
+    if "leaf" in one:
+        return (
+            Node("leaf", "a leaf", None) if passive else Node(f"{one['leaf']:+.3f}", f"leaf: {one['leaf']:+.6f}", None)
+        )
+    gain, children = f", gain {number(one['gain'])}", (one["left"], one["right"])
+    if one["party"] != own and passive:
+        return Node(ELSEWHERE, f"asked of {ELSEWHERE}", names.index(ELSEWHERE), *children)
+    style = names.index(one["party"])
+    if one["party"] != own:
+        text = f"{one['party']}, no. {one['record']}"
+        return Node(text, f"asked of {one['party']}: record {one['record']}{gain}", style, *children)
+    found = records[t, one["record"]]
+    edge = found["threshold"]
+    text = f"{found['column']} is there" if edge is None else f"{found['column']} ≤ {tick(float(f'{edge:.6g}'))}"
+    return Node(text, f"{text}; a missing value goes {found['missing']}{gain}", style, *children)

@@ -1,0 +1,102 @@
+"""What a node takes part in, and what a deployed run refuses, a sentence each; no processes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedatlas.config import parse
+from fedatlas.deploy.policy import TEMPLATE, Asked, Policy
+from fedatlas.deployed.refusals import refuse
+from fedatlas.errors import ConfigError, PrivacyError
+from fedatlas.setup.resolution import resolve
+
+ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "why"),
+    [
+        ({"algorithms": ("scaffold",)}, {}, "the algorithm 'fedavg' (algorithms = ['scaffold'])"),
+        ({"operators": ("chief",)}, {}, "the operator 'operator' (operators = ['chief'])"),
+        ({"local_epochs": 0.5}, {}, "local epochs = 1, more than 0.5"),
+        ({"rounds": 9}, {}, "rounds = 10, more than 9"),
+        ({"min_cohort": 4}, {}, "a round of 3 nodes, fewer than min_cohort = 4"),
+        ({"secure_aggregation": True}, {}, "a run without secure aggregation"),
+        ({}, {"counts_labels": True}, "an ask for label counts, which label_counts = 'masked' forbids here"),
+        ({"label_counts": "no"}, {"counts_labels": True, "masked": True}, "label_counts = 'no'"),
+    ],
+)
+def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[str, Any], why: str):
+    with pytest.raises(PrivacyError) as said:
+        Policy(**policy).check(ASKED._replace(**asked))
+    assert str(said.value).startswith("its policy.toml refuses ")
+    assert why in str(said.value)
+
+
+def test_what_it_allows_passes():
+    Policy().check(ASKED)
+    Policy(algorithms=("fedavg",), operators=("operator",), local_epochs=1, rounds=10, min_cohort=3).check(ASKED)
+    Policy(secure_aggregation=True).check(ASKED._replace(masked=True))
+    Policy(label_counts="plain").check(ASKED._replace(counts_labels=True))
+    Policy().check(ASKED._replace(counts_labels=True, masked=True))
+
+
+def test_the_template_is_what_holds_without_a_file(tmp_path: Path):
+    path = tmp_path / "policy.toml"
+    without = Policy.read(path)
+    path.write_text(TEMPLATE)
+    assert Policy.read(path) == without == Policy(min_cohort=2)
+    path.write_text(re.sub(r"^# (\w+ =)", r"\1", TEMPLATE, flags=re.MULTILINE))
+    assert Policy.read(path).local_epochs == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("local_epoch = 3", "unknown key of a policy 'local_epoch': did you mean 'local_epochs'?"),
+        ("local_epochs = -1", "local_epochs = -1 is none of a number above 0"),
+        ('algorithms = "fedavg"', "is none of a list of names"),
+        ('label_counts = "yes"', 'is none of "masked", "plain" or "no"'),
+        ("min_cohort = true", "is none of a whole number above 0"),
+        ("rounds =", "is not valid TOML"),
+    ],
+)
+def test_a_policy_that_is_wrong_is_said_in_a_sentence(tmp_path: Path, text: str, why: str):
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as said:
+        Policy.read(path)
+    assert why in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ({"algorithm": {"name": "fedseq"}}, "not in this version of deployment; it runs fedsgd, fedavg"),
+        ({"algorithm": {"name": "centralised"}}, "'centralised' pools all rows"),
+        ({"algorithm": {"name": "gossip"}}, "would see what only neighbours may"),
+        ({"model": {"name": "cnn2", "norm": "batch", "bn": "local"}}, "model.bn = 'local'"),
+        ({"public": {"per_class": 2}}, "[public]"),
+        ({"evaluation": {"drift": True}}, "evaluation.drift"),
+        ({"evaluation": {"clients": 0.2}}, "evaluation.clients"),
+        ({"privacy": [{"name": "paillier"}]}, "'secagg' alone is deployed"),
+        ({"engine": {"plan": "stacked"}}, "engine.plan = 'stacked'"),
+        ({"partition": {"name": "iid", "clients": 4}}, "write partition.clients = 3"),
+        ({"seeds": [1, 2]}, "a deployed run has one seed"),
+    ],
+)
+def test_what_is_not_deployed_is_refused(tables: dict[str, Any], why: str):
+    found = resolve(parse({"partition": {"name": "iid", "clients": 3}, **tables}))
+    with pytest.raises(ConfigError) as said:
+        refuse(found.config, found.algorithm, found.mechanisms, 3)
+    assert why in str(said.value)
+
+
+def test_the_table_round_is_outside_of_the_hash():
+    plain, given = parse({}), parse({"round": {"on_loss": "wait", "minimum": 3}})
+    assert plain.hash() == given.hash()
+    assert "round" not in plain.plain()
