@@ -78,18 +78,18 @@ def runs(
     return found
 
 
-def filled(given: Study, path: Path, accuracy: Callable[[Job], float], **facts: Any) -> Path:
+def filled(given: Study, path: Path, reached: Callable[[Job], float], **facts: Any) -> Path:
     """A table of a study whose runs are planted: each ends with the accuracy stated, nothing is trained."""
     plan, table = plan_of(given.file), Table.open(path, write=True)
     begin(plan, table)
     for job in (*plan.baselines, *(job for place in plan.places for job in place.trials)):
-        table.finish(job.keys.run_key, planted(job, accuracy(job), facts))
+        table.finish(job.keys.run_key, planted(job, reached(job), facts))
     for place in plan.places:
         jobs = cell_jobs(given.file, plan.factors, place.cell, picked(table, place.trials) if place.trials else ())
         table.enter(given.file.name, map(entry, jobs))
         for job in jobs:
             if not job.refused:
-                table.finish(job.keys.run_key, planted(job, accuracy(job), facts))
+                table.finish(job.keys.run_key, planted(job, reached(job), facts))
     table.close()
     return path
 

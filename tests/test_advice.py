@@ -15,12 +15,12 @@ import pytest
 import fedatlas
 from fedatlas.cli import main
 from fedatlas.config import parse
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, DataError
 from fedatlas.privacy.gaussian import epsilon_of
 from fedatlas.study import remeasure, shipped
 from fedatlas.study.jobs import Job
 from fedatlas.study.price import epsilons
-from fedatlas.study.reading import references, twins
+from fedatlas.study.reading import measured, references, twins
 from fedatlas.study.shipped import ARRAYS, NAMES, load_study, save
 from fedatlas.study.study import Study
 from fedatlas.study.table import Table
@@ -193,6 +193,20 @@ def test_wrong_requirements_end_in_one_sentence_and_exit_code_2(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="there is no requirements file"):
+        fedatlas.recommend(tmp_path / "r.toml")
+
+
+def test_a_study_of_numbers_says_so(tmp_path: Path):
+    factors = [{"name": "scheme", "role": "choice", "level": LEVELS[:1]}]
+    path = filled(
+        Study.of("numbers", base=BASE, factor=factors), tmp_path / "table.sqlite", lambda _: 0.5, accuracy=None
+    )
+    with pytest.raises(DataError, match="predicts a number"):
+        measured(Table.open(path))
+
+
 def test_to_measure_needs_an_experiment(known: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match="name an experiment file"):
         fedatlas.recommend(asked(known), measure=True, out=tmp_path)
@@ -209,6 +223,21 @@ def test_a_study_is_kept_as_arrays_and_answers_the_same(known: Path, tmp_path: P
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no study"):
         load_study(str(tmp_path / "empty"))
+
+
+def test_of_an_unfinished_study_whole_settings_are_kept(known: Path, tmp_path: Path):
+    (tmp_path / "table.sqlite").write_bytes((known / "table.sqlite").read_bytes())
+    table = Table.open(tmp_path / "table.sqlite", write=True)
+    frame = table.frame()
+    runs = frame[(frame.kind == "cell") & (frame["skew"] == "0.3")].run_key
+    table.release(runs.iloc[0], "It was stopped.")
+    kept = save(table, None, tmp_path / "kept")
+    assert kept.fitted.settings == [("30.0",)]
+    assert kept.about["runs"] == {"done": 14}  # 2 baselines, 3 choices by 2 rates and 2 seeds
+    for key in frame.run_key:
+        table.release(key, "It was stopped.")
+    with pytest.raises(DataError, match=r"come to its end"):
+        save(table, None, tmp_path / "kept")
 
 
 def test_a_kept_study_that_is_newer_or_damaged_is_refused(known: Path, tmp_path: Path):

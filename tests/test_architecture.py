@@ -88,7 +88,7 @@ ROOMS: dict[str, set[str]] = {
     "deployed": SIMULATION | {"simulation", "reporting", "deploy"},
     "study": STUDY,
     "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"}
-    | {"leakage"},
+    | {"leakage", "metrics"},
     "prediction": SIMULATION | {"simulation"},
     "leakage": SIMULATION | {"simulation", "wording"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},

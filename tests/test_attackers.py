@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from fedatlas import Experiment
 from fedatlas.api import resume, run
+from fedatlas.attacks import superclasses
 from fedatlas.attacks.labels import mapping, pairs_of, relabelled
 from fedatlas.attacks.poisoning import POISONING
+from fedatlas.data.images import CIFAR100
 from fedatlas.engine.pool import can_fork
 from fedatlas.errors import ConfigError
 from fedatlas.federation.link import Observer, Request
@@ -101,6 +103,18 @@ def test_each_attacker_draws_one_of_the_perfect_matchings() -> None:
     assert len(matchings) == 3
     assert drawn[7] == pairs_of(table, "random", 1, 0, 7)
     assert pairs_of(table, "fixed", 1, 0, 7) == table
+
+
+def test_pairs_across_and_inside_the_superclasses_of_cifar_100() -> None:
+    """Twenty classes in ten pairs: one of each superclass, paired across; or two of each of ten, paired inside."""
+    assert superclasses.known(CIFAR100)
+    assert not superclasses.known(CIFAR100[:50])
+    of = {CIFAR100.index(name): i for i, names in enumerate(superclasses.SUPERCLASSES) for name in names}
+    across, inside = (superclasses.drawn(which, CIFAR100, 1) for which in ("extra_SC", "intra_SC"))
+    assert sorted(of[c] for pair in across for c in pair) == list(range(20))
+    assert all(of[a] == of[b] for a, b in inside)
+    assert len({of[a] for a, _ in inside}) == len(across) == len(inside) == 10
+    assert superclasses.drawn("extra_SC", CIFAR100, 2) != across
 
 
 # ---------------------------------------------------------------------- exactness
@@ -296,6 +310,8 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
         ({"attack": [{**FLIP, "pairs": [[3, 12]]}]}, "'digits' has no class 12; its 10 classes are 0 to 9"),
         ({"attack": [{**FLIP, "pairs": [[3, 3]]}]}, "changes nothing"),
         ({"attack": [{**FLIP, "pairs": [[3, 5], [5, 1]]}]}, "class 5 would become two things"),
+        ({"attack": [{**FLIP, "pairs": "extra_SC"}]}, "is of CIFAR-100's superclasses, which 'digits' has not"),
+        ({"attack": [{**FLIP, "pairs": "intra_SC", "draw": "random"}]}, "are drawn once in this version"),
         ({"attack": [{**FLIP, "pairs": []}]}, "name the classes that change places"),
         ({"attack": [{"name": "backdoor", "share": 0.5}]}, "not in this version, which has label_flip"),
         ({"attack": [{"name": "sign_flp", "share": 0.5}]}, "did you mean 'sign_flip'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ QUICK = {"iterations": 100, "targets": 3}
 @pytest.fixture(autouse=True)
 def _same_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting a process takes seconds: one test does, the others attack in their own."""
-    if "apart" not in request.keywords:
+    if "process_of_its_own" not in request.node.name:
         monkeypatch.setattr("fedatlas.leakage.knowledge.apart", work)
 
 
@@ -61,6 +62,23 @@ def test_without_defence_pictures_come_back(plain: Path):
     assert kept == found
     with np.load(plain / "attacks" / "inverting_gradients" / "found.npz") as arrays:
         assert arrays["found"].shape == arrays["original"].shape == (3, 1, 8, 8)
+
+
+def test_the_attacker_works_in_a_process_of_its_own(plain: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whose data folder is empty, and whose refusal arrives as a sentence."""
+    folders: list[str] = []
+    real = subprocess.run
+
+    def watched(words: list[str], **keys: Any) -> Any:
+        folders.append(keys["env"]["FEDATLAS_DATA"])
+        assert not list(Path(folders[-1]).iterdir())
+        return real(words, **keys)
+
+    monkeypatch.setattr(subprocess, "run", watched)
+    found = attack(plain, "inverting_gradients", iterations=5, targets=2)
+    assert found["targets"] == 2
+    assert len(folders) == 1
+    assert not Path(folders[0]).exists()
 
 
 def test_dlg_finds_row_and_label(plain: Path):

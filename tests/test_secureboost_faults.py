@@ -183,7 +183,20 @@ def other_key(sums: Any) -> Any:
         (SEALED, other_key, "party 'p1' did not answer .* where key"),
         (SEALED, lambda s: {**s, "left": [[]]}, "party 'p1' did not answer .* no ciphertexts"),
     ],
-    ids=str,
+    ids=[
+        "fewer",
+        "more announced",
+        "cut",
+        "no node",
+        "a text",
+        "impossible",
+        "noise",
+        "a ciphertext less",
+        "a byte less",
+        "zeros",
+        "another key",
+        "no batch",
+    ],
 )
 def test_wrong_sums_name_the_party_in_one_sentence(how: Any, change: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said) as caught:

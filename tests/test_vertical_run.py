@@ -26,6 +26,7 @@ from fedatlas.setup.columns import consortium
 from fedatlas.setup.method import method_of
 from fedatlas.simulation.columns import Growing, run_columns
 from fedatlas.simulation.columns_predict import predict
+from fedatlas.study import forecast
 from fedatlas.vertical import align, boosting, split
 from fedatlas.vertical.judging import probabilities
 from fedatlas.vertical.parties import PartyLeft, order
@@ -348,3 +349,34 @@ def test_experiments_of_rows_do_not_take_it(done):
         fedatlas.partition(experiment(folder))
     with pytest.raises(ConfigError, match="side by side are not in this version"):
         fedatlas.report([done[1], done[1]])
+
+
+def test_a_dry_run_says_what_matching_and_trees_would_cost_and_leaves_nothing(done, capsys):
+    folder, path, _ = done
+    before = sorted(p.name for p in folder.iterdir())
+    found = fedatlas.dry_run(experiment(folder))
+    assert found["ids"] == {"bank": 360, "shop": 370}
+    assert found["rows_at_most"] == 360
+    first, second = RunFolder(path).rows()[:2]
+    assert 0.8 * first["bytes_up"] < found["bytes_alignment"] / 2 < 1.2 * first["bytes_up"]
+    tree = second["bytes_up"] + second["bytes_down"]
+    assert 0.7 * tree < found["bytes_per_tree"] < 1.5 * tree
+    assert found["bytes"] == found["bytes_alignment"] + TREES * found["bytes_per_tree"]
+    forecast.show(found)
+    said = capsys.readouterr().out
+    assert "bank: 360 ids, which holds the label." in said
+    assert "A tree, in the clear, would send about" in said
+    assert sorted(p.name for p in folder.iterdir()) == before
+
+
+def test_python_predicts_and_aligns_as_the_command_line_does(done):
+    folder, path, _ = done
+    table = fedatlas.predict(path, {name: folder / f"{name}.csv" for name in ("bank", "shop")})
+    assert len(table) == 360
+    with pytest.raises(ConfigError, match="with a file of each party"):
+        fedatlas.predict(path, folder / "bank.csv")
+    with pytest.raises(ConfigError, match="in the hands of several parties"):
+        fedatlas.load(path)
+    assert api.align(experiment(folder))["rows"] == 330
+    with pytest.raises(ConfigError, match="there is nothing to align"):
+        api.align(fedatlas.Experiment.of(rounds=1))

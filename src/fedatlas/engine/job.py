@@ -34,7 +34,7 @@ from fedatlas.engine.malice import Attacker, Order, pretended
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.step import moved
-from fedatlas.errors import DivergedError
+from fedatlas.errors import DivergedError, PrivacyError
 from fedatlas.federation.sealing import seal, unseal
 from fedatlas.layers import Layer
 from fedatlas.privacy.protection import Doing, Protected, Protection, protect
@@ -390,9 +390,9 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         elif bench.transform is not None and memory is not None:
             sent, memory = seal(bench.transform, task, job.message, update, memory, compression_stream(job))
             seen = unseal(bench.transform, task, job.message, sent) if task.settle is not None else update
-    except DivergedError:
-        if not bench.spares:
-            raise
+    except (DivergedError, PrivacyError) as error:
+        if not bench.spares or (isinstance(error, PrivacyError) and job.order is None):
+            raise  # of an honest client a value outside the range of masks is a matter of the range
         return Result(job.client, {}, prepared.state, work, memory=job.memory, session=job.session, lost=True)
     if task.settle is not None:
         state = task.settle(seen, work, job.message, state, known)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.attacks import ATTACKS
+from fedatlas.attacks import ATTACKS, LATER
 from fedatlas.attacks.inference import INFERENCE, Inference
 from fedatlas.attacks.roles import Role
 from fedatlas.config import ExperimentConfig, parse
@@ -44,6 +44,8 @@ def built(name: str, parameters: Mapping[str, Any]) -> Inference:
             raise ConfigError(
                 f"attack '{name}' is carried out in a run: declare it as [[attack]] in the experiment file."
             )
+        if name in LATER:
+            raise ConfigError(f"attack '{name}' is not in this version, which has {', '.join(INFERENCE)} for views.")
         raise unknown_name("attack", name, INFERENCE)
     return INFERENCE[name](**arguments("attack", INFERENCE[name], parameters))
 

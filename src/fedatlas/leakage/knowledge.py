@@ -84,6 +84,7 @@ def _view(run: Path, attack: Inference, folder: Path) -> None:
     (here / attack.role.folder).mkdir(parents=True)
     write_json(here / observed.INDEX, index)
     for name in view.files:
+        view.read(name)  # whole, or refused by its own name
         _link(run / observed.FOLDER / attack.role.folder / name, here / attack.role.folder / name)
 
 

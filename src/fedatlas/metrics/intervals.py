@@ -134,6 +134,16 @@ def mean_draws(
     return np.sqrt(means) if root else means
 
 
+def proportion(hits: float, of: float, z: float = 1.959963985) -> tuple[float, float]:
+    """Wilson's interval of a share of rows that count alike, (low, high); 95% with the usual ``z``."""
+    if not of:
+        return 0.0, 1.0
+    share, grown = hits / of, 1 + z * z / of
+    middle = (share + z * z / (2 * of)) / grown
+    half = z / grown * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 def over_seeds(values: Sequence[float | None]) -> Spread:
     """Mean and standard deviation (n - 1) over seeds; a seed without the figure is not counted."""
     known = [v for v in values if v is not None]

@@ -146,7 +146,7 @@ def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, 
     """The replies to an ask whose sum alone the server sees. Raises SessionFailed before a share was given, RoundClosed afterwards."""
     asked = tuple(sorted({*ask.to, *place.leaving}))
     if len(asked) < FEWEST:
-        raise RoundClosed(f"a sum of {len(asked)} clients is no secret: {FEWEST} have to take part")
+        raise RoundClosed(f"a sum of {len(asked)} is no secret: {FEWEST} clients have to take part")
     try:
         at = place_of(federation, place.run, place.round, place.attempt, place.number, asked, how.threshold)
         heard = yield _phase(KEYS, asked, dict.fromkeys(asked, told(at)))

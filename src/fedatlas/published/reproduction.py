@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedatlas import machine
 from fedatlas.config import parse
 from fedatlas.errors import DivergedError, unknown_name
 from fedatlas.files import write_json, write_text
+from fedatlas.published.attack_matrix import NAME as MATRIX
+from fedatlas.published.attack_matrix import attack_matrix, run_matrix
 from fedatlas.published.drawing import draw, plain
 from fedatlas.published.gates import Gate, Outcome, Outcomes, Part, Study, Verdict
 from fedatlas.published.t1_blog import blog
@@ -40,6 +43,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Study]] = {
     "fedseq-grouping": fedseq_grouping,
     "fedprox-synthetic": fedprox_synthetic,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
+    MATRIX: attack_matrix,
 }
 Watch = Callable[[str], AbstractContextManager[Progress]]
 """The name of a run -> who is told how far it is, for as long as it lasts."""
@@ -84,6 +88,12 @@ def reproduce(
     console = Console(stderr=True, highlight=False)
     label = "-".join(filter(None, (study.record or name, smaller)))
     base = out / label
+    if name == MATRIX:
+        made = run_matrix(study, rounds, base, smaller, only, console, watch)
+        record = {**about(study, smaller), **made}
+        write_outcome(record, label, out, publish)
+        show(record)
+        return True
     published = published_runs(study, None if publish is None else publish / "results" / f"{label}.json")
     asked = [(part, seed) for part in study.parts if not only or part.name in only for seed in part.seeds]
     for place, (part, seed) in enumerate(asked, start=1):
@@ -206,6 +216,17 @@ def collect(
     curves = [plain(picture, label) for picture in study.curves if picture.lines.keys() & outcomes.keys()]
     parts = [{"name": part.name, "config": dict(part.tables), "seeds": list(part.seeds)} for part in study.parts]
     return {
+        **about(study, smaller),
+        "gates": gates,
+        "curves": curves,
+        "parts": parts,
+        "runs": runs,
+    }
+
+
+def about(study: Study, smaller: str) -> dict[str, Any]:
+    """What a record says of itself."""
+    return {
         "study": study.name,
         "title": study.title,
         "source": study.source,
@@ -213,10 +234,6 @@ def collect(
         "notes": list(study.notes),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         **machine.describe(),
-        "gates": gates,
-        "curves": curves,
-        "parts": parts,
-        "runs": runs,
     }
 
 
@@ -258,7 +275,8 @@ def show(record: Mapping[str, Any]) -> None:
     for gate in record["gates"]:
         outcome = word(gate)
         colour = {"pass": "green", "FAIL": "red"}.get(outcome, "yellow")
-        table.add_row(gate["name"], gate["published"], gate["obtained"], str(gate["seeds"]), f"[{colour}]{outcome}[/]")
+        said = (escape(gate[key]) for key in ("name", "published", "obtained"))
+        table.add_row(*said, str(gate["seeds"]), f"[{colour}]{outcome}[/]")
     console.print(table)
 
 

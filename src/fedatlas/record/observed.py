@@ -208,14 +208,7 @@ class View:
                 f"the view of '{self.role}' holds {known}, not round {number}: write rounds = [{number}, {number}] under "
                 "[observe] and run it anew."
             )
-        path = self.folder / self.role.folder / name
-        try:
-            data = path.read_bytes()
-        except OSError:
-            raise self._damaged(path, "missing") from None
-        if hashlib.sha256(data).hexdigest() != self.files[name]["sha256"]:
-            raise self._damaged(path, "cut short or altered: its SHA-256 differs")
-        at = 0
+        path, data, at = self.folder / self.role.folder / name, self.read(name), 0
         while at < len(data):
             length = int.from_bytes(data[at : at + 8], "little")
             try:
@@ -224,6 +217,17 @@ class View:
                 raise self._damaged(path, str(error)) from None
             yield Frame(**{**plain, "ask": tuple(plain["ask"])})
             at += 8 + length
+
+    def read(self, name: str) -> bytes:
+        """A file of the view, whole."""
+        path = self.folder / self.role.folder / name
+        try:
+            data = path.read_bytes()
+        except OSError:
+            raise self._damaged(path, "missing") from None
+        if hashlib.sha256(data).hexdigest() != self.files[name]["sha256"]:
+            raise self._damaged(path, "cut short or altered: its SHA-256 differs")
+        return data
 
     def _damaged(self, path: Path, why: str) -> ConfigError:
         return ConfigError(

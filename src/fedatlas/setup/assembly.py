@@ -31,7 +31,7 @@ from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.rng import derive
-from fedatlas.setup.attackers import Cast, attacked_bench, check_attacked_rows, check_attacks
+from fedatlas.setup.attackers import Cast, attacked_bench, check_attacked_rows, check_attacks, in_numbers
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
@@ -213,6 +213,7 @@ def share_out(
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition = split_clients(partition, seed, validation, config.evaluation.clients)
     check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
+    poisonings = in_numbers(poisonings, dataset.name, dataset.class_names, seed)
     check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
     parties = partition.parties(dataset.train)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.algorithm import Algorithm, Groups, Task
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.attacks import ATTACKS, LATER
+from fedatlas.attacks import ATTACKS, LATER, superclasses
 from fedatlas.attacks.labels import Pairs, attacked, pairs_of, relabelled
 from fedatlas.attacks.poisoning import POISONING, Poisoning
 from fedatlas.config import ExperimentConfig
@@ -56,9 +56,27 @@ class FlippedRows:
 
 
 def settled(pairs: Any) -> Pairs:
-    """The pairs of a table, once they are numbers."""
-    found: Pairs = pairs
+    """The pairs of a table, once they are numbers; none while they are still a word."""
+    found: Pairs = () if isinstance(pairs, str) else pairs
     return found
+
+
+def in_numbers(
+    poisonings: Sequence[Poisoning], name: str, class_names: Sequence[str], seed: int
+) -> tuple[Poisoning, ...]:
+    """The tables with pairs of classes in the place of "extra_SC" and "intra_SC"; ConfigError for other data than CIFAR-100."""
+    out = []
+    for one in poisonings:
+        flip = one.flip
+        if flip is not None and isinstance(flip.pairs, str):
+            if not superclasses.known(class_names):
+                raise ConfigError(
+                    f"attack.{one.name}.pairs = \"{flip.pairs}\" is of CIFAR-100's superclasses, which '{name}' has not; "
+                    "name classes, as in [[5, 3]]."
+                )
+            one = one._replace(flip=flip._replace(pairs=superclasses.drawn(flip.pairs, class_names, seed)))
+        out.append(one)
+    return tuple(out)
 
 
 def attacked_bench(bench: Bench, poisonings: Sequence[Poisoning], seed: int) -> Bench:
@@ -205,6 +223,12 @@ def check_kind(algorithm: Algorithm, one: Poisoning, where: str) -> None:
 def check_pairs(one: Poisoning, where: str) -> None:
     """ConfigError for pairs of classes that cannot change places."""
     if one.flip is None:
+        return
+    if isinstance(one.flip.pairs, str):
+        if one.flip.pairs == "intra_SC" and one.flip.draw == "random":
+            raise ConfigError(
+                f'{where}.draw = "random": pairs inside superclasses are drawn once in this version; write "fixed".'
+            )
         return
     pairs = settled(one.flip.pairs)
     if not pairs:

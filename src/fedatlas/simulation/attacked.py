@@ -52,6 +52,9 @@ def outcome(simulation: Attacked, drawn: Drawn | None) -> Row:
     """
     if simulation.setup.defence is None:
         return {}
+    how = simulation.setup.bench.protection
+    if how is not None and how.secret_cohort:  # a row would show who came
+        return dict.fromkeys(("attackers", "left_out", "hostile"))
     seen, orders = simulation.federation.server.seen, simulation.federation.orders
     worked = simulation.federation.view.work if drawn else {}
     units = [set(unit.members) for unit in drawn.round.units] if drawn else []
@@ -163,7 +166,7 @@ def described(
         "unit": one.unit,
         "clients": mine,
         "rounds": list(one.rounds),
-        "attacked_rounds": sum(bool({*row["attackers"]} & {*mine}) for row in rows),
+        "attacked_rounds": sum(bool(mine) and one.active(row["round"]) for row in rows),
         **flip,
         **{key: rows[-1].get(key) for key in (SWAPPED, REST, SUCCESS) if flip and key in rows[-1]},
     }
@@ -174,6 +177,8 @@ def aggregation(setup: Setup, found: Mapping[int, int], rows: Sequence[Mapping[s
     took = {True: 0, False: 0}
     left = {True: 0, False: 0}
     for row in rows[1:]:
+        if row["attackers"] is None or row["clients"] is None:
+            continue
         there = {k for one in row["clients"] for k in (one if isinstance(one, list) else [one])}
         hostile = set(row["attackers"])
         for k in there | set(row["left_out"]):
@@ -185,6 +190,6 @@ def aggregation(setup: Setup, found: Mapping[int, int], rows: Sequence[Mapping[s
         **({} if rule is None or rule.f is None or rule.weighted else {"f": rule.f}),
         "attackers": {"took_part": took[True], "left_out": left[True]},
         "honest": {"took_part": took[False], "left_out": left[False]},
-        "hostile_updates": sum(len(row["hostile"]) for row in rows),
+        "hostile_updates": sum(len(row["hostile"] or ()) for row in rows),
         "unchanged_rounds": [row["round"] for row in rows if row.get("unchanged")],
     }

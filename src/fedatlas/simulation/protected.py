@@ -114,7 +114,7 @@ def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:
 
 
 def coming(how: Protection, config: ExperimentConfig) -> float:
-    """Clients of a secret cohort that are to be expected back in a round."""
+    """Clients that are to be expected back in a round."""
     failures, epochs = config.failures, config.local.epochs or 0
     lost = failures.stragglers * (1 - 1 / epochs) if failures.straggler_policy == "drop" and epochs else 0.0
     return how.fraction * how.K * (1 - failures.dropout) * (1 - lost)

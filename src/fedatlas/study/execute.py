@@ -24,7 +24,8 @@ from fedatlas.study.run_key import changed
 from fedatlas.study.table import ENDED, Entry, Outcome, Table
 
 PARALLEL = 2
-PAUSE = 0.01  # seconds between looks at the children
+PAUSES = (0.005, 0.1)  # seconds between looks at the children, at least and at most
+LATE = 0.02  # and this share of the time since one of them ended: so late its end may be seen
 LOOK = 0.2  # seconds between looks at their memory, at least
 SPARED = 100  # and so many times as long as a look takes, which walks through all their pages
 BUSY_PAUSE = 0.5  # seconds until a run that another study has claimed is looked at again
@@ -62,7 +63,8 @@ class Executor:
         self.peaks: dict[str, int] = {}
         self.again: dict[str, int] = {}  # run -> how often a signal ended it here
         self.later: dict[str, float] = {}  # run -> when it is looked at again
-        self.began, self.look_again, self.done = time.monotonic(), 0.0, 0
+        self.began = self.last = time.monotonic()
+        self.look_again, self.done = 0.0, 0
 
     def run(self) -> None:
         """All of them; DiskError where the disk is full: what was done is kept."""
@@ -76,10 +78,10 @@ class Executor:
                     if not self.places:
                         break
                     continue
-                if not self.working and self.over():
+                if not self.working and self.over() and not self.due:
                     self.say(f"Stopped after {self.how.hours:g} h: the same command goes on.")
                     break
-                time.sleep(PAUSE)
+                time.sleep(min(max(LATE * (time.monotonic() - self.last), PAUSES[0]), PAUSES[1]))
                 self.look()
         finally:
             for one in self.working:
@@ -146,6 +148,7 @@ class Executor:
         for one in list(self.working):
             ended = children.reaped(one.child)
             if ended is not None:
+                self.last = now
                 self.working.remove(one)
                 self.close(one, ended)
                 continue

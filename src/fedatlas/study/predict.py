@@ -74,11 +74,13 @@ def fit(x: Floats, y: Floats, noise: float) -> Kernel:
 
     ``noise`` is the variance of a setting's mean over seeds divided by the variance between settings. Outputs are brought to variance 1.
     """
+    best = Kernel(np.full(x.shape[1], 2.0), 0.05, float(np.clip(noise, 1e-4, 1.0)))
+    if len(x) < 4:
+        return best
     centred = y - y.mean(axis=0)
     spread = centred.std(axis=0)
     scaled = centred[:, spread > 1e-12] / spread[spread > 1e-12]
-    best = Kernel(np.full(x.shape[1], 2.0), 0.05, float(np.clip(noise, 1e-4, 1.0)))
-    if len(x) < 4 or not scaled.size:
+    if not scaled.size:
         return best
     score = _likelihood(x, scaled, best)
     for _sweep in range(2):

@@ -71,12 +71,10 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
         "seconds_keys": found.seconds_keys,
         "secret_cohort": how.secret_cohort,
     }
+    if how.fraction < 1 and setup.algorithm.groups is None:  # a few draws say little of their mean
+        out |= {"cohort": how.fraction * how.K, "returning": coming(how, setup.config)}
     if how.secret_cohort:  # who would come in these rounds is as secret as who will
-        out |= {
-            "expected": expected(how, setup, 1),
-            "cohort": how.fraction * how.K,
-            "returning": coming(how, setup.config),
-        }
+        out["expected"] = expected(how, setup, 1)
     if (mask := how.of(SecAgg)) is not None and found.hidden:
         out["n_cap"] = smaller_words(mask, parties, max(setup.sizes.values()), 4 * found.hidden * parties)
     return {**out, **planned(how, setup.config.rounds)} if how.noises else out

@@ -54,6 +54,10 @@ def measured(table: Table, study: str | None = None) -> Study:
         raise DataError(
             f"no cell of the study '{study}' has come to its end: run it first (fedatlas study --status says how far it is)."
         )
+    if all(run["accuracy"] is None for run in runs):
+        raise DataError(
+            f"the study '{study}' predicts a number: what it says of accuracy is not in this version (--export has its table)."
+        )
     roles = {
         role: [name for name, factor in factors.items() if factor["role"] == role] for role in ("setting", "choice")
     }

@@ -48,6 +48,8 @@ def read_requirements(path: Path) -> Requirements:
     """The requirements of a file; a relative ``counts`` lies beside it."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no requirements file '{path}': name one that is there.") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {str(error).splitlines()[0].rstrip('.')}.") from error
     return requirements(raw, path.parent)

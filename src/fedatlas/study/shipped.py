@@ -10,7 +10,8 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.files import write_bytes, write_json
 from fedatlas.study.contest import Fitted, fit_study
 from fedatlas.study.frame import factors_of, members, which
-from fedatlas.study.measured import choice_of, setting_of
+from fedatlas.study.measured import Study, choice_of, setting_of
 from fedatlas.study.predict import Kernel
 from fedatlas.study.price import for_any_nodes
 from fedatlas.study.reading import measured
@@ -54,11 +55,13 @@ class Basis(NamedTuple):
         return next(int(i) for i in order if (int(i), choice) in self.configurations)
 
 
-def basis_of(table: Table, study: str | None = None) -> Basis:
-    """The study of a table, fitted: some seconds for a thousand runs."""
+def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> Basis:
+    """The study of a table, fitted: some seconds for a thousand runs; ``whole``: of its finished settings alone."""
     study = which(table, study)
-    read = measured(table, study)
-    fitted, found = fit_study(read), members(table, study)
+    read, found = measured(table, study), members(table, study)
+    if whole:
+        read = finished_settings(read, found)
+    fitted = fit_study(read)
     place = {name: i for i, name in enumerate(fitted.settings)}
     factors = {name: factor for name, factor in factors_of(table, study).items() if factor["role"] == "choice"}
     if any("set" not in factor for factor in factors.values()):
@@ -77,11 +80,12 @@ def basis_of(table: Table, study: str | None = None) -> Basis:
             picked.setdefault(at, row["rates"])
             configurations.setdefault(at, row["configuration"])
             sets[at[1]] = {k: v for name in factors for k, v in factors[name]["set"][row["levels"][name]].items()}
+    ended = {row["run_key"]: row["status"] for row in found if setting_of(read, row) in place}
     data, file = table.db.execute("SELECT data, file FROM studies WHERE study = ?", (study,)).fetchone()
     about = {
         "data": json.loads(data),
         "study_sha256": file,
-        "runs": {status: n for status, n in table.counts(study).items() if n},
+        "runs": dict(sorted(Counter(ended.values()).items())),
         "seeds": sorted({row["seed"] for row in found if row["kind"] == "cell"}),
     }
     tried = {key: sorted(set(values)) for key, values in rates.items()}
@@ -104,9 +108,18 @@ def basis_of(table: Table, study: str | None = None) -> Basis:
     )
 
 
+def finished_settings(read: Study, found: Sequence[Mapping[str, Any]]) -> Study:
+    """A study without the settings in which a run is still to be made; DataError where that leaves none."""
+    waiting = {setting_of(read, row) for row in found if row["status"] in ("planned", "running")}
+    kept = [run for run in read.runs if setting_of(read, run) not in waiting]
+    if not kept:
+        raise DataError(f"no setting of the study '{read.name}' is finished: run it further.")
+    return read._replace(runs=kept)
+
+
 def save(table: Table, study: str | None, folder: Path) -> Basis:
-    """Writes a study's basis into a folder; what was written."""
-    basis = basis_of(table, study)
+    """Writes the basis of a study, as far as its settings are finished, into a folder; what was written."""
+    basis = basis_of(table, study, whole=True)
     write(basis, folder)
     return basis
 

@@ -1,0 +1,61 @@
+"""The matrix of attacks and defences: no cell is empty, refusals are results, and what is done is not done again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedatlas.config import parse
+from fedatlas.errors import ConfigError
+from fedatlas.metrics.intervals import proportion
+from fedatlas.published import reproduction
+from fedatlas.published.attack_matrix import MECHANISMS, POISONS, RULES, cells
+from fedatlas.setup.assembly import share_out
+
+CHOSEN = (
+    "fedavg-label_flip-central_dp",
+    "fedavg-sign_flip-median",
+    "fedavg-label_flip-mean",
+    "fedseq-gaussian-local_dp",
+    "fedavg-inverting_gradients-none",
+)
+
+
+def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanism() -> None:
+    """Rules stand everywhere; of FedSeq noise alone is refused."""
+    every = {cell.name: cell for cell in cells(12)}
+    assert len(every) == 2 * (len(POISONS) * (len(RULES) + len(MECHANISMS) - 1) + len(MECHANISMS))
+    refused = set()
+    for cell in every.values():
+        if cell.role:
+            continue
+        try:
+            share_out(parse({**cell.tables, "seed": 1}), 1)
+        except ConfigError as error:
+            refused.add((cell.algorithm, cell.defence, str(error)[:11]))
+    assert refused == {("fedseq", "local_dp", "[[privacy]]"), ("fedseq", "central_dp", "[[privacy]]")}
+
+
+def test_cells_hold_figures_with_intervals_or_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduction.reproduce("attack-matrix", quick=True, rounds=2, only=CHOSEN, out=tmp_path)
+    shown = capsys.readouterr().out
+    assert "attack-matrix" not in shown.splitlines()[0]
+    (found,) = tmp_path.glob("attack-matrix-quick-2-rounds.json")
+    said = {gate["name"]: gate["obtained"] for gate in json.loads(found.read_text())["gates"]}
+    assert len(said) == len(CHOSEN)
+    assert "%" in said["fedavg: sign_flip against median"]
+    assert "[" in said["fedavg: label_flip against mean"]
+    assert said["fedseq: gaussian against local_dp"].startswith("[[privacy]] 'local_dp': not with 'fedseq'")
+    assert "dB [" in said["fedavg: inverting_gradients against none"]
+    page = (tmp_path / "attack-matrix-quick-2-rounds.md").read_text()
+    assert all(text.split(" [")[0] in page for text in said.values())
+
+
+def test_the_interval_of_a_share() -> None:
+    """Wilson's interval of 8 of 10 is 0.49 to 0.94; of none of 10 it ends above 0."""
+    assert proportion(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-3)
+    low, high = proportion(0, 10)
+    assert low == 0
+    assert 0.2 < high < 0.3
