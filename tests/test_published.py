@@ -12,6 +12,7 @@ from fedatlas import terminal
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.published import reproduction as room
+from fedatlas.published.attack_matrix import NAME as MATRIX
 from fedatlas.published.drawing import draw, plain
 from fedatlas.published.gates import Gate, Outcome, Outcomes, Part, Picture, Study, Verdict
 from fedatlas.published.reproduction import DRAWN, EXPERIMENTS, KEPT, of_common_seeds, verdict_on
@@ -129,7 +130,8 @@ def test_every_study_is_made_of_experiments_that_parse() -> None:
             names = {part.name for part in study.parts}
             assert all(set(gate.parts) <= names for gate in study.gates)
             assert all(parse({**part.tables, "seed": 1}).rounds == part.tables["rounds"] for part in study.parts)
-        assert {part.tables["rounds"] for part in study.parts} == {7}
+        shortened = [part for part in study.parts if "inverting_gradients" not in part.name]  # those look at one round
+        assert {part.tables["rounds"] for part in shortened} == {7}
 
 
 def test_a_shortened_study_passes_no_gate(
@@ -220,7 +222,7 @@ def test_the_gates_of_the_grouping_study() -> None:
 
 
 @pytest.mark.parametrize("rounds", [None, 1, 3])
-@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+@pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - {MATRIX}))  # its cells are reported, never judged
 def test_a_study_is_judged_as_its_runs_come_in(name: str, rounds: int | None) -> None:
     """After every run of a study all its gates are asked, whichever parts and seeds are there by then."""
     study = EXPERIMENTS[name](False, rounds)
