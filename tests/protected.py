@@ -37,6 +37,9 @@ def without_noise(**keys: Any) -> Mechanism:
     return central_dp(**{"clip": 1e6, "noise_multiplier": 0.0, "noise": "seed", **keys})
 
 
+ALL = tuple(range(5))
+MASKS: Mapping[str, Callable[[], Mechanism]] = {"secagg": secagg, "paillier": toy_paillier}
+
 MECHANISMS: Mapping[str, Callable[[], Mechanism]] = {
     "secagg": secagg,
     "paillier": toy_paillier,

@@ -125,7 +125,7 @@ def test_what_no_accountant_could_read_is_not_entered(path):
 
 
 def test_a_ledger_that_cannot_be_written_stops_the_release(tmp_path):
-    with pytest.raises(DiskError, match="nothing is released"):
+    with pytest.raises(DiskError, match="the run does not go on"):
         ledger.append(tmp_path / "missing" / "ledger.jsonl", [event(1)])
 
 

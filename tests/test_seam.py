@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -79,6 +80,7 @@ def test_a_party_that_is_late_never_came(parties: Parties) -> None:
     remote: Any = Remote(fed, parties)
     there, _ = play(fed, PLAN[:1], host=remote)
     parties.processes[1].send_signal(signal.SIGSTOP)
+    os.waitpid(parties.processes[1].pid, os.WUNTRACED)  # until it stands
     remote.server.deadline = 1.0
     there = remote.server.drive(federated(fed.bench.algorithm, there, fed.round(2, PLAN[1])), 2, 0.1)
     came = remote.server.counted

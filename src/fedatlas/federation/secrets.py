@@ -109,24 +109,27 @@ class Journal:
             if int(old.name.split("-")[1]) <= done:
                 old.unlink()
 
-    def given(self, run: str, round: int, ask: int) -> bool:
+    def given(self, run: str, round: int, ask: str) -> bool:
         """Whether a party helped to open this ask."""
         return any([round, ask] in record.get(run, []) for record in self.keyring.records.values())
 
 
 def append(path: Path, line: str) -> None:
     """One more line, on the disk when this returns."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    ledger.add(path, line + "\n")
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a file but for a last one that was cut short: what it would have said had not happened yet."""
-    text = path.read_text(encoding="utf-8")
-    lines = text.split("\n")
-    for line in lines[:-1]:
-        if not line.startswith("["):
-            raise CheckpointError(f"'{path}' was altered: put the original back, or begin a new run.")
-    return lines[:-1]
+    """The lines of a file but for those that were cut short: what they would have said had not happened yet."""
+    lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+    if any(not line.startswith("[") for line in lines):
+        raise CheckpointError(f"'{path}' was altered: put the original back, or begin a new run.")
+    return [line for line in lines if _whole(line)]
+
+
+def _whole(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

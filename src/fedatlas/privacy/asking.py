@@ -29,7 +29,7 @@ class Journal(Protocol):
 
     def read(self, round: int, ask: int) -> dict[str, Any] | None: ...
     def write(self, round: int, ask: int, opened: Mapping[str, Any]) -> None: ...
-    def given(self, run: str, round: int, ask: int) -> bool: ...
+    def given(self, run: str, round: int, ask: str) -> bool: ...
 
 
 class Place(NamedTuple):
@@ -76,7 +76,7 @@ def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[i
         again = {k: {**kept["words"][str(k)], SEND: False} for k in clients}
         yield ask._replace(to=clients, reduce="sum", weights=None, words=again)
         return Replies(clients, kept["value"], {})
-    if journal is not None and journal.given(place.run, place.round, place.number):
+    if journal is not None and journal.given(place.run, place.round, ask.what):
         raise RoundClosed(f"a sum of round {place.round} was opened and then lost")
     inner = next(protocol)
     while True:

@@ -6,15 +6,18 @@ All clients hold the secret key, the server the public one alone. Whole-number w
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.aggregation import changes
 from fedatlas.aggregation.reducers import Reduced, Reducer, added
 from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.apportion import largest_remainder
@@ -174,7 +177,8 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
     }
     taken = _Taken(public, layouts, given)
     replies = yield ask._replace(reduce=taken.reducer(), weights=None, words=words)
-    clients = tuple(k for k in replies.clients if k in taken.batches)
+    most = taken.most()
+    clients = tuple(k for k in replies.clients if k in most.batches)
     if not clients:
         return Replies((), None, {})
     if len(clients) == 1:
@@ -182,42 +186,51 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
     for own in given.values():
         enough(clients, own, FEWEST)
     sums: dict[str, Any] = {}
-    for group, count in taken.counts.items():
+    for group, count in most.counts.items():
         real = group.startswith("reals")
         k_of = dict.fromkeys(clients, 1) if real else {k: integers[group][k] for k in clients}
-        batches = [taken.batches[k][group] for k in clients]
+        batches = [most.batches[k][group] for k in clients]
         product = paillier.weighted_sum(public, batches, [k_of[k] for k in clients], workers=workers)
         layout = layouts["reals" if real else group]
         sums[group] = {"batch": product.plain(), "layout": layout, "count": count, "weight": sum(k_of.values())}
-    message = {"run": place.run, "round": place.round, "ask": place.number, "sums": sums}
+    message = {"run": place.run, "round": place.round, "ask": ask.what, "sums": sums}
     opened: Mapping[str, Any] | None = None
     first = (place.round + place.number) % len(clients)
     for k in (*clients[first:], *clients[:first]):  # in turn: who does not answer is passed over
         heard = yield Ask((k,), OPEN, {k: message}, "each")
         if k in heard.each:
-            opened = heard.each[k]["opened"]
+            opened = heard.each[k].get("opened")
             break
     if opened is None:
         raise RoundClosed(f"nobody opened the sum of round {place.round}")
     try:
-        value = _decoded(how, taken.form, opened, totals if server else {})
-    except (ProtocolError, AttributeError, TypeError) as error:
+        value = _decoded(how, most.form, opened, totals if server else {})
+    except (ProtocolError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise RoundClosed(f"what was opened is no sum of round {place.round}: {error}") from None
-    for part, clear in (taken.clear or {}).items():
+    for part, clear in most.clear.items():
         value[part] = Tree({**clear, **value[part]}) if part in value else clear
     return Replies(clients, mended(value, place.mend(clients)) if mean else value, {})
 
 
+class _Alike(NamedTuple):
+    """Encrypted updates of one form."""
+
+    form: Mapping[str, Any]
+    counts: Mapping[str, int]  # values by group
+    batches: dict[int, Mapping[str, paillier.Batch]]  # by client
+    clear: dict[str, Any]  # the weighted sum of what is not encrypted
+
+
 class _Taken:
-    """What came of an encrypted ask; a batch that is none leaves its client out."""
+    """What came of an encrypted ask, by form; a batch that is none leaves its client out."""
 
     def __init__(self, public: paillier.PublicKey, layouts: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         self.public, self.layouts, self.given = public, layouts, given
-        self.batches: dict[int, dict[str, paillier.Batch]] = {}
-        self.counts: dict[str, int] = {}
-        self.form: dict[str, Any] = {}
-        self.clear: dict[str, Any] | None = None
-        self.refused: dict[int, str] = {}
+        self.kinds: dict[Any, _Alike] = {}
+
+    def most(self) -> _Alike:
+        """The form that most clients agree on, of equal numbers the one that came first: whoever sends another one leaves itself out."""
+        return max(self.kinds.values(), key=lambda kind: len(kind.batches), default=_Alike({}, {}, {}, {}))
 
     def reducer(self) -> Reducer:
         """As the server half takes it."""
@@ -226,24 +239,27 @@ class _Taken:
         )
 
     def _add(self, total: Any, one: tuple[int, Update]) -> Any:
-        k, update = one
-        try:
-            counts = {group: int(sent["count"]) for group, sent in update[CIPHER].items()}
-            if (self.counts and counts != self.counts) or any(count < 0 for count in counts.values()):
-                raise ProtocolError(f"the ciphertexts of client {k} hold other parts than those before them.")
-            found = {}
-            for group, sent in update[CIPHER].items():
-                layout = paillier.Layout(*self.layouts["reals" if group.startswith("reals") else group])
-                batch = paillier.received(self.public, sent, layout.plaintexts(counts[group]))
-                found[group] = paillier.Batch(batch.key, batch.ciphertexts.clone())
-        except (ProtocolError, AttributeError, KeyError, TypeError, ValueError) as error:
-            self.refused[k] = str(error)
-            return total
-        self.counts, self.form, self.batches[k] = counts, dict(update[FORM]), found
-        if update[CLEAR]:
-            of = {part: self.given[part if part in self.given else next(iter(self.given))][k] for part in update[CLEAR]}
-            self.clear = dict(added(self.clear, update[CLEAR], of))
+        with suppress(ProtocolError, AttributeError, KeyError, TypeError, ValueError):
+            self._take(*one)
         return total
+
+    def _take(self, k: int, update: Update) -> None:
+        counts = {group: int(sent["count"]) for group, sent in update[CIPHER].items()}
+        if any(count < 0 for count in counts.values()):
+            raise ProtocolError(f"the ciphertexts of client {k} hold less than nothing.")
+        found = {}
+        for group, sent in update[CIPHER].items():
+            layout = paillier.Layout(*self.layouts["reals" if group.startswith("reals") else group])
+            batch = paillier.received(self.public, sent, layout.plaintexts(counts[group]))
+            found[group] = paillier.Batch(batch.key, batch.ciphertexts.clone())
+        form, clear = update[FORM], update[CLEAR]
+        if not all(bool(x.isfinite().all()) for _, x in changes.leaves(clear)):
+            raise ProtocolError(f"what client {k} sent in the clear is not finite.")
+        key = json.dumps([counts, form]), changes.shape_of(clear)
+        kind = self.kinds.get(key) or _Alike(dict(form), counts, {}, {})
+        of = {part: self.given[part if part in self.given else next(iter(self.given))][k] for part in clear}
+        summed = dict(added(kind.clear or None, clear, of)) if clear else {}
+        self.kinds[key] = kind._replace(clear=summed, batches={**kind.batches, k: found})
 
 
 def _decoded(

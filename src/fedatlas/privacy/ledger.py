@@ -64,14 +64,18 @@ def append(path: Path, events: Sequence[Event]) -> None:
     for event in events:
         if problem := _problem(event):
             raise PrivacyError(f"a release of {event.mechanism} cannot be entered in the ledger: {problem}.")
-    text = "".join(json.dumps(event._asdict(), allow_nan=False) + "\n" for event in events)
+    add(path, "".join(json.dumps(event._asdict(), allow_nan=False) + "\n" for event in events))
+
+
+def add(path: Path, text: str) -> None:
+    """Adds whole lines to a file that only grows, and returns when they and its name lie on the disk; a torn line before them is closed."""
     try:
         made = not path.exists()
         with open(path, "a+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if size:
                 file.seek(size - 1)
-                text = text if file.read(1) == b"\n" else "\n" + text  # a torn line stays, and is closed
+                text = text if file.read(1) == b"\n" else "\n" + text
             data = text.encode()
             while data:
                 data = data[file.write(data) :]
@@ -80,9 +84,7 @@ def append(path: Path, events: Sequence[Event]) -> None:
             _flush_folder(path.parent)
     except OSError as error:
         why = error.strerror or str(error)
-        raise DiskError(
-            f"the ledger '{path}' could not be written: {why}; without its line nothing is released."
-        ) from error
+        raise DiskError(f"'{path}' could not be written: {why}; without its line the run does not go on.") from error
 
 
 def read(path: Path) -> Ledger:

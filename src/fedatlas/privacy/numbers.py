@@ -61,7 +61,10 @@ def leaves(
 def rebuilt(form: Mapping[str, Any], rows: Mapping[str, Tensor]) -> Update:
     """The update of a form with the numbers of each group, one behind the other. ProtocolError where they do not fit."""
     ways = {group: _Row(group, x) for group, x in rows.items()}
-    update = {part: _fill(one, ways) for part, one in form.items()}
+    try:
+        update = {part: _fill(one, ways) for part, one in form.items()}
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        raise ProtocolError("an opened sum is not of the form that its clients say.") from None
     if left := [group for group, way in ways.items() if way.at < len(way.x)]:
         raise ProtocolError(f"an opened sum has more numbers in '{left[0]}' than its form names.")
     return update

@@ -14,7 +14,7 @@ import torch
 from fedatlas.algorithm import Algorithm, Message, Question, Round, State, Task, Transform, Update, Weights
 from fedatlas.errors import DivergedError, PrivacyError, ProtocolError
 from fedatlas.privacy import central_dp, encrypted_sum, local_dp, nbafl, secure_sum
-from fedatlas.privacy.asking import BUFFERS, CHAIN, bases, changed, in_precision, restored
+from fedatlas.privacy.asking import BUFFERS, CHAIN, SEND, bases, changed, in_precision, restored
 from fedatlas.privacy.clipping import as_before, clipped
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanisms import CentralDP, LocalDP, Mechanism, NbAFL, Paillier, SecAgg
@@ -179,6 +179,8 @@ def protect(
     if transform is not None and isinstance(task, Task) and memory is not None:
         parts, memory, seen = _compressed(transform, task, parts, memory, rng)
     if (mask := how.of(SecAgg)) is not None:
+        if word[SEND]:
+            secure_sum.check_task(doing.what, session)
         parts, session, seen = secure_sum.masked(mask, parts, doing.rows, word, session)
     elif (lock := how.of(Paillier)) is not None:
         parts, session, seen = encrypted_sum.encrypted(lock, parts, word, session)

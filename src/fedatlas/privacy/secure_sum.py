@@ -8,6 +8,7 @@ multiplied in before rounding.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,15 +17,15 @@ import torch
 from torch import Tensor
 
 from fedatlas.aggregation.reducers import Reduced, Reducer
-from fedatlas.algorithm import Ask, Question, Replies, State, Update
+from fedatlas.algorithm import Ask, Message, Question, Replies, State, Update
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.asking import SEND, SESSION, Asking, Place, RoundClosed, SessionFailed, enough, mended, weight_of
 from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.privacy.numbers import REALS, Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import client, fixed, server
-from fedatlas.privacy.secagg.keys import FEWEST, KEY, Party, Secret, place_of
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, Secret, place_of
 from fedatlas.privacy.secagg.messages import raw, table, told
-from fedatlas.privacy.secagg.session import carried, restored
+from fedatlas.privacy.secagg.session import Session, carried, restored
 
 KEYS, SHARES, MASKED, UNMASK = "secagg keys", "secagg shares", "masked", "secagg unmask"
 PHASES = (KEYS, SHARES, MASKED)
@@ -52,18 +53,38 @@ def _party(session: Mapping[str, Any]) -> Party:
     return Party(session["client"], session["federation"], Secret(raw(session["private"])), public)
 
 
+def _begun(session: Mapping[str, Any]) -> Session:
+    """The session under way."""
+    if "secagg" not in session:
+        raise ProtocolError(f"client {session['client']} was asked to go on with a session that it never began.")
+    return restored(session["secagg"])
+
+
+def check_begun(run: str, round: int, message: Message) -> None:
+    """ProtocolError where a session is begun for another run or round than the request is of: a party's record of sums goes by both."""
+    if (message.get("run"), message.get("round")) != (run, round):
+        named = f"round {message.get('round')} of '{message.get('run')}'"
+        raise ProtocolError(f"a masked session for {named} was begun in round {round} of '{run}': refused.")
+
+
+def check_task(what: str, session: Mapping[str, Any]) -> None:
+    """ProtocolError where the session under way is for another task: one update would be opened under two names."""
+    if (ask := _begun(session).place.ask) != what:
+        raise ProtocolError(f"'{what}' is to be masked in a session that was begun for '{ask}': refused.")
+
+
 def _keys(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
     reply, own = client.advertise(message, _party(session), session["threshold"])
     return reply, state, {**session, "secagg": carried(own)}
 
 
 def _shares(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
-    reply, own = client.share(message, restored(session["secagg"]), _party(session))
+    reply, own = client.share(message, _begun(session), _party(session))
     return reply, state, {**session, "secagg": carried(own)}
 
 
 def _unmask(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
-    reply, own, record = client.unmask(message, restored(session["secagg"]), session["record"])
+    reply, own, record = client.unmask(message, _begun(session), session["record"])
     return reply, state, {**session, "secagg": carried(own), "record": record}
 
 
@@ -105,7 +126,7 @@ def masked(how: SecAgg, update: Update, rows: int, word: Mapping[str, Any], sess
     decoded = rebuilt(form, _by_group(found, seen))
     if not word[SEND]:
         return {}, session, decoded
-    own = client.receive(word[SESSION], restored(session["secagg"]))
+    own = client.receive(word[SESSION], _begun(session))
     reply, own = client.mask({group: np.concatenate(words) for group, words in groups.items()}, own)
     return {**reply, "form": form}, {**session, "secagg": carried(own)}, decoded
 
@@ -147,8 +168,10 @@ def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, 
     asked = tuple(sorted({*ask.to, *place.leaving}))
     if len(asked) < FEWEST:
         raise RoundClosed(f"a sum of {len(asked)} is no secret: {FEWEST} clients have to take part")
+    if len(asked) > MOST:
+        raise RoundClosed(f"{len(asked)} clients take part, and this version masks up to {MOST} together")
     try:
-        at = place_of(federation, place.run, place.round, place.attempt, place.number, asked, how.threshold)
+        at = place_of(federation, place.run, place.round, place.attempt, ask.what, asked, how.threshold)
         heard = yield _phase(KEYS, asked, dict.fromkeys(asked, told(at)))
         message, transcript, _ = server.keys_heard(at, heard.each.items(), public)
         heard = yield _phase(SHARES, _clients(transcript), dict.fromkeys(_clients(transcript), message))
@@ -159,7 +182,7 @@ def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, 
         messages = {k: ask.messages.get(k, ask.messages[ask.to[0]]) for k in each}
         made = ask._replace(to=tuple(sorted(each)), messages=messages, weights=None)
         yield made._replace(reduce=summed.reducer(), words=words)
-        message, transcript = summed.heard.close()
+        message, transcript, form = summed.close()
     except PrivacyError as error:
         raise SessionFailed(str(error)) from None
     survivors = tuple(at.cohort[v] for v in transcript.survivors)
@@ -168,7 +191,7 @@ def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, 
     heard = yield _phase(UNMASK, survivors, dict.fromkeys(survivors, message))
     try:
         sums, _ = server.opened(transcript, heard.each.items())
-        value = decoded(how, summed.form, sums, place, len(asked))
+        value = decoded(how, json.loads(form), sums, place, len(asked))
     except (PrivacyError, ProtocolError) as error:
         raise RoundClosed(str(error)) from None
     factor, ways = place.mend(survivors), coefficients[asked[0]]
@@ -186,12 +209,8 @@ def _clients(transcript: server.Transcript) -> tuple[int, ...]:
     return tuple(transcript.place.cohort[v] for v in transcript.members)
 
 
-class _Summing:
-    """The reducer of one masked ask; the form of the first update that counts."""
-
-    def __init__(self, transcript: server.Transcript) -> None:
-        self.heard = server.MaskedSum(transcript)
-        self.form: dict[str, Any] = {}
+class _Summing(server.MaskedSum):
+    """The reducer of one masked ask, with the form of its updates."""
 
     def reducer(self) -> Reducer:
         """As the server half takes it: updates are added up as they come."""
@@ -199,8 +218,7 @@ class _Summing:
 
     def _add(self, total: Any, one: tuple[int, Update]) -> Any:
         k, update = one
-        if self.heard.add(k, update) and not self.form:
-            self.form = dict(update.get("form", {}))
+        self.add(k, update, json.dumps(update.get("form"), default=str))
         return total
 
 

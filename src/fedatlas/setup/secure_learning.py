@@ -82,9 +82,9 @@ class _Learning:
         ask = Ask(clients, LEARN, {k: dict(message) for k in clients}, "sum")
         place = Place(
             run="set-up",
-            round=0,
+            round=self.asked,  # each question is a round of its own
             attempt=0,
-            number=self.asked,
+            number=0,
             task=Question(lambda *given: ({}, {}, None)),
             sizes=dict.fromkeys(clients, 1),
             n=len(clients),

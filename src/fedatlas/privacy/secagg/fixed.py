@@ -129,7 +129,7 @@ def reals(x: Tensor, client: int | str, part: str) -> Words:
     for value in x.double().flatten().tolist():
         if not abs(value) < 2.0**LARGEST:
             raise PrivacyError(
-                f"'{part}' of client {client} holds {value}, which is no number below 2^{LARGEST}: scale the column."
+                f"'{part}' of client {client} holds something that is no number below 2^{LARGEST}: scale the column."
             )
         above, below = value.as_integer_ratio()
         number = ((above << FRACTION + 1) + below) // (2 * below)

@@ -8,6 +8,7 @@ side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -93,53 +94,66 @@ def shares_heard(transcript: Transcript, replies: Pairs) -> tuple[dict[int, dict
     return out, transcript._replace(members=tuple(sorted(found)), digests=digests, commitments=commitments), refused
 
 
-class MaskedSum:
-    """Phase "masked": adds the masked inputs up as they come, in any order; holds one input's worth of memory."""
+class Alike(NamedTuple):
+    """Masked inputs of one layout and form."""
 
-    def __init__(self, transcript: Transcript) -> None:
-        self.transcript, self.layout = transcript, dict[str, tuple[int, int]]()
-        self.totals: dict[str, Words] = {}
-        self.found: dict[int, bool] = {}
+    form: str
+    totals: Mapping[str, Words]
+    members: list[int]  # positions
+
+
+class MaskedSum:
+    """Phase "masked": adds the masked inputs up as they come, in any order; holds one input's worth of memory for each layout that comes.
+
+    Those count that most clients agree with in layout and form, of equal numbers those that came first: whoever sends another
+    one leaves itself out and nobody else.
+    """
+
+    def __init__(self, transcript: Transcript, layout: Layout | None = None) -> None:
+        self.transcript, self.layout = transcript, layout
+        self.kinds: dict[Any, Alike] = {}
         self.refused: Refused = {}
 
-    def add(self, client: int, reply: Any) -> bool:
-        """Takes one client's masked input; False, and why in ``refused``, where it cannot be one. The first sets the layout."""
-        place = self.transcript.place
-        found, refused = _read(
-            place, [v for v in self.transcript.members if v not in self.found], [(client, reply)], self._words
-        )
+    def add(self, client: int, reply: Any, form: str = "") -> None:
+        """Takes one client's masked input; why it cannot be one stands in ``refused``. ``form``: what its words stand for."""
+        heard = {v for kind in self.kinds.values() for v in kind.members}
+        waited = [v for v in self.transcript.members if v not in heard]
+        _, refused = _read(self.transcript.place, waited, [(client, reply)], partial(self._take, form))
         self.refused |= refused
-        self.found |= dict.fromkeys(found, True)
-        return bool(found)
 
-    def _words(self, _v: int, reply: Any, who: str) -> bool:
+    def _take(self, form: str, v: int, reply: Any, who: str) -> None:
         parts = reply.get("masked") if isinstance(reply, Mapping) else None
-        layout = self.layout or messages.layout_of(parts, who)
+        layout = messages.layout_of(parts, who) if self.layout is None else self.layout
         words = {name: messages.field(parts, name, WORDS[ring], (d,), who) for name, (ring, d) in layout.items()}
-        if not self.layout:
-            self.layout = layout
-            self.totals = {name: np.zeros(d, UNSIGNED[ring]) for name, (ring, d) in layout.items()}
-        for name, total in self.totals.items():
+        kind = self.kinds.get(key := (form, tuple(sorted(layout.items()))))
+        if kind is None:
+            zeros = {name: np.zeros(d, UNSIGNED[ring]) for name, (ring, d) in layout.items()}
+            kind = self.kinds[key] = Alike(form, zeros, [])
+        for name, total in kind.totals.items():
             total += words[name].numpy().view(total.dtype)
-        return True
+        kind.members.append(v)
 
-    def close(self) -> tuple[dict[str, Any], Transcript]:
-        """The message that names the survivors and the dropped, once. PrivacyError where too few are left."""
-        m, survivors = len(self.transcript.place.cohort), tuple(sorted(self.found))
-        _enough(self.transcript.place, survivors, "sent their masked input")
-        dropped = [v for v in self.transcript.members if v not in self.found]
+    def close(self) -> tuple[dict[str, Any], Transcript, str]:
+        """The message that names the survivors and the dropped, and their form, once. PrivacyError where too few are left."""
+        place = self.transcript.place
+        most = max(self.kinds.values(), key=lambda kind: len(kind.members), default=Alike("", {}, []))
+        for client in (place.cohort[v] for kind in self.kinds.values() if kind is not most for v in kind.members):
+            self.refused[client] = f"the masked input of client {client} has another layout than those of most clients."
+        survivors = tuple(sorted(most.members))
+        _enough(place, survivors, "sent their masked input")
+        dropped = [v for v in self.transcript.members if v not in survivors]
+        m = len(place.cohort)
         message = {"survivors": messages.flags(survivors, m), "dropped": messages.flags(dropped, m)}
-        return message, self.transcript._replace(survivors=survivors, totals=self.totals)
+        return message, self.transcript._replace(survivors=survivors, totals=most.totals), most.form
 
 
 def masked_heard(transcript: Transcript, replies: Pairs, layout: Layout) -> tuple[dict[str, Any], Transcript, Refused]:
     """After phase "masked", of a layout that is known: the message, the transcript with the totals, whom it could not use."""
-    heard = MaskedSum(transcript)
-    heard.layout = dict(layout)
-    heard.totals = {name: np.zeros(d, UNSIGNED[ring]) for name, (ring, d) in layout.items()}
+    heard = MaskedSum(transcript, layout)
     for client, reply in replies:
         heard.add(client, reply)
-    return *heard.close(), heard.refused
+    message, transcript, _ = heard.close()
+    return message, transcript, heard.refused
 
 
 def opened(transcript: Transcript, replies: Pairs) -> tuple[dict[str, Words], Refused]:

@@ -1,0 +1,223 @@
+"""What no honest party sends: a clear sentence each, and the round goes on without the sender where the protocol allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.errors import ProtocolError
+from fedatlas.federation.link import Request
+from fedatlas.federation.secrets import Keyring
+from fedatlas.privacy.encrypted_sum import CIPHER, CLEAR, OPEN
+from fedatlas.privacy.mechanisms import Mechanism, secagg
+from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.secagg.keys import place_of
+from fedatlas.privacy.secagg.messages import flags, told
+from fedatlas.privacy.secure_sum import KEYS, QUESTIONS, SHARES, UNMASK, check_task
+from federation import federation, gap, play, same, states
+from protected import ALL, protected, toy_paillier, without_noise
+
+
+def changed(what: str, client: int, change: Callable[[Any], Any]) -> Callable[[Request, Any], Any]:
+    """Alters what one client sends in answer to such asks."""
+    return lambda r, update: change(update) if (r.what, r.client) == (what, client) else update
+
+
+def crate(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Alters a field of every batch of ciphertexts of an update."""
+    return lambda update: {**update, CIPHER: {g: {**b, name: change(b[name])} for g, b in update[CIPHER].items()}}
+
+
+BROKEN: Mapping[str, Callable[[Any], Any]] = {
+    "out of range": crate("ciphertexts", lambda x: torch.full_like(x, 255)),
+    "zero": crate("ciphertexts", torch.zeros_like),
+    "another key's": crate("key", lambda key: "0" * len(key)),
+    "too few": crate("ciphertexts", lambda x: x[:-1]),
+    "cut short": crate("ciphertexts", lambda x: x[:, 1:]),
+    "less than nothing": crate("count", lambda count: -1),
+    "fewer values": crate("count", lambda count: count - 1),
+    "no ciphertexts": lambda update: {**update, CIPHER: 7},
+    "nothing": lambda update: {},
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_ciphertexts_that_are_none_leave_their_client_out(how: str) -> None:
+    """The mean is that of the others, with their weights, and the client's state goes back."""
+    fed, host = protected("scaffold", toy_paillier())
+    host.alter = changed("train", 2, BROKEN[how])
+    server, _ = play(fed, [ALL], host=host)
+    plain, _ = play(federation(ALGORITHMS["scaffold"]()), [(0, 1, 3, 4)])
+    assert gap(server["model"], plain["model"]) < 1e-5
+    assert host.server.counted == {0, 1, 3, 4}
+    assert "2" not in states(host)
+
+
+def masked_words(change: Callable[[torch.Tensor], Any]) -> Callable[[Any], Any]:
+    return lambda update: {**update, "masked": {group: change(x) for group, x in update["masked"].items()}}
+
+
+WRONG: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "another's signature": (KEYS, lambda update: {**update, "signature": torch.zeros_like(update["signature"])}),
+    "no keys": (KEYS, lambda update: {}),
+    "shares cut short": (SHARES, lambda update: {**update, "shares": update["shares"][:-1]}),
+    "masked input cut short": ("train", masked_words(lambda x: x[:-1])),
+    "masked input of another ring": ("train", masked_words(lambda x: x.double())),
+    "no masked input": ("train", lambda update: {}),
+    "false shares at the end": (UNMASK, lambda update: {"shares": torch.ones_like(update["shares"])}),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_session_goes_on_without_a_client_that_breaks_its_rules(how: str) -> None:
+    what, change = WRONG[how]
+    fed, host = protected("scaffold", secagg())
+    host.alter = changed(what, 2, change)
+    server, _ = play(fed, [ALL], host=host)
+    there = ALL if what == UNMASK else (0, 1, 3, 4)
+    plain, _ = play(federation(ALGORITHMS["scaffold"]()), [there])
+    assert gap(server["model"], plain["model"]) < 1e-4
+    assert host.server.counted == {*there}
+    assert host.server.attempt == 0
+
+
+def test_a_replayed_share_is_refused_by_whom_it_was_sent_to() -> None:
+    """Client 2 sends client 0 the envelope that it had made for it in the round before: 0 cannot go on, the others can."""
+    fed, host = protected("fedavg", secagg())
+    kept: list[torch.Tensor] = []
+
+    def replay(update: Any) -> Any:
+        kept.append(update["shares"].clone())
+        table = update["shares"].clone()
+        table[0] = kept[0][0]
+        return {**update, "shares": table}
+
+    host.alter, host.refusals = changed(SHARES, 2, replay), []
+    server, _ = play(fed, [ALL, ALL], host=host)
+    [(request, error)] = host.refusals
+    assert (request.client, request.round, request.what) == (0, 2, "train")
+    assert "the share that client 2 sent client 0 was not made for it in this round" in str(error)
+    assert host.server.counted == {1, 2, 3, 4}
+    plain, _ = play(federation(ALGORITHMS["fedavg"]()), [ALL, (1, 2, 3, 4)])
+    assert gap(server["model"], plain["model"]) < 1e-4
+
+
+def test_nobody_gives_both_secrets_of_a_client() -> None:
+    """A server that names client 3 among the survivors and among the dropped is told no share by anybody."""
+    fed, host = protected("fedavg", secagg())
+    both = lambda message: {**message, "dropped": flags([3], 5)}  # noqa: E731
+    host.tell = lambda r: r._replace(message=both(r.message)) if r.what == UNMASK else r
+    host.refusals = []
+    server = fed.begin(host)
+    after, _ = play(fed, [ALL], server=server, host=host)
+    assert same(server, after)
+    assert [request.client for request, _ in host.refusals] == [*ALL]
+    assert {str(error) for _, error in host.refusals} == {
+        "the server asked for both secrets of client 3, which would show its update: refused."
+    }
+    host.refusals = None
+    with pytest.raises(ProtocolError, match="both secrets of client 3"):
+        play(fed, [ALL], server=server, host=host, first=2)
+
+
+def test_an_opened_sum_that_does_not_fit_closes_the_round() -> None:
+    """Who opens a sum may answer with anything: what has another form changes nothing."""
+    for answer in ({"opened": {}}, {"opened": {"": torch.zeros(3, dtype=torch.int64)}}, {"opened": 7}):
+        fed, host = protected("fedavg", toy_paillier())
+        host.alter = lambda r, update, answer=answer: answer if r.what == OPEN else update
+        server = fed.begin(host)
+        after, _ = play(fed, [ALL], server=server, host=host)
+        assert same(server, after)
+
+
+def test_an_update_that_is_not_finite_is_left_out_of_a_clipped_sum() -> None:
+    """Denominator and weights are fixed: the others' changes count as before."""
+    fed, host = protected(ALGORITHMS["fedavg"](weights="uniform"), without_noise())
+    spoilt = lambda update: {**update, "model": update["model"].map(lambda x: x * float("nan"))}  # noqa: E731
+    host.alter = changed("train", 2, spoilt)
+    server, _ = play(fed, [ALL], host=host)
+    base = dict(fed.params)
+    plain, _ = play(federation(ALGORITHMS["fedavg"](weights="uniform")), [(0, 1, 3, 4)])
+    expected = {name: base[name] + (x - base[name]) * 4 / 5 for name, x in plain["model"].items()}
+    assert gap(dict(server["model"]), expected) < 1e-12
+
+
+def without_the_last(form: Any) -> Any:
+    """A form whose last tensor has another name."""
+    inner = dict(form["model"]["of"])
+    name, x = inner.popitem()
+    return {**form, "model": {**form["model"], "of": {**inner, f"{name}'": x}}}
+
+
+def with_clear(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
+    """Alters what is not encrypted."""
+    return lambda update: {**update, CLEAR: {part: tree.map(change) for part, tree in update[CLEAR].items()}}
+
+
+def a_part() -> Mechanism:
+    """The last layer is encrypted, the others go in the clear."""
+    return toy_paillier()._replace(encrypt=("head.weight", "head.bias"))
+
+
+FIRST: Mapping[str, tuple[Callable[[], Mechanism], Callable[[Any], Any]]] = {
+    "a shorter masked input": (secagg, masked_words(lambda x: x[:-1])),
+    "a masked input of another form": (secagg, lambda u: {**u, "form": without_the_last(u["form"])}),
+    "a masked input without a form": (secagg, lambda u: {"masked": u["masked"]}),
+    "fewer ciphertexts": (
+        toy_paillier,
+        lambda u: {
+            **u,
+            CIPHER: {g: {**b, "ciphertexts": b["ciphertexts"][:1], "count": 1} for g, b in u[CIPHER].items()},
+        },
+    ),
+    "ciphertexts of another form": (toy_paillier, lambda u: {**u, "form": without_the_last(u["form"])}),
+    "other shapes in the clear": (a_part, with_clear(lambda x: x.reshape(-1)[:1])),
+    "no numbers in the clear": (a_part, with_clear(lambda x: x * float("nan"))),
+}
+
+
+@pytest.mark.parametrize("how", FIRST)
+def test_whoever_comes_first_with_another_form_locks_nobody_out(how: str) -> None:
+    """Most clients say what an update looks like: the first is left out, and the mean is that of the others."""
+    mechanism, change = FIRST[how]
+    fed, host = protected("fedavg", mechanism())
+    host.alter = changed("train", 0, change)
+    server, _ = play(fed, [ALL], host=host)
+    plain, _ = play(federation(ALGORITHMS["fedavg"]()), [(1, 2, 3, 4)])
+    assert gap(server["model"], plain["model"]) < 1e-4
+    assert host.server.counted == {1, 2, 3, 4}
+
+
+def test_one_update_is_masked_under_one_name() -> None:
+    """A server that begins a session for another round, run or task than it then asks for would have one update opened twice: refused."""
+
+    def begun(**changes: Any) -> Callable[[Request], Request]:
+        return lambda r: r._replace(message={**r.message, **changes}) if r.what == KEYS else r
+
+    for changes, said in (
+        ({"round": 7}, "for round 7 of 'run' was begun in round 1 of 'run'"),
+        ({"run": "other"}, "for round 1 of 'other' was begun in round 1 of 'run'"),
+    ):
+        fed, host = protected("fedavg", secagg())
+        host.tell, host.refusals = begun(**changes), []
+        server = fed.begin(host)
+        after, _ = play(fed, [ALL], server=server, host=host)
+        assert same(server, after)
+        assert {request.what for request, _ in host.refusals} == {KEYS}
+        assert all(said in str(error) for _, error in host.refusals)
+    with pytest.raises(ProtocolError, match="'train' is to be masked in a session that was begun for 'again'"):
+        check_task("train", session_for("again"))
+    with pytest.raises(ProtocolError, match="client 1 was asked to go on with a session that it never began"):
+        check_task("train", {"client": 1})
+
+
+def session_for(task: str) -> dict[str, Any]:
+    """A client's session that was begun for a task."""
+    ring = Keyring(Protection((secagg(),), 3, 3, 1.0, 5, 1), 3, "tests")
+    message = told(place_of("tests", "run", 1, 0, task, (0, 1, 2)))
+    session: dict[str, Any] = QUESTIONS[KEYS].answer(None, None, message, {}, ring.session(1))[2]  # type: ignore[arg-type]
+    return session
