@@ -44,9 +44,25 @@ def test_another_runs_model_of_the_same_shape_is_refused(tmp_path: Path) -> None
         fedatlas.predict(mine, ROWS)
     resume(mine, baselines=False)
     assert fedatlas.predict(mine, ROWS).equals(before)
-    shutil.copy(other / "model.safetensors", mine)
+
+
+@pytest.mark.parametrize(
+    "tables", [{}, {"algorithm": {"name": "fedma"}}, {"algorithm": {"name": "ifca", "clusters": 2}}]
+)
+def test_an_older_runs_model_is_known_by_its_checkpoint(tables: dict[str, Any], tmp_path: Path) -> None:
+    """Its summary has no SHA-256 of the model. Where the checkpoint is gone, too, nothing says whose model it is, and that is said."""
+    mine, other = ran(tmp_path / "mine", **tables), ran(tmp_path / "other", seed=2, **tables)
+    named = "cluster-0" if (mine / "model-cluster-0.safetensors").exists() else ""
+    file = f"model-{named}.safetensors" if named else "model.safetensors"
+    before = fedatlas.load(mine).predict(ROWS, model=named)
     forget_sha256(mine)
-    assert fedatlas.predict(mine, ROWS).equals(fedatlas.predict(other, ROWS))  # nothing says otherwise
+    assert fedatlas.load(mine).predict(ROWS, model=named).equals(before)
+    shutil.copy(other / file, mine)
+    with pytest.raises(ConfigError, match=r"not the model that this run ended with \(its checkpoint holds another\)"):
+        fedatlas.load(mine).predict(ROWS, model=named)
+    shutil.rmtree(mine / "checkpoint")
+    with pytest.warns(UserWarning, match="Nothing says whether .* is the model that this run ended with"):
+        fedatlas.load(mine).predict(ROWS, model=named)
 
 
 def test_one_of_several_models_is_known_too(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import Facts, Message, State
+from fedatlas.algorithm import Algorithm, Facts, Message, State
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.files import read_inputs
 from fedatlas.data.frame import read_table
@@ -21,20 +21,20 @@ from fedatlas.data.pictures import pictures_in
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.engine.job import Built
 from fedatlas.engine.model import Network
-from fedatlas.errors import ConfigError, DataError, unknown_name
+from fedatlas.errors import CheckpointError, ConfigError, DataError, unknown_name
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.metrics.quality import predictions
 from fedatlas.model import Model
 from fedatlas.models import flops, make_loss, make_model
 from fedatlas.models.config import names
-from fedatlas.record.checkpoint import Checkpoints
+from fedatlas.record.checkpoint import Checkpoints, RunState
 from fedatlas.record.initial_files import own_module
 from fedatlas.record.run_folder import SUMMARY, RunFolder, file_of
 from fedatlas.setup.networks import DTYPES
 from fedatlas.setup.resolution import make_algorithm, with_batch_norm
 from fedatlas.setup.torch_model import Networks, TorchModel, dtype_of
-from fedatlas.simulation.client_models import used_by
+from fedatlas.simulation.client_models import files_of, models_of, used_by
 from fedatlas.tree import Tree
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class FinishedRun(NamedTuple):
 
     path: Path
     config: ExperimentConfig
-    common: TorchModel | None  # that of all clients; None where each has its own, or one of its architecture
+    common: Model | None  # that of all clients; None where each has its own, or one of its architecture
     rows: pandas.DataFrame  # of metrics.jsonl
     summary: Mapping[str, Any]
     preprocess: Preprocess
@@ -74,7 +74,7 @@ class FinishedRun(NamedTuple):
         if keep and isinstance(rows, str | Path) and not (Path(rows).is_dir() or Path(rows).suffix == ".npz"):
             rows = read_table(rows)
         kept = columns_of(rows, keep)
-        used: Model = self.of_client(client) if client is not None else self.named(model)
+        used = self.of_client(client) if client is not None else self.named(model)
         if client is None and not model and self.personal:
             warnings.warn(
                 f"The clients of '{self.path}' use models of their own or of their group ({self.config.algorithm.name}); these "
@@ -102,7 +102,7 @@ class FinishedRun(NamedTuple):
         """Whether clients use models of their own, or of their cluster: their figures are means over clients, without an interval."""
         return "interval" not in self.summary["final"]
 
-    def named(self, model: str = "") -> TorchModel:
+    def named(self, model: str = "") -> Model:
         """One of the run's models: the first without a name; ConfigError where there is none of that name."""
         if not model:
             if self.common is None:
@@ -113,23 +113,44 @@ class FinishedRun(NamedTuple):
             raise ConfigError(f"'{self.path}' has no model '{model}': {self.choices()}.")
         return self.saved(file, model if self.config.models else "")
 
-    def saved(self, file: Path, architecture: str = "") -> TorchModel:
-        """The model of a file; ConfigError where it is not what the run ended with, as far as its record says that."""
+    def saved(self, file: Path, architecture: str = "") -> Model:
+        """The model of a file; ConfigError where it is not what the run ended with: by its SHA-256, in older runs by the checkpoint."""
         state, here = load_file(file)
-        if self.summary.get("sha256", {}).get(file.name, here) != here:
-            raise ConfigError(
-                f"'{file}' is not the model that this run ended with ({SUMMARY} has the SHA-256 of another): put the original back; "
-                f"'fedatlas run --resume {self.path}' writes it anew from the checkpoint."
-            )
-        return self.filled(self.untrained(architecture), state, str(file))
+        hashes, what = self.summary.get("sha256"), f"{SUMMARY} has the SHA-256 of"
+        if hashes is None or hashes.get(file.name, here) == here:
+            model = self.filled(self.untrained(architecture), state, str(file))
+            if hashes is not None or self.is_own(file, state):
+                return model
+            what = "its checkpoint holds"
+        raise ConfigError(
+            f"'{file}' is not the model that this run ended with ({what} another): put the original back; "
+            f"'fedatlas run --resume {self.path}' writes it anew from the checkpoint."
+        )
 
-    def filled(self, untrained: TorchModel, state: Mapping[str, Tensor], where: str) -> TorchModel:
-        """The model with a trained state; ConfigError where the state is another network's."""
-        wanted = untrained.module.state_dict()
+    def is_own(self, file: Path, state: Mapping[str, Tensor]) -> bool:
+        """Whether a model is that of the last checkpoint; a UserWarning, and True, where there is none of the run's end."""
+        kept: Mapping[str, Tensor] | None = None
+        with contextlib.suppress(CheckpointError, ConfigError), self.restored() as (run, _):
+            if run.round == self.summary["rounds"]:
+                algorithm, networks = self.algorithm(), self.networks(*self.architectures())
+                files = files_of(models_of(algorithm, run.server, networks), bool(self.config.models))
+                kept = files[file.name].save() if file.name in files else None
+        if kept is None:
+            warnings.warn(
+                f"Nothing says whether '{file}' is the model that this run ended with: {SUMMARY} has no SHA-256 of it, and there is "
+                "no checkpoint of the last round.",
+                stacklevel=4,
+            )
+            return True
+        return kept.keys() == state.keys() and all(torch.equal(kept[name], x) for name, x in state.items())
+
+    def filled(self, untrained: Model, state: Mapping[str, Tensor], where: str) -> Model:
+        """The model with a trained state; ConfigError where the state is another model's."""
+        wanted = untrained.save()
         odd = [name for name in wanted if name in state and state[name].shape != wanted[name].shape]
         with contextlib.suppress(ConfigError, KeyError, RuntimeError, ValueError):
             model = untrained.load(state)
-            if not odd or self.serves(model.module):
+            if not odd or self.serves(model):
                 return model
         strange = [*sorted(wanted.keys() ^ state.keys()), *odd, *wanted][0]
         advice = (
@@ -139,38 +160,49 @@ class FinishedRun(NamedTuple):
             f"'{where}' holds the weights of another network than that of this run (see '{strange}'): {advice}."
         )
 
-    def serves(self, module: nn.Module) -> bool:
-        """Whether a network reads the run's rows and gives its outputs."""
-        with torch.inference_mode():
-            return int(module(self.sample()).shape[-1]) == self.outputs()
+    def serves(self, model: Model) -> bool:
+        """Whether a model reads the run's rows and gives its outputs."""
+        return model.predict(self.sample()).shape[-1] == self.outputs()
 
     def client_model(self, client: int) -> nn.Module:
         """The network that a client would use, rebuilt from the last checkpoint: its own where it has one."""
-        return self.of_client(client).module
+        return network_in(self.of_client(client))
 
-    def of_client(self, client: int) -> TorchModel:
+    def of_client(self, client: int) -> Model:
         """The same, ready to predict."""
         if not 0 <= client < self.summary["clients"]:
             raise ConfigError(f"client {client}: the run has the clients 0 to {self.summary['clients'] - 1}.")
-        architecture = self.architecture(client)
-        networks = self.networks(*(names(self.config.models) or [""]))
-        algorithm = with_batch_norm(make_algorithm(self.config), self.config.model.bn, bool(self.config.models))
-        states = PartyState()
-        restored = Checkpoints(self.path / "checkpoint", self.config.hash()).load(states)
+        architecture, algorithm = self.architecture(client), self.algorithm()
+        networks = self.networks(*self.architectures())
         K, classes = int(self.summary["clients"]), len(self.preprocess.class_names)
+        with self.restored() as (run, states):
 
-        def state_of(message: Message) -> State:
-            kept = {name: x for name, x in (states.get(client) or {}).items() if name != MEMORY}
-            if kept or algorithm.client_init is None:
-                return kept
-            first = Tree(message["model"]) if "model" in message else networks.built[architecture].params
-            return algorithm.client_init(first, Facts(0.0, 0.0, K, classes, float(restored.run.round), 0.0))
+            def state_of(message: Message) -> State:
+                kept = {name: x for name, x in (states.get(client) or {}).items() if name != MEMORY}
+                if kept or algorithm.client_init is None:
+                    return kept
+                first = Tree(message["model"]) if "model" in message else networks.built[architecture].params
+                return algorithm.client_init(first, Facts(0.0, 0.0, K, classes, float(run.round), 0.0))
 
+            found = used_by(client, algorithm, run.server, state_of, networks, architecture)
+        return self.filled(self.untrained(architecture), found.save(), str(self.path / "checkpoint"))
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[tuple[RunState, PartyState]]:
+        """The last checkpoint: the server's side and the parties'; CheckpointError where there is none."""
+        states = PartyState()
         try:
-            found = used_by(client, algorithm, restored.run.server, state_of, networks, architecture)
+            yield Checkpoints(self.path / "checkpoint", self.config.hash()).load(states).run, states
         finally:
             states.close()
-        return self.filled(self.untrained(architecture), found.save(), str(self.path / "checkpoint"))
+
+    def algorithm(self) -> Algorithm:
+        """The run's algorithm."""
+        return with_batch_norm(make_algorithm(self.config), self.config.model.bn, bool(self.config.models))
+
+    def architectures(self) -> Sequence[str]:
+        """Their names; "" where all clients have the same."""
+        return names(self.config.models) or ("",)
 
     def architecture(self, client: int) -> str:
         """The name of a client's architecture; "" where all have the same."""
@@ -208,14 +240,14 @@ class FinishedRun(NamedTuple):
             built[name] = Built.of(Network(module, loss.mean), flops=flops(module, sample))
         return Networks(built, loss)
 
-    def untrained(self, architecture: str = "") -> TorchModel:
+    def untrained(self, architecture: str = "") -> Model:
         """The run's model before it learnt anything."""
         return self.networks(architecture).initial()[architecture]
 
     @property
     def model(self) -> nn.Module | None:
         """The network of all clients, trained; None where each has its own, or one of its architecture."""
-        return None if self.common is None else self.common.module
+        return None if self.common is None else network_in(self.common)
 
     def choices(self) -> str:
         """What can be named."""
@@ -244,6 +276,12 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
     file = folder.path / file_of("model")
     return found._replace(common=found.saved(file)) if file.exists() else found
+
+
+def network_in(model: Model) -> nn.Module:
+    """The network that a model is made of."""
+    assert isinstance(model, TorchModel)
+    return model.module
 
 
 def load_file(file: Path) -> tuple[dict[str, Tensor], str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fedatlas.algorithm import Algorithm, Message, State
 from fedatlas.engine.job import parted
 from fedatlas.model import Model
+from fedatlas.record.run_folder import file_of
 from fedatlas.setup.torch_model import Networks
 from fedatlas.tree import Tree
 
@@ -17,6 +18,12 @@ def models_of(algorithm: Algorithm, server: State, networks: Networks) -> dict[s
     if "" not in networks.built:  # each model is that of an architecture
         return {name: networks(*parted(tree, networks.built[name].buffers), name) for name, tree in found.items()}
     return {name: networks(*parted(tree, server.get("buffers", Tree()))) for name, tree in found.items()}
+
+
+def files_of(models: Mapping[str, Model], mixed: bool) -> dict[str, Model]:
+    """File -> the model that a run leaves there; the first needs no name, but where architectures are several (``mixed``)."""
+    only = "" if mixed else next(iter(models), "")
+    return {file_of("model", "" if name == only else name): model for name, model in models.items()}
 
 
 def used_by(

@@ -8,10 +8,11 @@ from typing import Any
 from fedatlas import plugins
 from fedatlas.engine.executors import steps_of
 from fedatlas.metrics.clusters import cluster_figures
-from fedatlas.record.run_folder import JUDGED, SUMMARY, RunFolder, file_of
+from fedatlas.record.run_folder import JUDGED, SUMMARY, RunFolder
 from fedatlas.record.summary import planted_groups, summarise
 from fedatlas.setup.assembly import test_rows
 from fedatlas.simulation import attacked, protected
+from fedatlas.simulation.client_models import files_of
 from fedatlas.simulation.simulation import Row, Simulation, floats_in
 
 
@@ -19,11 +20,9 @@ def write_end(
     simulation: Simulation, folder: RunFolder, rows: list[Row], diverged: str = "", early: str = ""
 ) -> dict[str, Any]:
     """The models and the summary; of a run that ``diverged``, those before it did, and why; why one ended ``early``."""
-    models, files = simulation.models(), dict[str, str]()
-    for name, model in models.items():
-        only = not simulation.setup.mixed and name == next(iter(models))
-        file = file_of("model", "" if only else name)
-        files[file] = folder.save_model(file, model.save())
+    models = simulation.models()
+    left = files_of(models, simulation.setup.mixed)
+    files = {file: folder.save_model(file, model.save()) for file, model in left.items()}
     ruined = bool(diverged and simulation.setup.poisonings)  # which is an outcome, and not that of the model before
     last = None if ruined else judged(simulation, rows[-1])
     summary = summarise(simulation.setup, simulation.plan, [*rows[:-1], last or rows[-1]])
