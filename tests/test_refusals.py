@@ -137,8 +137,8 @@ def test_every_early_refusal_is_tried() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and hasattr(refusals, node.func.id)
     }
-    tried = {place.rpartition(".")[2] for _, _, place in EARLY}
-    inner = {"check_builder": "builder_arguments", "check_split": "check_keys"}
+    tried = {place.rpartition(".")[2] for _, _, place in EARLY} | {"check_network"}  # of one's own: below
+    inner = {"check_builder": "builder_arguments", "check_split": "check_keys", "check_batches": "check_single_rows"}
     assert {inner.get(name, name) for name in called} <= tried
 
 
@@ -146,6 +146,14 @@ def test_own_networks_are_refused_early(monkeypatch: pytest.MonkeyPatch) -> None
     given = config.read(None, ["algorithm={name='ifca', clusters=2}"])
     with pytest.raises(ConfigError, match="a network of your own"):
         set_up(given, 1, nn.Linear(64, 10))
+    normed = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+    for keys, said in (
+        (["algorithm.name=moon"], "works on features, but the model Sequential has no method 'features'"),
+        (["privacy.local_dp={epsilon=8, clip=1}"], "the model has batch norm: not under 'local_dp'"),
+        (["local.batch_size=1"], "batch norm has no variance of one row"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            set_up(config.read(None, keys), 1, normed)
     monkeypatch.setitem(PLUGINS["algorithms"], "odd", lambda: "no record")
     with pytest.raises(ConfigError, match="returned str, not an Algorithm"):
         set_up(config.read(None, ["algorithm.name=odd"]), 1)

@@ -38,8 +38,8 @@ from fedatlas.setup.notices import data_notices, network_notices, profile_notice
 from fedatlas.setup.observing import views_of
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.setup.protected import protected_bench
-from fedatlas.setup.protection_refusals import check_network, check_protected_rows, protection_notices
-from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_public
+from fedatlas.setup.protection_refusals import check_protected_rows, protection_notices
+from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_network, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.rules import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.secure_learning import Hidden, learner_of
@@ -263,7 +263,7 @@ def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, al
     if chain:  # its tensors are others now
         networks = {name: Built.of(one.network, one.masks, one.flops) for name, one in networks.items()}
     for each in networks.values():
-        check_network(each.network.module, shared.mechanisms)
+        check_network(each.network.module, algorithm, shared.mechanisms)
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))

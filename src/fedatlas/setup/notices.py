@@ -11,8 +11,7 @@ from fedatlas.config import ExperimentConfig, Table
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.loaded import strange_classes
 from fedatlas.data.reading import listed
-from fedatlas.engine.model import NO_FEATURES, Network
-from fedatlas.errors import ConfigError
+from fedatlas.engine.model import Network
 from fedatlas.models import has_batch_norm
 from fedatlas.models.registry import OWN
 from fedatlas.registry import defaults, find, shown
@@ -78,9 +77,7 @@ def altered(table: Table, key: str) -> bool:
 
 
 def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Network) -> list[str]:
-    """What is to be said of this network; ConfigError where the algorithm cannot work with it."""
-    if algorithm.demands.features and not network.has_features:
-        raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {network.name} {NO_FEATURES}")
+    """What is to be said of this network."""
     given = [GIVEN.format(config.model.name)] if config.model.name.startswith(OWN) else []
     return [*given, *norm_notices(config, algorithm, network.module), *precision_notices(config, network.module)]
 

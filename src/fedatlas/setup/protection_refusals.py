@@ -130,7 +130,7 @@ def no_batch_norm(mechanism: Mechanism) -> str:
     )
 
 
-def check_network(module: nn.Module, mechanisms: Sequence[Mechanism]) -> None:
+def check_norms(module: nn.Module, mechanisms: Sequence[Mechanism]) -> None:
     """ConfigError for a network that has batch norm of itself."""
     for one in mechanisms:
         if one.name in NOISE and has_batch_norm(module):

@@ -21,6 +21,7 @@ from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition.build import check_split
 from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.device import find_device
+from fedatlas.engine.model import NO_FEATURES
 from fedatlas.errors import ConfigError
 from fedatlas.models import has_batch_norm
 from fedatlas.models.config import dealt
@@ -28,7 +29,7 @@ from fedatlas.models.losses import check_form
 from fedatlas.models.make import read_initial
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.setup.observing import check_observed, check_observed_clients
-from fedatlas.setup.protection_refusals import check_protection
+from fedatlas.setup.protection_refusals import check_norms, check_protection
 from fedatlas.setup.resolution import with_batch_norm
 
 
@@ -46,13 +47,14 @@ def check(
     """
     check_engine(config)
     check_model(config, algorithm, module)
+    if module is not None:
+        check_network(module, algorithm, mechanisms)
     check_keys(config, algorithm)
     check_form(config.model.loss)
     check_builder(config, module)
     with_batch_norm(algorithm, config.model.bn, bool(config.models))
     check_augment(config)
-    if config.model.norm == "batch" and not config.models and module is None:
-        check_single_rows(config.local.batch_size)
+    check_batches(config, module)
     check_split(config.partition.name, config.partition.parameters(), config.partition.clients)
     check_cohort(config)
     if config.data.constants is not None:
@@ -132,6 +134,20 @@ def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modul
             f"algorithm '{algorithm.name}' begins with {algorithm.demands.inits} different models: it cannot take one initial model "
             "from model.init or a network of your own; name a model in [model]."
         )
+
+
+def check_network(module: nn.Module, algorithm: Algorithm, mechanisms: Sequence[Mechanism]) -> None:
+    """ConfigError where the algorithm, or a mechanism, cannot work with a network: one's own before data are read, others when made."""
+    if algorithm.demands.features and not (hasattr(module, "features") and hasattr(module, "head")):
+        name = type(module).__name__
+        raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {name} {NO_FEATURES}")
+    check_norms(module, mechanisms)
+
+
+def check_batches(config: ExperimentConfig, module: nn.Module | None) -> None:
+    """ConfigError for batches of one row where it is known before the network is built that it has batch norm."""
+    if has_batch_norm(module) if module is not None else config.model.norm == "batch" and not config.models:
+        check_single_rows(config.local.batch_size)
 
 
 def check_single_rows(batch_size: int) -> None:
