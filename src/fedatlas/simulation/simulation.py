@@ -13,18 +13,17 @@ from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.job import Executor
 from fedatlas.engine.malice import Order
-from fedatlas.errors import CheckpointError, DivergedError
+from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import KEYS, Cost
 from fedatlas.federation.in_process import InProcess, Rounds, View
 from fedatlas.federation.link import Observer
-from fedatlas.federation.secrets import LEDGER, Keyring
+from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.server import ServerHalf
 from fedatlas.model import Model
 from fedatlas.models import flops
-from fedatlas.privacy import ledger
+from fedatlas.privacy.protection import Protection
 from fedatlas.record.checkpoint import Checkpoints, Restored, RunState
-from fedatlas.record.fingerprint import fingerprint
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, all_clients, first_server
@@ -33,6 +32,7 @@ from fedatlas.simulation import attacked
 from fedatlas.simulation.client_models import models_of, used_by
 from fedatlas.simulation.drift import Drift
 from fedatlas.simulation.evaluation import Evaluator
+from fedatlas.simulation.keeping import Keeper
 from fedatlas.simulation.observing import recorder_of
 from fedatlas.simulation.protected import OWN_VIEW, SILENT, leaving, parted
 
@@ -76,15 +76,15 @@ class Simulation:
         observers: Iterable[Observer] = (),
         host: Host | None = None,
     ) -> None:
-        self.setup, self.plan, self.folder, self.checkpoints = setup, plan, folder, checkpoints
+        # Elsewhere parties wait for the checkpoint of each round.
+        self.keeper = Keeper(setup, plan, folder, checkpoints, setup.config.checkpoint.every if host is None else 1)
+        self.setup = setup
         self.drift = Drift(setup) if setup.config.evaluation.drift else None
         self.recorder = recorder_of(setup, folder.path)
         watching = [*observers, *(own for own in (self.drift, self.recorder) if own)]
         run = folder.path.name
-        self.protection, began = setup.bench.protection, time.perf_counter()
-        simulated = self.protection if host is None else None
-        keyring = None if simulated is None else Keyring(simulated, len(setup.sizes), run, folder.path)
-        self.keyring = keyring
+        began, simulated = time.perf_counter(), self.protection if host is None else None
+        self.keyring = None if simulated is None else Keyring(simulated, len(setup.sizes), run, folder.path)
         masks = self.protection is not None and self.protection.masks
         self.key_seconds = time.perf_counter() - began if masks else 0.0  # until a row has them
         self.federation = host or InProcess(
@@ -95,15 +95,27 @@ class Simulation:
             setup.seed,
             run=run,
             observers=watching,
-            keyring=keyring,
+            keyring=self.keyring,
             defence=setup.defence,
         )
         self.networks = setup.models(plan.threads, find_device(plan.device))
         self.evaluator = (host and host.judge) or Evaluator(setup)
-        self.data = fingerprint(setup)
         self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
-        self.saved = -1  # round of the last checkpoint
-        self.every = setup.config.checkpoint.every if host is None else 1  # elsewhere parties wait for it
+
+    @property
+    def plan(self) -> Plan:
+        """How clients train."""
+        return self.keeper.plan
+
+    @property
+    def folder(self) -> RunFolder:
+        """Where the run is recorded."""
+        return self.keeper.folder
+
+    @property
+    def protection(self) -> Protection | None:
+        """What ``[[privacy]]`` does."""
+        return self.setup.bench.protection
 
     @property
     def number(self) -> int:
@@ -133,16 +145,8 @@ class Simulation:
 
     def resume(self, restored: Restored) -> None:
         """Continues from a checkpoint: rows after it are dropped and made again. CheckpointError for other data or rows."""
-        if restored.extra.get("data", self.data) != self.data:
-            raise CheckpointError(
-                f"the data are not those that '{self.folder.path}' began with (rows, labels or who holds them changed): "
-                "put the original data back, or start a new run."
-            )
-        if seen := restored.extra.get("ledger"):
-            ledger.verify(self.folder.path / LEDGER, ledger.Mark(*seen))
+        self.state = self.keeper.take_up(restored)
         self.federation.restore(restored.extra)
-        self.state, self.saved = restored.run, restored.run.round
-        self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
         if self.recorder:
             self.recorder.recording.resume(restored.run.round)
 
@@ -223,7 +227,7 @@ class Simulation:
             self.folder.append_line(OWN_VIEW, own)
         self.federation.server.commit(number)
         self.state = RunState(number, self.server, self.folder.append(row))
-        if last or number % self.every == 0:
+        if last or number % self.keeper.every == 0:
             self.save()
         return row
 
@@ -278,22 +282,14 @@ class Simulation:
 
     def save(self) -> None:
         """A checkpoint of this round, unless there is one."""
-        if self.saved != self.number:
-            extra: dict[str, Any] = {
-                "plan": self.plan.plain(),
-                "data": self.data,
-                "rows_sha256": self.folder.rows_sha256(),
-            }
-            if self.protection is not None and self.protection.noises:
-                mark = ledger.mark(self.folder.path / LEDGER)
-                extra["ledger"] = [mark.bytes, mark.sha256]
-            if self.recorder:
-                self.recorder.keep()
-            self.checkpoints.save(self.state, self.federation.states, {**extra, **self.federation.record()})
-            self.federation.landed(self.number)
-            if self.keyring is not None:
-                self.keyring.forget(self.checkpoints.oldest())
-            self.saved = self.number
+        if self.keeper.saved == self.number:
+            return
+        if self.recorder:
+            self.recorder.keep()
+        self.keeper.save(self.state, self.federation.states, self.federation.record())
+        self.federation.landed(self.number)
+        if self.keyring is not None:
+            self.keyring.forget(self.keeper.checkpoints.oldest())
 
     def models(self) -> dict[str, Model]:
         """name -> what is evaluated and saved."""
