@@ -56,6 +56,8 @@ class Deployment:
         for name in self.names:
             policy = self.bundles[name] / "policy.toml"
             policy.write_text(policy.read_text().replace('label_counts = "masked"', 'label_counts = "plain"'))
+        self.rows = {name: folder / f"{'test' if name == 'server' else name}.rows" for name in ("server", *self.names)}
+        self.rows |= {one["name"]: Path(one["path"]) for one in given.get("parties", ())}
         self.lies: dict[str, str] = {}  # node -> how its trainer lies
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.operator = Bundle.open(self.bundles["operator"], "operator")
@@ -63,7 +65,7 @@ class Deployment:
     def start(self, *names: str, **data: Path) -> None:
         for name in names or ("server", *self.names):
             me = [sys.executable, "-m", "fedatlas", "deploy"]
-            rows = data.get(name, self.folder / f"{'test' if name == 'server' else name}.rows")
+            rows = data.get(name, self.rows[name])
             command = [*me, "server", str(self.bundles[name])]
             command += ["--test", str(rows)] if self.judge == "server" else []
             if name != "server":

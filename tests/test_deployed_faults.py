@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 from deployments import Deployment, answers_of, deployment, experiment, rows_of, until
 from fedatlas import Experiment, run
@@ -116,6 +120,40 @@ def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deplo
         lost = [line["outcome"] for line in said if line["round"] == number and line["outcome"].startswith("lost")]
         assert len(lost) == 1
         assert lost[0].startswith(f"lost: {LIES[how]}")
+
+
+def test_a_trainer_that_is_killed_in_a_masked_round_costs_that_round_anew(three: Deployment, tmp_path: Path):
+    """Its keys of the round are gone with it; with three nodes a sum of the other two is none that may be opened."""
+    given = experiment(rounds=3, privacy=[{"name": "secagg"}], local={"epochs": 100}, round={"on_loss": "wait"})
+    run = three.submit(given)
+    pending = three.bundles["south"] / "state" / run / "pending"
+    until(lambda: any(pending.glob("000002-000-0001.bin")), "no masked round begins")  # and its longest ask follows
+    os.kill(three.trainer("south"), signal.SIGKILL)
+    folder, last = three.ended(run)
+    assert last["status"] == "finished", last
+    assert {tuple(one) for one in who(three, run)[1:]} == {(0, 1, 2)}
+    assert {line["attempt"] for line in answers_of(folder)} == {0, 1}
+    assert (folder / "model.safetensors").read_bytes() == simulated(tmp_path, given)
+
+
+def test_a_terminal_that_is_closed_ends_no_run(three: Deployment):
+    """The operator's program is hung up on; the run goes on, and can be come back to."""
+    path = three.folder / "closed.toml"
+    path.write_text(tomli_w.dumps(experiment(rounds=30)))
+    command = [sys.executable, "-m", "fedatlas", "deploy", "run", str(path), "--bundle", str(three.bundles["operator"])]
+    before = three.log("server").count("submits")
+    with open(three.folder / "terminal.log", "wb") as log:
+        terminal = subprocess.Popen(command, stdout=log, stderr=log, cwd=three.folder, start_new_session=True)
+    until(lambda: "round 1/30" in (three.folder / "terminal.log").read_text(), "nothing is shown of the run")
+    terminal.send_signal(signal.SIGHUP)
+    terminal.wait(10)
+    assert three.log("server").count("submits") == before + 1
+    run = (three.folder / "terminal.log").read_text().split("Run ")[1].split()[0]
+    out = three.folder / "attached"
+    again = [*command[:5], "--attach", run, "--bundle", str(three.bundles["operator"]), "--out", str(out), "--json"]
+    said = subprocess.run(again, capture_output=True, text=True, check=True)
+    assert json.loads(said.stdout)["status"] == "finished"
+    assert len(rows_of(out)) == 31
 
 
 def kills(three: Deployment, tmp_path: Path, count: int) -> None:

@@ -18,13 +18,13 @@ from fedatlas.config import parse
 from fedatlas.data.columns import PartyFile
 from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.columns import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.server import ServerHalf
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.columns import consortium
 from fedatlas.setup.method import method_of
-from fedatlas.simulation.columns import Growing, run_columns
+from fedatlas.simulation.columns import Growing, questions, run_columns
 from fedatlas.simulation.columns_predict import predict
 from fedatlas.study import forecast
 from fedatlas.vertical import align, boosting, split
@@ -70,6 +70,12 @@ def done(tmp_path_factory: pytest.TempPathFactory):
     tables(folder)
     run = api.run(experiment(folder), out=folder / "run")
     return folder, run.path, run.summary
+
+
+def growing_in(folder: RunFolder, config, how) -> Growing:
+    """A run of all parties in this process."""
+    held = consortium(config)
+    return Growing(held, how, folder, columns_federation(held.parties, questions(how), run=folder.path.name))
 
 
 def plain_rows(path: Path) -> list[dict]:
@@ -163,7 +169,7 @@ def test_a_party_that_leaves_in_the_middle_of_a_tree_ends_the_run_after_the_last
     folder, path, _ = done
     config, how = method_of(experiment(folder).config)
     run = RunFolder.create(tmp_path / "run", config)
-    growing = Growing(consortium(config), how, run, PartyState())
+    growing = growing_in(run, config, how)
     growing.begin()
     growing.step()
     growing.federation.server.leaving = {1: "split"}
@@ -214,7 +220,7 @@ def test_predictions_are_those_of_the_run_and_rows_that_a_party_lacks_are_counte
     assert (told["prediction"] == label[told.index])[common].mean() > 0.7
 
     config, how = method_of(experiment(folder).config)
-    growing = Growing(consortium(config), how, RunFolder.create(tmp_path / "run", config), PartyState())
+    growing = growing_in(RunFolder.create(tmp_path / "run", config), config, how)
     growing.begin()
     for _ in range(TREES):
         growing.step()
@@ -264,7 +270,7 @@ def test_nothing_that_crosses_holds_a_column_a_threshold_or_an_id(done, tmp_path
 def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(done, tmp_path, bits):
     folder, _, _ = done
     config, how = method_of(experiment(folder).config)
-    growing = Growing(consortium(config), how, RunFolder.create(tmp_path / "run", config), PartyState())
+    growing = growing_in(RunFolder.create(tmp_path / "run", config), config, how)
     growing.begin()
     for _ in range(TREES):
         growing.step()

@@ -23,7 +23,6 @@ ROWS_ONLY = (
     "compression",
     "public",
     "observe",
-    "round",
 )
 """Tables of an experiment that say something of clients that hold rows."""
 KEPT: Mapping[str, tuple[str, ...]] = {

@@ -15,23 +15,24 @@ import numpy as np
 from fedatlas.config import ExperimentConfig, read
 from fedatlas.data.partition import make_partition
 from fedatlas.deployed.holding import SUFFIX, write_stored
-from fedatlas.deployed.refusals import refuse
+from fedatlas.deployed.refusals import checked
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import load
-from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 
 TEST = f"test{SUFFIX}"
 
 
 def deal(config: ExperimentConfig, names: list[str], folder: Path, judge: str = "server") -> None:
-    """Writes ``NAME.rows`` for each node, and the test rows, or deals these, too. ConfigError for what cannot be deployed."""
-    resolved = resolve(config)
-    config, algorithm = resolved.config, resolved.algorithm
-    refuse(config, algorithm, resolved.mechanisms, len(names))
-    check(config, algorithm, None, resolved.transform, resolved.mechanisms)
-    dataset, part = load(config, algorithm, config.seed), config.partition
+    """Writes ``NAME.rows`` for each node, and the test rows, or deals these, too. ConfigError for what cannot be deployed.
+
+    Parties that hold columns have their tables already.
+    """
+    config = checked(config, names)
+    if config.columns:
+        return
+    dataset, part = load(config, resolve(config).algorithm, config.seed), config.partition
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, config.seed, part.min_size)
     if partition.feature_skew:
         raise ConfigError(

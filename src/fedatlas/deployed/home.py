@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,31 +9,36 @@ from typing import Any
 from fedatlas.deploy import codec
 from fedatlas.deploy.frames import Message
 from fedatlas.errors import ProtocolError, TransportError
-from fedatlas.files import write_bytes, write_json
+from fedatlas.files import write_bytes
 from fedatlas.record.run_folder import CONFIG, METRICS, SUMMARY
 
-FILES = {CONFIG, METRICS, SUMMARY, "preprocess.json"}
+ALSO = (
+    "preprocess.json",
+    "partition.json",
+)  # of a run of columns the latter, which says of a party no more than all know
+FILES = {CONFIG, METRICS, SUMMARY, *ALSO}
 PRIVATE = ("partition_facts", "judged_on", "per_client", "privacy")
 """Of the summary, what is about other nodes."""
 OWN = ("clients", "selected", "weights", "steps")
 
 
-def home_of(folder: Path, run: str) -> Message:
-    """What is sent to a node of a run that has ended."""
+def home_of(folder: Path, run: str, *, columns: bool = False) -> Message:
+    """What is sent to a node of a run that has ended. ``columns``: parties hold columns, and all know who took part in a tree."""
     import torch
 
     def loaded(data: bytes) -> Any:
         return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
     summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    hidden = () if columns else OWN
     kept = {key: value for key, value in summary.items() if key not in PRIVATE}
     rows = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
-    rows = [{key: value for key, value in row.items() if key not in OWN} for row in rows]
+    rows = [{key: value for key, value in row.items() if key not in hidden} for row in rows]
     files = {
         CONFIG: (folder / CONFIG).read_bytes(),
         METRICS: "".join(json.dumps(row) + "\n" for row in rows).encode(),
         SUMMARY: (json.dumps(kept, indent=1) + "\n").encode(),
-        "preprocess.json": (folder / "preprocess.json").read_bytes(),
+        ALSO[columns]: (folder / ALSO[columns]).read_bytes(),
     }
     files |= {path.name: path.read_bytes() for path in sorted(folder.glob("model*.safetensors"))}
     body = codec.encode({name: loaded(data) for name, data in files.items()})
@@ -53,9 +57,6 @@ def receive(bundle: Path, message: Message) -> Path:
         if name not in FILES and not model:
             raise ProtocolError(f"'{name}' is no file of a run that comes home.")
         write_bytes(folder / name, data.numpy().tobytes())
-    own = bundle / "state" / run / "own.json"
-    if own.exists():
-        write_json(folder / "own.json", json.loads(own.read_text(encoding="utf-8")))
     return folder
 
 
@@ -64,8 +65,3 @@ def checked(run: str) -> str:
     if not run or not all(c.isalnum() or c in "-_." for c in run) or run.startswith("."):
         raise ProtocolError("this is no name of a run.")
     return run
-
-
-def sha256(path: Path) -> str:
-    """Of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

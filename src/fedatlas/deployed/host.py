@@ -35,6 +35,7 @@ from fedatlas.simulation.evaluation import Evaluator
 from fedatlas.tree import Tree
 
 CLOSED, ANSWERS, VERDICTS = "closed.jsonl", "answers.jsonl", "verdicts"
+BEGUN = -1  # in the place of an ask's number: the attempt was begun
 LOOK = 0.5  # seconds after which somebody who waits looks who has been gone for too long
 Place = tuple[int, int, int]
 Begin = Callable[[int, int], Message]
@@ -54,7 +55,7 @@ class TooFew(FedatlasError):
 
 
 class Closed:
-    """The journal of who closed which ask."""
+    """The journal of who closed which ask, and of the attempts at a round that was begun anew."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,6 +69,10 @@ class Closed:
         if place not in self.known:
             self.known[place] = tuple(sorted(who))
             append(self.path, json.dumps([*place, sorted(who)]))
+
+    def attempt(self, round: int) -> int:
+        """The last that was begun at a round."""
+        return max((place[1] for place in self.known if place[0] == round), default=0)
 
     def forget(self, round: int) -> None:
         """Rounds up to this one have landed: none of their asks is driven again."""
@@ -146,6 +151,9 @@ class _Ask:
         self.began = time.monotonic()
         self.answered: set[int] = set()
         self.lost: dict[int, str] = {}
+        self.dropped = ""  # why a round of several questions cannot be answered any further by one of them
+        if self.place[1] and not self.place[2]:  # an attempt stands in the journal before anybody hears of it
+            streams.closed.close((*self.place[:2], BEGUN), ())
         known = streams.closed.known.get(self.place)
         self.due = {*self.requests} if known is None else {*known} & {*self.requests}
         self.again = known is not None  # driven again: exactly these replies were taken
@@ -177,8 +185,11 @@ class _Ask:
         self._end()
 
     def _end(self) -> None:
-        needed = min(self.streams.patience.minimum, len(self.requests))
-        if len(self.answered) < needed:
+        known = self.streams.closed.known.get(self.place)
+        needed = min(self.streams.patience.minimum, len(self.requests)) if known is None else len(known)
+        if len(self.answered) < needed and self.dropped:
+            self.streams.event({"kind": "said", "text": f"Round {self.place[0]} is begun anew: {self.dropped}."})
+        elif len(self.answered) < needed:
             names = self.streams.names
             reasons = "; ".join(f"{names[k]}: {why}" for k, why in sorted(self.lost.items()))
             raise TooFew(
@@ -222,6 +233,8 @@ class _Ask:
         if said.kind == "unknown":
             self.nodes.send(name, self.streams.begin(k, self.place[0] - 1))
         elif said.kind == "refused" and k in self.due:
+            if said.head.get("dropped"):
+                self.dropped = f"'{name}' {said.head.get('why', '')}"
             self._lose(k, f"refused: {said.head.get('why', '')}")
         elif said.kind == "reply":
             return self._taken(k, said)
@@ -302,7 +315,35 @@ def misshapen(update: Update, model: Mapping[str, Any] | None) -> str:
     return ""
 
 
-class Elsewhere(Driver):
+class Afar(Driver):
+    """Drives rounds whose parties are nodes: the verdicts of rounds stand in the checkpoint, and are told once it is there."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+        self.view = View()
+        self.states = PartyState()  # none: a client's state lies with the client
+
+    def attempt_of(self, number: int) -> int:
+        """As the journal has it."""
+        return self.streams.closed.attempt(number)
+
+    def record(self) -> dict[str, Any]:
+        """The verdicts that are still to be told."""
+        return {VERDICTS: [[at, list(who)] for at, who in sorted(self.streams.verdicts.items())]}
+
+    def restore(self, extra: Mapping[str, Any]) -> None:
+        """After a restart."""
+        self.streams.verdicts = {at: tuple(who) for at, who in extra.get(VERDICTS, [])}
+
+    def landed(self, number: int) -> None:
+        """Tells the nodes."""
+        self.streams.landed(number)
+
+    def close(self) -> None:
+        """Nothing is held here."""
+
+
+class Elsewhere(Afar):
     """A host of `Simulation` whose parties are nodes."""
 
     executor: Executor | None = None
@@ -310,7 +351,8 @@ class Elsewhere(Driver):
     def __init__(
         self, setup: Setup, streams: Streams, guard: Guard | None = None, judging: Sequence[int] | None = None
     ) -> None:
-        self.setup, self.streams = setup, streams
+        super().__init__(streams)
+        self.setup = setup
         self.number, self.lr = 0, setup.config.local.lr
         self.server = ServerHalf(
             setup.bench.algorithm,
@@ -323,8 +365,6 @@ class Elsewhere(Driver):
         )
         streams.check = self._check
         self.judge: Evaluator | None = None if judging is None else NodeJudge(setup, self._judged, judging)
-        self.view = View()
-        self.states = PartyState()
         self._half = PartyHalf(setup.bench, _NoExecutor(), self.states, setup.sizes, setup.seed)
 
     def _link(self) -> Any:
@@ -369,18 +409,6 @@ class Elsewhere(Driver):
         model = request.message.get("model")
         return misshapen(opened, model if isinstance(model, Tree) else None)
 
-    def record(self) -> dict[str, Any]:
-        """The verdicts that are still to be told."""
-        return {VERDICTS: [[at, list(who)] for at, who in sorted(self.streams.verdicts.items())]}
-
-    def restore(self, extra: Mapping[str, Any]) -> None:
-        """After a restart."""
-        self.streams.verdicts = {at: tuple(who) for at, who in extra.get(VERDICTS, [])}
-
-    def landed(self, number: int) -> None:
-        """Tells the nodes."""
-        self.streams.landed(number)
-
     def facts(self, client: int, number: int, lr: float) -> Facts:
         """What a party knows before its work."""
         return self._half.facts(client, number, lr, self.server.K, self.server.n)
@@ -388,9 +416,6 @@ class Elsewhere(Driver):
     def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
         """A client's state lies with the client."""
         return self._half.state_of(client, message, facts)
-
-    def close(self) -> None:
-        """Nothing is held here."""
 
 
 class _NoExecutor:

@@ -41,6 +41,9 @@ class NodeState:
         self.place = (0, 0)  # (round, attempt) under way
         self.replies: dict[Place, Kept] = {}
         self._load()
+        self.broken = (
+            self.place if self.replies else None
+        )  # the attempt that another process had begun: its keys went with it
 
     def _load(self) -> None:
         if (self.folder / "state.bin").exists():

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedatlas.algorithm import Algorithm
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanisms import Mechanism, SecAgg
+from fedatlas.setup.method import method_of
+from fedatlas.setup.refusals import check
+from fedatlas.setup.resolution import resolve
+from fedatlas.vertical.boosting import SecureBoost
 
 ABLE = (
     "fedsgd",
@@ -22,6 +28,18 @@ ABLE = (
     "moon",
     "fednova",
 )
+
+
+def checked(config: ExperimentConfig, names: Sequence[str]) -> ExperimentConfig:
+    """The configuration made whole. ConfigError for what these nodes cannot run."""
+    if config.columns:
+        whole, how = method_of(config)
+        refuse_columns(whole, how, names)
+        return whole
+    resolved = resolve(config)
+    refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
+    check(resolved.config, resolved.algorithm, None, resolved.transform, resolved.mechanisms)
+    return resolved.config
 
 
 def refuse(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mechanism, ...], nodes: int) -> None:
@@ -65,10 +83,6 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
         for one in mechanisms
         if not isinstance(one, SecAgg)
     ]
-    if config.parties or config.align is not None:
-        out.append(
-            "[[parties]] and [align]: columns that several parties hold are not deployed in this version; remove them."
-        )
     if config.attack:
         out.append("[[attack]]: nobody attacks by an experiment file between real parties; remove the tables.")
     if config.aggregation is not None and config.aggregation.name != "mean":
@@ -90,3 +104,25 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
             f"partition.clients = {config.partition.clients}: the run has {nodes} nodes; write partition.clients = {nodes}."
         )
     return out
+
+
+def refuse_columns(config: ExperimentConfig, how: SecureBoost, names: Sequence[str]) -> None:
+    """ConfigError for what is not possible between real parties that hold columns. ``names``: of the run's nodes."""
+    if not config.parties:
+        raise ConfigError(
+            "partition.name = 'vertical' deals the columns of one table, and between real parties each has a table of its own: "
+            "write [[parties]], each with the name of its node."
+        )
+    if not how.encrypted:
+        raise ConfigError(
+            "gradients in the clear tell every label, which a simulation alone may do: add [[privacy]] with name = 'paillier'."
+        )
+    parties = [one.name for one in config.parties]
+    if odd := [name for name in parties if name not in names]:
+        raise ConfigError(
+            f"party '{odd[0]}' is no node of this run: give each of [[parties]] the name of its node ({', '.join(names)})."
+        )
+    if parties != list(names):
+        raise ConfigError(
+            f"the run's nodes are {', '.join(names)} and its parties {', '.join(parties)}: name the same."
+        )

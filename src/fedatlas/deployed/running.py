@@ -22,13 +22,14 @@ from fedatlas.deploy import codec
 from fedatlas.deploy.bundle import Bundle
 from fedatlas.deploy.frames import Message
 from fedatlas.deployed import views
+from fedatlas.deployed.between import Between, consortium_of
 from fedatlas.deployed.holding import agreed, coded, read_rows
 from fedatlas.deployed.home import home_of
 from fedatlas.deployed.host import Begin, Elsewhere, Patience, Streams
 from fedatlas.deployed.judging import with_judging
 from fedatlas.deployed.keys import identities_of
 from fedatlas.deployed.nodes import Nodes
-from fedatlas.deployed.refusals import refuse
+from fedatlas.deployed.refusals import refuse, refuse_columns
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, FedatlasError, TransportError
@@ -38,7 +39,9 @@ from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.reporting import write_report
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.method import method_of
 from fedatlas.setup.resolution import resolve
+from fedatlas.simulation.columns import Growing, all_trees
 from fedatlas.simulation.run import Parties, run_rounds
 from fedatlas.simulation.simulation import Row
 
@@ -103,8 +106,9 @@ class Told:
         """Round 0, or where it goes on."""
         self.job.event({"kind": "started", "rounds": setup.config.rounds, "from": first_round})
 
-    def growing(self, held: Any, how: Any, folder: Path, first_tree: int) -> None:
-        """Parties that hold columns are not deployed."""
+    def growing(self, held: Any, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
+        """The same of trees."""
+        self.job.event({"kind": "started", "rounds": held.config.rounds, "from": first_tree})
 
     def said(self, notice: str) -> None:
         """A notice."""
@@ -149,13 +153,16 @@ def run_job(job: Job, serving: Serving) -> None:
 def _run(job: Job, serving: Serving) -> None:
     config = parse(job.about["config"])
     names: tuple[str, ...] = tuple(job.about["nodes"])
+    patience = Patience(**job.about.get("round", {}))
+    serving.nodes.stop = lambda: _stop(job)
+    if config.columns:
+        _run_columns(job, serving, config, names, patience)
+        return
     resolved = resolve(config)
     refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
-    patience = Patience(**job.about.get("round", {}))
     if any(isinstance(one, SecAgg) for one in resolved.mechanisms):
         patience = patience._replace(minimum=max(patience.minimum, 3))
         identities_of(serving.bundle.members(), names)
-    serving.nodes.stop = lambda: _stop(job)
     learnt = Learnt(job, serving, config, names, patience)
     setup, begin = learnt.setup()
     path = job.folder / RUN
@@ -166,6 +173,34 @@ def _run(job: Job, serving: Serving) -> None:
         learnt.begin_all(streams)
     host = Elsewhere(setup, streams, learnt.guard(setup), learnt.judging)
     run_rounds(setup, folder, Told(job, streams), start, parties=Parties(learnt.plan, host))
+    write_report([path])
+    bring_home(job, serving, names, path, patience)
+
+
+def _run_columns(
+    job: Job, serving: Serving, config: ExperimentConfig, names: Sequence[str], patience: Patience
+) -> None:
+    """The same of a run whose parties hold columns: all of them take part in every tree."""
+    config, how = method_of(config)
+    refuse_columns(config, how, names)
+    patience = patience._replace(minimum=len(names), on_loss="wait")
+    learnt = Learnt(job, serving, config, names, patience)
+    facts = [learnt.facts()[name] for name in names]
+    write_bytes(learnt.path, codec.encode(learnt.kept))
+    held = consortium_of(config, facts)
+    about = {"run": job.name, "config": config.plain(), "operator": job.about["operator"], "names": list(names)}
+
+    def begin(k: int, landed: int) -> Message:
+        told = {**about, "number": k, "active": held.active, "stateful": True, "landed": landed}
+        return Message({"kind": "begin", "run": job.name}, codec.encode(told))
+
+    path = job.folder / RUN
+    start: Start = start_of(path)
+    folder = RunFolder.open(path) if start == "resume" else RunFolder.create(path, config, again=start == "again")
+    streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
+    if start != "resume":
+        learnt.begin_all(streams)
+    all_trees(Growing(held, how, folder, Between(held, how, streams)), start, Told(job, streams))
     write_report([path])
     bring_home(job, serving, names, path, patience)
 
@@ -300,7 +335,7 @@ class Learnt:
 
 def bring_home(job: Job, serving: Serving, names: Sequence[str], path: Path, patience: Patience) -> None:
     """Each node gets the model; one that is not there does not keep the run from having ended."""
-    home = home_of(path, job.name)
+    home = home_of(path, job.name, columns=parse(job.about["config"]).columns)
     try:
         serving.nodes.ask_all(dict.fromkeys(names, home), "at home", min(patience.deadline, 30.0), _refused)
     except (TransportError, NodeRefused) as error:

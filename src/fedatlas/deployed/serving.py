@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
+
 from fedatlas.deploy.bundle import Bundle
 from fedatlas.deploy.certificates import Caller
 from fedatlas.deploy.frames import Message
@@ -117,28 +119,28 @@ class Server:
     def _submit(self, caller: Caller, head: Mapping[str, Any]) -> str:
         """Checks an experiment and puts it into the queue."""
         from fedatlas.config import read
-        from fedatlas.deployed.refusals import refuse
+        from fedatlas.deployed.refusals import checked
         from fedatlas.deployed.running import Job
         from fedatlas.files import write_text
-        from fedatlas.setup.refusals import check
-        from fedatlas.setup.resolution import resolve
 
         registered = [name for name, member in self.bundle.members().items() if member.role == "node"]
         names = list(head.get("nodes") or registered)
         if odd := [name for name in names if name not in registered]:
             raise ConfigError(f"--nodes: '{odd[0]}' is not registered; registered are {', '.join(registered)}.")
-        text = self.runs / ".submitted.toml"
-        write_text(text, str(head["text"]))
-        config = read(text, with_path(str(head["text"]), [str(one) for one in head.get("overrides", [])]))
-        resolved = resolve(config)
-        refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
-        check(resolved.config, resolved.algorithm, None, resolved.transform, resolved.mechanisms)
+        path = self.runs / ".submitted.toml"
+        text = with_paths(str(head["text"]))
+        write_text(path, text)
+        config = read(path, with_path(text, [str(one) for one in head.get("overrides", [])]))
+        if config.columns and not head.get("nodes"):
+            parties = [one.name for one in config.parties]
+            names = parties if {*parties} <= {*registered} else registered
+        whole = checked(config, names)
         label = re.sub(r"[^a-z0-9-]", "-", f"{config.data.name}-{config.algorithm.name}".lower())
         base = f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{label}"
         name, number = base, 2
         while (self.runs / name).exists():
             name, number = f"{base}-{number}", number + 1
-        about = {"config": resolved.config.plain(), "nodes": names, "operator": caller.name, "submitted": time.time()}
+        about = {"config": whole.plain(), "nodes": names, "operator": caller.name, "submitted": time.time()}
         if config.round is not None:
             about["round"] = config.round.model_dump()
         Job.create(self.runs / name, about)
@@ -195,6 +197,18 @@ class Server:
             kept = {key: job.about[key] for key in ("status", "why", "operator", "nodes", "submitted")}
             runs.append({"run": job.name, **kept, "rounds": rounds, "done": done})
         return {"federation": self.bundle.federation, "nodes": nodes, "runs": runs}
+
+
+def with_paths(text: str) -> str:
+    """The experiment with a place holder for the file of each of its parties that hold columns."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return text  # said by who reads it
+    parties = values.get("parties")
+    if not isinstance(parties, list) or not all(isinstance(one, dict) for one in parties):
+        return text
+    return tomli_w.dumps({**values, "parties": [{**one, "path": OWN_FILES} for one in parties]})
 
 
 def with_path(text: str, overrides: list[str]) -> list[str]:

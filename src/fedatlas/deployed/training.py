@@ -26,6 +26,7 @@ import torch
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.batches import examples_of
+from fedatlas.data.columns import PartyTable
 from fedatlas.data.dataset import Split
 from fedatlas.deploy import codec
 from fedatlas.deploy.bundle import POLICY, Bundle
@@ -37,6 +38,7 @@ from fedatlas.deployed.home import checked, receive
 from fedatlas.deployed.judging import JUDGE, judges, with_judging
 from fedatlas.deployed.keys import NodeKeys
 from fedatlas.deployed.node_state import NodeState, verdicts_of
+from fedatlas.deployed.own_columns import ColumnsRunning, facts_of, own_table
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.fast import Worth
 from fedatlas.errors import DataError, DivergedError, FedatlasError, ProtocolError, first_line
@@ -48,6 +50,10 @@ from fedatlas.setup.assembly import Setup
 RUN = "run.bin"
 LABEL_COUNTS = {"counts", JUDGE}
 """Tasks whose answers say how many rows of each class a node holds."""
+
+
+class Dropped(ProtocolError):
+    """A round of several questions cannot be gone on with: what it keeps in memory alone is gone."""
 
 
 class Running:
@@ -67,6 +73,7 @@ class Running:
             self.setup = with_judging(self.setup, judges(self.setup))
         self.folder = bundle.path / "state" / self.name
         self.state = NodeState(self.folder, self.number)
+        self.private = self.setup.bench.protection is not None
         keys = NodeKeys.of(bundle, told, self.setup.bench.protection, self.folder)
         plan = Plan(**told["plan"])
         n = len(splits["train"].y)
@@ -85,9 +92,12 @@ class Running:
             epochs,
             self.config.rounds,
             int(head.get("cohort", 0)),
-            self.setup.bench.protection is not None,
+            self.private,
             request.what in LABEL_COUNTS,
         )
+
+    def bring_home(self, folder: Path) -> None:
+        """Nothing is added to what the server sends."""
 
 
 class Trainer:
@@ -95,8 +105,9 @@ class Trainer:
 
     def __init__(self, bundle: Bundle, data: Path) -> None:
         self.bundle, self.data = bundle, data
-        self.runs: dict[str, Running] = {}
+        self.runs: dict[str, Running | ColumnsRunning] = {}
         self._held: tuple[str, Holding] | None = None
+        self._table: tuple[str, PartyTable] | None = None
 
     def ready(self) -> Message:
         """Its first word: which rounds of which runs have landed here."""
@@ -116,15 +127,26 @@ class Trainer:
             self._held = key, read_rows(self.data, config)
         return self._held[1]
 
-    def running(self, run: str) -> Running | None:
+    def table(self, config: ExperimentConfig) -> PartyTable:
+        """The table of this node, where parties hold columns, read once."""
+        key = str([one.model_dump_json() for one in config.parties]) + str(config.data.missing)
+        if self._table is None or self._table[0] != key:
+            self._table = key, own_table(config, self.bundle.name, self.data)
+        return self._table[1]
+
+    def running(self, run: str) -> Running | ColumnsRunning | None:
         """A run that this node was told of, from its disk where this process is new."""
         if run not in self.runs and (path := self.bundle.path / "state" / run / RUN).exists():
             self._open(codec.decode(path.read_bytes()))
         return self.runs.get(run)
 
-    def _open(self, told: Mapping[str, Any]) -> Running:
+    def _open(self, told: Mapping[str, Any]) -> Running | ColumnsRunning:
         self.runs.clear()  # one at a time
-        self.runs[told["run"]] = Running(self.bundle, told, self.held(parse(told["config"])))
+        config = parse(told["config"])
+        if config.columns:
+            self.runs[told["run"]] = ColumnsRunning(self.bundle, told, self.table(config))
+        else:
+            self.runs[told["run"]] = Running(self.bundle, told, self.held(config))
         return self.runs[told["run"]]
 
     def serve(self, message: Message) -> Iterator[Message]:
@@ -139,7 +161,8 @@ class Trainer:
         try:
             yield from handler(message)
         except FedatlasError as error:
-            yield Message({"kind": "refused", **about, "to": message.kind, "why": str(error)})
+            refused = {"kind": "refused", **about, "to": message.kind, "why": str(error)}
+            yield Message({**refused, "dropped": True} if isinstance(error, Dropped) else refused)
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
             why = f"{type(error).__name__}: {first_line(error)}"
             yield Message({"kind": "refused", **about, "to": message.kind, "why": why})
@@ -151,7 +174,8 @@ class Trainer:
         epochs = float(config.local.epochs or 0)
         asked = Asked(head["operator"], config.algorithm.name, epochs, config.rounds, len(head["names"]), masked)
         self.policy().check(asked)
-        yield Message({"kind": "facts", "run": head["run"], "facts": self.held(config).facts})
+        facts = facts_of(self.table(config)) if config.columns else self.held(config).facts
+        yield Message({"kind": "facts", "run": head["run"], "facts": facts})
 
     def _learn(self, message: Message) -> Iterator[Message]:
         head, told = message.head, codec.decode(bytes(message.body))
@@ -192,11 +216,12 @@ class Trainer:
             if (request.run, request.client, list(request.ask[1:])) != (running.name, running.number, head["place"]):
                 raise ProtocolError("it is asked as another party, or of another run.")
             self.policy().check(running.asked(request, head))
+            if running.private and state.broken == place[:2]:
+                raise Dropped("ended in the middle of the round, and its keys of this round with it")
             (answer,) = running.half.answer([request])
             if answer.lost:
                 raise DivergedError("its training came to no numbers: there is nothing to send.")
-            private = running.setup.bench.protection is not None
-            work = [*answer.work[:4], None if private else answer.work.loss]
+            work = [*answer.work[:4], None if running.private else answer.work.loss]
             body = codec.encode(answer.reply.plain())
             state.keep(place, head["digest"], {"work": work}, body)
             said, out = {"work": work}, body
@@ -205,9 +230,10 @@ class Trainer:
         about = {"run": head["run"], "place": head["place"], "digest": head["digest"], "landed": state.round}
         yield Message({"kind": "reply", **about, **said}, out)
 
-    def _landed(self, running: Running, round: int, counted: bool) -> None:
-        running.state.commit(round, counted)
-        running.half.sessions.clear()
+    def _landed(self, running: Running | ColumnsRunning, round: int, counted: bool) -> None:
+        if round > running.state.round:  # a verdict that comes again ends nothing
+            running.state.commit(round, counted)
+            running.half.sessions.clear()
 
     def _commit(self, message: Message) -> Iterator[Message]:
         head = message.head
@@ -218,6 +244,8 @@ class Trainer:
 
     def _home(self, message: Message) -> Iterator[Message]:
         where = receive(self.bundle.path, message)
+        if (running := self.running(str(message.head["run"]))) is not None:
+            running.bring_home(where)
         yield Message({"kind": "at home", "run": message.head["run"], "where": str(where)})
 
 

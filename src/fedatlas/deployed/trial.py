@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,17 +83,29 @@ class Kept:
                 process.wait()
 
 
+def tables_of(experiment: Path | None) -> dict[str, str]:
+    """Of an experiment whose parties hold columns: party -> its table. Else nothing."""
+    try:
+        parties = tomllib.loads(experiment.read_text(encoding="utf-8"))["parties"] if experiment else []
+        return {str(one["name"]): str(one["path"]) for one in parties}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # whatever is wrong is said by who deals
+
+
 @contextlib.contextmanager
-def federation(folder: Path, names: Sequence[str], judge: str = "server") -> Iterator[tuple[Kept, dict[str, Path]]]:
-    """Bundles, a server and nodes whose rows are to be dealt to ``folder/NAME.rows``; all ends with the block."""
+def federation(
+    folder: Path, names: Sequence[str], judge: str = "server", tables: Mapping[str, str] = {}
+) -> Iterator[tuple[Kept, dict[str, Path]]]:
+    """Bundles, a server and nodes; all ends with the block. Whose table is not given, gets rows dealt to ``folder/NAME.rows``."""
     bundles = init(folder / "trial", list(names), "localhost", free_port())
     kept = Kept(folder)
     me = [sys.executable, "-m", "fedatlas", "deploy"]
     try:
-        test = ["--test", str(folder / "test.rows"), "--late"] if judge == "server" else []
+        test = ["--test", str(folder / "test.rows"), "--late"] if judge == "server" and not tables else []
         kept.start("server", [*me, "server", str(bundles["server"]), *test])
         for name in names:
-            kept.start(name, [*me, "node", str(bundles[name]), "--data", str(folder / f"{name}.rows"), "--late"])
+            rows = tables.get(name, str(folder / f"{name}.rows"))
+            kept.start(name, [*me, "node", str(bundles[name]), "--data", rows, "--late"])
         yield kept, bundles
     finally:
         kept.end()
@@ -112,9 +125,10 @@ def trial(
     if nodes < 1:
         raise ConfigError(f"--nodes {nodes}: ask for one node or more.")
     check_out(out)
-    names = [f"site-{k + 1}" for k in range(nodes)]
+    tables = tables_of(experiment)
+    names = [*tables] or [f"site-{k + 1}" for k in range(nodes)]
     overrides = [*overrides]
-    if not any(one.replace(" ", "").startswith("partition.clients=") for one in overrides):
+    if not tables and not any(one.replace(" ", "").startswith("partition.clients=") for one in overrides):
         overrides.append(f"partition.clients={nodes}")
     folder = Path(tempfile.mkdtemp(prefix="fedatlas-trial-"))
     command = [sys.executable, "-m", "fedatlas.deployed.deal", str(folder), ",".join(names), judge]
@@ -122,9 +136,9 @@ def trial(
         [*command, str(experiment) if experiment else "-", *overrides], stderr=subprocess.PIPE, text=True
     )
     try:
-        with federation(folder, names, judge) as (kept, bundles):
+        with federation(folder, names, judge, tables) as (kept, bundles):
             say(
-                f"{nodes} nodes and a server start on this machine; nodes allow plain label counts here (label_counts = 'plain')."
+                f"{len(names)} nodes and a server start on this machine; nodes allow plain label counts here (label_counts = 'plain')."
             )
             for name in names:
                 plain = bundles[name] / "policy.toml"

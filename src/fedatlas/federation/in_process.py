@@ -54,6 +54,7 @@ class Driver:
     server: ServerHalf
     view: View
     given_up = ""  # why the last round that was driven changes nothing
+    resumes = "; 'fedatlas run --resume {}' goes on from there"  # what a run that a party has left can still do
     orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
     def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
@@ -62,7 +63,8 @@ class Driver:
         ``generator``: the round's, or what makes it: a masked session that failed before any share was given begins the round anew.
         """
         make, self.given_up = generator if callable(generator) else lambda: generator, ""
-        for attempt in range(ATTEMPTS):
+        first = self.attempt_of(number)
+        for attempt in range(first, max(first + 1, ATTEMPTS)):
             self.view = View()
             try:
                 state = self.server.drive(make(), number, lr, attempt)
@@ -83,6 +85,10 @@ class Driver:
     def cost(self) -> Cost:
         """What the round cost so far."""
         return self.server.cost
+
+    def attempt_of(self, number: int) -> int:  # noqa: ARG002
+        """The attempt at a round that was under way when this process began."""
+        return 0
 
     def record(self) -> dict[str, Any]:
         """What a checkpoint holds beside the states."""

@@ -49,6 +49,6 @@ def write_columns(runs: Sequence[Path], out: Path | None) -> Path:
     folder = RunFolder.open(runs[0])
     write_text(path, page_of(folder))
     for one in folder.summary()["parties"] if out is None else ():
-        if not one["active"]:
+        if not one["active"] and (runs[0] / f"party-{one['name']}.json").exists():
             write_text(runs[0] / f"report-{one['name']}.html", page_of_other(folder, one["name"]))
     return path

@@ -20,6 +20,8 @@ def tree_blocks(folder: RunFolder, own: str) -> list[Block]:
     parties = folder.summary()["parties"]
     active = any(one["name"] == own and one["active"] for one in parties)
     names = [one["name"] for one in parties] if active else [own, ELSEWHERE]
+    if not (folder.path / "model.json").exists():
+        return [Text("The trees lie with the party that holds the label, and each party's thresholds with that party.")]
     trees = folder.read_json("model.json", "trees")["trees"]
     records = {(one["tree"], one["record"]): one for one in folder.read_json(f"party-{own}.json", "nodes")["nodes"]}
     others = "of others it is known only whose they are" if active else "of others only that they are another party's"

@@ -65,12 +65,16 @@ def consortium(config: ExperimentConfig) -> Consortium:
     """Reads all tables; ConfigError or DataError, in a sentence, for what cannot be used. Trains nothing, sends nothing."""
     tables = tuple(party_tables(config))
     active = next(k for k, one in enumerate(tables) if one.y is not None)
-    refuse_labels(config, tables, active)
+    refuse_labels(config, tables)
     names = tuple(one.name for one in tables)
     workers = config.engine.workers or machine.cores()
     parties = tuple(columns_of(k, one, active, names, config.seed, workers) for k, one in enumerate(tables))
-    how = Align(config.align.name, config.align.group) if config.align is not None else Align()
-    return Consortium(config, tables, parties, how, tuple(said_of(tables)))
+    return Consortium(config, tables, parties, align_of(config), tuple(said_of(tables)))
+
+
+def align_of(config: ExperimentConfig) -> Align:
+    """How rows are matched."""
+    return Align(config.align.name, config.align.group) if config.align is not None else Align()
 
 
 def columns_of(k: int, table: PartyTable, active: int, names: tuple[str, ...], seed: int, workers: int = 1) -> Columns:
@@ -134,13 +138,13 @@ def together(train: Split, test: Split) -> Split:
     return Split(train.x, train.y, None, train.weight).join(Split(test.x, test.y, None, test.weight))
 
 
-def refuse_labels(config: ExperimentConfig, tables: Sequence[PartyTable], active: int) -> None:
+def refuse_labels(config: ExperimentConfig, tables: Sequence[PartyTable]) -> None:
     """DataError where a party that does not hold the label has a column of its name."""
-    label = config.parties[active].label if config.parties else None
-    for k, one in enumerate(tables):
-        if k != active and label in {column.name for column in one.schema}:
+    label, holder = next(((one.label, one.name) for one in config.parties if one.label), (None, ""))
+    for one in tables:
+        if one.y is None and label in {column.name for column in one.schema}:
             raise DataError(
-                f"party '{one.name}' has a column '{label}' as an input, the label of '{tables[active].name}': "
+                f"party '{one.name}' has a column '{label}' as an input, the label of '{holder}': "
                 f'drop = ["{label}"] leaves it out, or rename it if it is something else.'
             )
 
@@ -154,7 +158,9 @@ def said_of(tables: Sequence[PartyTable]) -> list[str]:
             out.append(f"{count_rows(one.without_id)} of '{one.name}' {verb} no id and cannot be matched.")
         if one.left_out:
             out.append(f"{count_rows(one.left_out)} of '{one.name}' without a label or weight left out.")
-        if constant := [n for n, x in zip(one.names, one.x.T, strict=True) if len(np.unique(x[~np.isnan(x)])) < 2]:
+        if len(one.x) and (
+            constant := [n for n, x in zip(one.names, one.x.T, strict=True) if len(np.unique(x[~np.isnan(x)])) < 2]
+        ):
             few = ", ".join(constant[:5])
             out.append(f"Columns of '{one.name}' with one value alone tell nothing: {few}.")
     return out

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedatlas import machine
 from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.config import ExperimentConfig, bytes_of
-from fedatlas.errors import CheckpointError, FedatlasError
+from fedatlas.data.columns import PartyTable
+from fedatlas.errors import CheckpointError, FedatlasError, ProtocolError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.columns import columns_federation
+from fedatlas.federation.cost import Cost
+from fedatlas.federation.in_process import Rounds
 from fedatlas.federation.link import Observer
+from fedatlas.federation.server import ServerHalf
 from fedatlas.record.checkpoint import Checkpoints, Restored, RunState
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.columns import Consortium, consortium
@@ -38,22 +42,31 @@ def questions(how: SecureBoost) -> dict[str, Question]:
     return {**align.QUESTIONS, **split.QUESTIONS, **boosting.questions(how), **judging.question(boosting.outputs)}
 
 
+class Host(Protocol):
+    """What speaks with the parties: in this process, or elsewhere (`deployed.between`)."""
+
+    server: ServerHalf
+    given_up: str
+    resumes: str
+
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def states(self) -> PartyState: ...
+    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None: ...
+    def record(self) -> dict[str, Any]: ...
+    def restore(self, extra: Mapping[str, Any]) -> None: ...
+    def landed(self, number: int) -> None: ...
+    def close(self) -> None: ...
+
+
 class Growing:
     """The state of a run between trees, and what one tree does to it."""
 
-    def __init__(
-        self,
-        held: Consortium,
-        how: SecureBoost,
-        folder: RunFolder,
-        party: PartyState,
-        observers: Iterable[Observer] = (),
-    ) -> None:
+    def __init__(self, held: Consortium, how: SecureBoost, folder: RunFolder, federation: Host) -> None:
         self.held, self.how, self.folder, self.config = held, how, folder, held.config
         self.checkpoints = Checkpoints(folder.path / "checkpoint", held.config.hash(), held.config.checkpoint.keep)
-        self.federation = columns_federation(
-            held.parties, questions(how), party, run=folder.path.name, observers=observers
-        )
+        self.federation = federation
         self.state = RunState(0, held.beginning, 0)
         self.saved = -1  # tree of the last checkpoint
 
@@ -105,31 +118,38 @@ class Growing:
                 server = {**server, "tested": {k: tested[k] for k in ("quality", "intervals")}}
             return server
 
-        server = self.federation.drive(last, self.number + 1, 1.0)  # kept by the parties, and by no checkpoint
-        assert server is not None
+        server = self._driven(last, self.number + 1, commit=True)  # kept by the parties, and by no checkpoint
         self.state = self.state._replace(server=server)
 
     def resume(self, restored: Restored) -> None:
         """Continues from a checkpoint: rows after it are dropped and made again. CheckpointError for other tables."""
-        if restored.extra.get("data") != fingerprint(self.held):
+        if restored.extra.get("data") != fingerprint(self.held.tables):
             raise CheckpointError(
                 f"the tables are not those that '{self.folder.path}' began with: put the originals back, or start a new run."
             )
+        self.federation.restore(restored.extra)
         self.state, self.saved = restored.run, restored.run.round
         self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
 
     def save(self) -> None:
         """A checkpoint of this tree, unless there is one."""
         if self.saved != self.number:
-            extra = {"data": fingerprint(self.held), "rows_sha256": self.folder.rows_sha256()}
-            self.checkpoints.save(self.state, self.federation.states, extra)
+            extra = {"data": fingerprint(self.held.tables), "rows_sha256": self.folder.rows_sha256()}
+            self.checkpoints.save(self.state, self.federation.states, {**extra, **self.federation.record()})
+            self.federation.landed(self.number)
             self.saved = self.number
+
+    def _driven(self, make: Rounds, number: int, *, commit: bool) -> State:
+        """What comes of a round. ProtocolError where it was given up."""
+        server = self.federation.drive(make, number, 1.0, commit=commit)
+        if server is None:
+            raise ProtocolError(self.federation.given_up)
+        return server
 
     def _round(self, number: int, make: Any) -> Row:
         started = time.perf_counter()
         with self._whole(number):
-            server = self.federation.drive(make, number, 1.0, commit=False)
-        assert server is not None
+            server = self._driven(make, number, commit=False)
         self.federation.server.commit(number)
         row = self._row(number, server, time.perf_counter() - started)
         self.state = RunState(number, server, self.folder.append(row))
@@ -150,7 +170,7 @@ class Growing:
             self.save()
             done = f"{self.number} whole trees are kept" if self.number != 1 else "1 whole tree is kept"
             raise type(error)(
-                f"{str(error).rstrip('.')}, in tree {number}: {done}; 'fedatlas run --resume {self.folder.path}' goes on from there."
+                f"{str(error).rstrip('.')}, in tree {number}: {done}{self.federation.resumes.format(self.folder.path)}."
             ) from None
 
     def _row(self, number: int, server: State, seconds: float) -> Row:
@@ -195,16 +215,25 @@ def run_columns(
     observers: Iterable[Observer] = (),
 ) -> tuple[Run, Growing]:
     """A run, new or from its last checkpoint, and what it came out as; nothing is left of one that is refused before its first tree."""
-    progress, resume = progress or Silent(), start == "resume"
+    progress = progress or Silent()
     config, how = method_of(config)
     held = consortium(config)
-    folder = RunFolder.open(path) if resume else RunFolder.create(path, config, options, again=start == "again")
+    folder = (
+        RunFolder.open(path) if start == "resume" else RunFolder.create(path, config, options, again=start == "again")
+    )
     party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
-    growing = Growing(held, how, folder, party, observers)
-    restored = growing.checkpoints.load(party) if resume else None
+    host = columns_federation(held.parties, questions(how), party, run=path.name, observers=observers)
+    growing = Growing(held, how, folder, host)
+    return Run(path, all_trees(growing, start, progress)), growing
+
+
+def all_trees(growing: Growing, start: Start, progress: Progress) -> dict[str, Any]:
+    """All trees that are left of a run, from row 0 where it is new, and its end; returns the summary."""
+    held, folder, config = growing.held, growing.folder, growing.config
+    restored = growing.checkpoints.load(growing.federation.states) if start == "resume" else None
     for notice in held.notices:
         progress.said(notice)
-    progress.growing(held, how, folder.path, restored.run.round if restored else 0)
+    progress.growing(held, growing.how, folder.path, restored.run.round if restored else 0)
     if restored:
         for refused in restored.refused:
             progress.said(f"{refused} The checkpoint of tree {restored.run.round} is used.")
@@ -221,7 +250,7 @@ def run_columns(
             progress.said(notice)
         folder.write_json("partition.json", partition_record(held, growing.server))
         progress.row(first)
-    return Run(path, grown(growing, folder, progress)), growing
+    return grown(growing, folder, progress)
 
 
 def grown(growing: Growing, folder: RunFolder, progress: Progress) -> dict[str, Any]:
@@ -241,10 +270,10 @@ def grown(growing: Growing, folder: RunFolder, progress: Progress) -> dict[str, 
     return write_end(growing.held, growing.how, growing.server, growing.federation.states, folder, rows, early)
 
 
-def fingerprint(held: Consortium) -> str:
-    """BLAKE2b over every party's ids, columns, labels and weights: a run that is resumed must find the tables it began with."""
+def fingerprint(tables: Sequence[PartyTable]) -> str:
+    """BLAKE2b over these parties' ids, columns, labels and weights: a run that is resumed must find the tables it began with."""
     found = hashlib.blake2b(digest_size=16)
-    for one in held.tables:
+    for one in tables:
         found.update(repr((one.name, one.names, len(one.ids))).encode() + "\x1f".join(one.ids).encode())
         for values in (one.x, one.y, one.weight):
             if values is not None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedatlas import machine
 from fedatlas.algorithm import State
+from fedatlas.config import ExperimentConfig
 from fedatlas.data.columns import PartyTable
 from fedatlas.federation.client_states import PartyState
 from fedatlas.metrics.intervals import mean_last
@@ -20,6 +21,7 @@ from fedatlas.simulation.simulation import Row
 from fedatlas.vertical import boosting
 from fedatlas.vertical.boosting import SecureBoost
 from fedatlas.vertical.judging import Judged
+from fedatlas.vertical.parties import Columns
 
 MODEL = "model.json"  # the active party's: the trees without anybody's thresholds
 
@@ -65,46 +67,50 @@ def write_end(
     """Models, each party's own file, the scores of the rows that the model is judged on, and the summary."""
     for data, table in zip(held.parties, held.tables, strict=True):
         state = states.get(data.party)
-        assert state is not None
-        found = boosting.export(data, state)
-        folder.write_json(model_file(data.name), {"party": data.name, **reading(held, data.party), **found["table"]})
-        if found["model"] is not None:
-            folder.write_json(MODEL, found["model"])
-        folder.write_json(own_file(data.name), own_record(table, found, server))
-    folder.save_arrays(JUDGED, scores_of(held, states, "test"))
+        if state is not None:  # a party that is elsewhere writes its own part there
+            write_part(held.config, data, table, state, importance_of(table, server), folder)
     summary = summarise(held, how, server, rows, early)
     folder.write_json(SUMMARY, summary)
     return summary
 
 
-def reading(held: Consortium, k: int) -> dict[str, Any]:
+def write_part(
+    config: ExperimentConfig,
+    data: Columns,
+    table: PartyTable,
+    state: State,
+    importance: Mapping[str, float],
+    folder: RunFolder,
+) -> None:
+    """A party's part of the model, and what it alone is told; of the party with the label the trees and the scores, too."""
+    found = boosting.export(data, state)
+    folder.write_json(model_file(data.name), {"party": data.name, **reading(config, data, table), **found["table"]})
+    own = {"party": data.name, "rows": len(table.ids), "importance": importance, "nodes": found["table"]["records"]}
+    folder.write_json(own_file(data.name), own)
+    if found["model"] is not None:
+        folder.write_json(MODEL, found["model"])
+        judged = Judged(data, state, boosting.outputs(state), "test")
+        arrays = {"score": judged.scores.astype(np.float32), "weight": judged.weight.astype(np.float32)}
+        folder.save_arrays(JUDGED, arrays)
+
+
+def reading(config: ExperimentConfig, data: Columns, table: PartyTable) -> dict[str, Any]:
     """How a party's file was read, so that new rows are read alike."""
-    table = held.tables[k]
-    file = held.config.parties[k] if held.config.parties else None
+    file = config.parties[data.party] if config.parties else None
     schema = [{"name": c.name, "categories": list(c.categories)} for c in table.schema]
-    label = {"class_names": list(table.class_names), "task": table.task} if k == held.active else {}
+    label = {"class_names": list(table.class_names), "task": table.task} if data.party == data.active else {}
     return {"id": file.id if file else "row", "schema": schema, **label}
-
-
-def own_record(table: PartyTable, found: Mapping[str, Any], server: State) -> dict[str, Any]:
-    """``party-NAME.json``."""
-    importance = importance_of(table, server)
-    return {"party": table.name, "rows": len(table.ids), "importance": importance, "nodes": found["table"]["records"]}
 
 
 def importance_of(table: PartyTable, server: State) -> dict[str, float]:
     """column -> gain, largest first, of those that were of use. What crosses the link is the columns' places, not their names."""
-    told = server["boost"]["importance"][table.name]
-    pairs = [(name, float(gain)) for name, gain in zip(table.names, told, strict=True) if gain > 0]
+    return named(table, server["boost"]["importance"][table.name])
+
+
+def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:
+    """Gains by place as gains by column."""
+    pairs = [(name, float(gain)) for name, gain in zip(table.names, gains, strict=True) if gain > 0]
     return dict(sorted(pairs, key=lambda pair: -pair[1]))
-
-
-def scores_of(held: Consortium, states: PartyState, which: str) -> dict[str, np.ndarray]:
-    """Of each row that the model is judged on: its score and its weight."""
-    state = states.get(held.active)
-    assert state is not None
-    found = Judged(held.parties[held.active], state, boosting.outputs(state), which)
-    return {"score": found.scores.astype(np.float32), "weight": found.weight.astype(np.float32)}
 
 
 def summarise(held: Consortium, how: SecureBoost, server: State, rows: Sequence[Row], early: str) -> dict[str, Any]:
