@@ -29,15 +29,16 @@ def gap(choice: str, at: dict[str, Any]) -> float:
 
 def test_the_contest_tells_good_advice_from_bad(load: Any, monkeypatch: pytest.MonkeyPatch):
     sees = lambda choice: "sums" if choice == "fedavg_secagg" else "models"  # noqa: E731
-    rows = runs(federations(20, 4), gap, CHOICES, noise=0.02, sees=sees)
+    # Of 20 settings the outermost decides alone what can be told apart from FedAvg; of 40 it does not.
+    rows = runs(federations(40, 4), gap, CHOICES, noise=0.02, sees=sees)
     read = read_study(rows, ["federation"], ["scheme"], references=("fedavg", "fedavg_secagg"))
     script = load("study_contest")
     monkeypatch.setattr(script, "measured", lambda *_: read)
     found = script.contest(None)
-    assert (found["settings"], found["data_sets"]) == (20, 4)
+    assert (found["settings"], found["data_sets"]) == (40, 4)
     for kind in script.KINDS:
         regret = {name: one["mean"]["value"] for name, one in found[kind]["regret"].items()}
-        assert regret["recommended"] <= min(regret["one choice for all"] + 0.01, regret["tuned FedAvg"] / 2)
+        assert regret["recommended"] <= min(regret["one choice for all"], regret["tuned FedAvg"] / 2)
         assert found[kind]["limits"]["kept_share"]["value"] > 0.85
         assert 0.75 <= found[kind]["coverage"]["accuracy"]["above_low"]["value"] <= 1.0
     asked = found["a setting"]["limits"]["by_limits"]
