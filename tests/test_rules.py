@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedatlas.aggregation import RULES
-from fedatlas.aggregation.changes import Changes, flat, rebuilt
+from fedatlas.aggregation.changes import Changes, finite, flat, rebuilt
 from fedatlas.aggregation.judged import Judging
 from fedatlas.aggregation.reducers import Closing
 from fedatlas.errors import ConfigError, ProtocolError
@@ -157,6 +157,20 @@ def test_changes_that_are_none_are_refused() -> None:
         RULES["median"]().combine([tree(1), tree(math.inf), tree(2)])
     with pytest.raises(ConfigError, match="as many weights"):
         RULES["mean"]().combine([tree(1), tree(2)], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "all_finite"),
+    [
+        ([], True),
+        ([1.0, -1.0], True),
+        ([3e38, 3e38], True),  # whose sum is none
+        ([math.inf, -math.inf], False),
+        ([0.0, math.nan], False),
+    ],
+)
+def test_numbers_are_finite_one_by_one_whatever_their_sum(values: list[float], all_finite: bool) -> None:
+    assert finite(torch.tensor(values)) is all_finite
 
 
 def test_parts_of_an_update_are_judged_under_one_selection() -> None:

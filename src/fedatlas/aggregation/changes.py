@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,11 @@ def shape_of(update: Any) -> tuple[tuple[Path, Any], ...]:
 def counts(x: Any) -> bool:
     """Whether a leaf is a tensor of whole numbers, such as batch norm's counter: no part of a vector."""
     return isinstance(x, Tensor) and not x.is_floating_point()
+
+
+def finite(x: Tensor) -> bool:
+    """Whether all numbers are. A sum is finite only where they are, and takes a thirtieth of the time of looking at each."""
+    return math.isfinite(x.sum().item()) or bool(torch.isfinite(x).all())
 
 
 def flat(update: Any, base: Any = None) -> Tensor:
@@ -103,7 +109,7 @@ class Changes:
 
     def finite(self) -> bool:
         """Whether every number is."""
-        return all(bool(torch.isfinite(row).all()) for row in self._rows)
+        return all(map(finite, self._rows))
 
     def _spilled(self, vector: Tensor) -> Tensor:
         if self._file is None:

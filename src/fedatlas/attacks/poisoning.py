@@ -107,7 +107,7 @@ def sign_flip(
     """
 
     def upload(start: Tree, end: Tree, scale: float, stream: torch.Generator) -> Tree:
-        return end - (1 + c) * (end - start)  # the honest end itself where c = -1
+        return end if c == -1 else end - (1 + c) * (end - start)
 
     active = Declaration("insider: clients", "active", "training", "its update", "degradation", SEES, BUDGET)
     return Poisoning("sign_flip", active, share, clients, unit, rounds, upload=upload)

@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from fedatlas.aggregation.changes import leaves, shape_of
+from fedatlas.aggregation.changes import finite, leaves, shape_of
 from fedatlas.aggregation.judged import Judging
 from fedatlas.aggregation.reducers import Closing, Coefficient, Reduced, Reducer
 from fedatlas.aggregation.rules import Rule
@@ -83,7 +82,7 @@ class Sorting:
 
     def why_hostile(self, client: int, update: Update) -> str:
         """Why an update is none; "" where it is one."""
-        if not update or not all(finite(x) for _, x in leaves(update)):
+        if not update or not all(numbers(x) for _, x in leaves(update)):
             return "not finite"
         known = dict(leaves(self.base(client, update) or {}))
         return "" if all(like(x, known.get(path)) for path, x in leaves(update)) else "misshapen"
@@ -109,10 +108,10 @@ class Sorting:
         return self.reducer.close(None if shape is None else self.totals[shape], closing)
 
 
-def finite(x: Any) -> bool:
-    """Whether all numbers of a leaf are; whatever is no number is none of our business."""
+def numbers(x: Any) -> bool:
+    """Whether a leaf holds finite numbers alone; whatever is no number is none of our business."""
     if isinstance(x, Tensor):
-        return not x.is_floating_point() or bool(torch.isfinite(x).all())
+        return not x.is_floating_point() or finite(x)
     return not isinstance(x, float) or math.isfinite(x)
 
 
