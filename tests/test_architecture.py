@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from fedatlas import Algorithm
+
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 PACKAGE = SRC / "fedatlas"
@@ -200,6 +202,11 @@ def test_rooms_stay_small_enough_to_walk_through():
     large = {name: count for name, count in lines.items() if count > sum(lines.values()) / 5}
     assert not large, f"of {sum(lines.values())} lines"
     assert not set(PUBLIC) & ROOMS.keys()
+
+
+def test_an_algorithm_stays_a_small_record():
+    """What serves few algorithms is folded away (`Card`, `Demands`, `Route` ...): a reader of FedAvg meets none of it."""
+    assert len(Algorithm._fields) <= 22
 
 
 def test_each_room_that_is_there_has_its_row_on_the_page():
