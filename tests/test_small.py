@@ -96,7 +96,7 @@ def test_a_cell_reproduces_from_its_file(
     for seed in small.about["seeds"]:
         rows = curve({**given, "seed": seed}, tmp_path / f"{seed}")
         alone = {key: x for key, x in given.items() if key not in ("privacy", "algorithm")}
-        usual = {**alone, "seed": seed, "algorithm": {"name": "centralised"}, "local": {**given["local"], "lr": 0.1}}
+        usual = {**alone, "seed": seed, "algorithm": {"name": "centralised"}, "local": {**given["local"], "lr": 0.05}}
         base = curve(usual, tmp_path / f"base-{seed}")[50]
         gaps.append([float(logit(rows[r]) - logit(base)) for r in small.fitted.rounds])
     stored = small.fitted.gaps["accuracy"][i, small.fitted.choices.index(choice)]

@@ -1,9 +1,10 @@
 """Quality in federations that were not measured, and how wrong that is: each setting, and each data set, left out in turn.
 
 What is predicted is the gap to the centralised baseline on the logit scale, logit q - logit q_baseline, at `ROUNDS`, because levels
-differ between data sets far more than gaps do. The two ways of `predict` compete over left-out settings; which of them wins for a
-setting is decided by the others (nested), and the winner over all is what answers. What is left over between a left-out setting and
-its prediction, the residual, makes intervals.
+differ between data sets far more than gaps do. Of every choice but FedAvg what is fitted is how far its gap lies from FedAvg's in the
+same setting (`relative`), because what both share need not be known to tell them apart. The two ways of `predict` compete over
+left-out settings; which of them wins for a setting is decided by the others (nested), and the winner over all is what answers. What is
+left over between a left-out setting and its prediction, the residual, makes intervals.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Fitted(NamedTuple):
     ranges: dict[str, tuple[float, float]]  # response -> the smallest and largest value of the study's runs
     sees: list[str]  # what the server sees of a client under each choice
     finishes: Floats  # (n, J) share of the runs that finished; nan where none could run
-    kernels: list[Kernel]  # a choice
+    kernels: list[Kernel]  # a choice, of what `relative` makes of the gaps
+    against: int | None  # the choice that others are fitted relative to; None where it was not measured
     way: str  # the winner
     by_setting: dict[str, Floats]  # quality -> (n, J, R) predictions with the setting left out
     by_data: dict[str, Floats]  # the same with its whole data set left out; empty with one data set
@@ -81,20 +83,23 @@ def fit_study(study: Study, way: str | None = None) -> Fitted:
     """
     x, data = features(study)
     chosen = choice_names(study)
-    gaps, levels, noise = _gaps(study, chosen)
+    against = next((chosen.index(name) for name in study.references if name in chosen), None)
+    gaps, levels, noise = _gaps(study, chosen, against)
+    apart = {quality: relative(y, against) for quality, y in gaps.items()}
     scale = scales(x)
     z = x / scale
     blocks = np.arange(len(x)) % BLOCKS
-    kernels = [_kernel(z, gaps["accuracy"][:, j], noise[j], np.ones(len(x), bool)) for j in range(len(chosen))]
+    kernels = [_kernel(z, apart["accuracy"][:, j], noise[j], np.ones(len(x), bool)) for j in range(len(chosen))]
     found = {way: {quality: np.full(y.shape, np.nan) for quality, y in gaps.items()} for way in WAYS}
     for j in range(len(chosen)):
-        per_block = [_kernel(z, gaps["accuracy"][:, j], noise[j], blocks != block) for block in range(BLOCKS)]
-        for quality, y in gaps.items():
+        per_block = [_kernel(z, apart["accuracy"][:, j], noise[j], blocks != block) for block in range(BLOCKS)]
+        for quality, y in apart.items():
             found[WAYS[0]][quality][:, j] = _left_out_inverse(z, y[:, j])
             found[WAYS[1]][quality][:, j] = _left_out_gaussian(z, y[:, j], per_block, blocks)
+    found = {way: {quality: absolute(y, against) for quality, y in one.items()} for way, one in found.items()}
     best, score = _winner({w: found[w]["accuracy"] for w in WAYS}, gaps["accuracy"])
     way = way or best
-    by_data = _data_sets_left_out(z, gaps, noise, data, way) if len(set(data)) > 1 else {}
+    by_data = _data_sets_left_out(z, apart, noise, data, way, against) if len(set(data)) > 1 else {}
     return Fitted(
         chosen,
         setting_names(study),
@@ -109,6 +114,7 @@ def fit_study(study: Study, way: str | None = None) -> Fitted:
         _sees(study, chosen),
         _finishes(study, chosen),
         kernels,
+        against,
         way,
         found[way],
         by_data,
@@ -119,8 +125,26 @@ def fit_study(study: Study, way: str | None = None) -> Fitted:
 def predict_gaps(fitted: Fitted, at: Floats, quality: str) -> Floats:
     """(J, R) predicted gaps of the choices in a federation with features ``at``; nan for a choice that nothing was measured of."""
     z, point = fitted.x / fitted.scale, (at / fitted.scale)[None, :]
-    y = fitted.gaps[quality]
-    return np.stack([_predict(fitted.way, z, y[:, j], point, fitted.kernels[j])[0] for j in range(y.shape[1])])
+    y = relative(fitted.gaps[quality], fitted.against)
+    found = np.stack([_predict(fitted.way, z, y[:, j], point, fitted.kernels[j])[0] for j in range(y.shape[1])])
+    return absolute(found, fitted.against)
+
+
+def relative(gaps: Floats, against: int | None) -> Floats:
+    """(..., J, R) gaps with those of the choice ``against`` taken off all others; nan where that has none."""
+    return gaps if against is None else gaps - _own(gaps, against)
+
+
+def absolute(apart: Floats, against: int | None) -> Floats:
+    """The gaps again, of what `relative` made."""
+    return apart if against is None else apart + _own(apart, against)
+
+
+def _own(values: Floats, against: int) -> Floats:
+    """What the choice ``against`` has, in the rows of all others; 0 in its own."""
+    found = np.repeat(values[..., against : against + 1, :], values.shape[-2], axis=-2)
+    found[..., against, :] = 0.0
+    return found
 
 
 def predict_finishes(fitted: Fitted, at: Floats) -> Floats:
@@ -136,6 +160,11 @@ def residuals(fitted: Fitted, quality: str, new_data: bool) -> Floats:
     return fitted.gaps[quality] - left[quality]
 
 
+def groups(fitted: Fitted, new_data: bool) -> list[object]:
+    """(n,) which left-out settings err together: those of a data set where data are new, else each for itself."""
+    return list(fitted.data) if new_data and fitted.by_data else list(range(len(fitted.data)))
+
+
 def quantiles(values: Floats, confidence: float) -> tuple[float, float]:
     """One-sided low and high: a further value of the same kind is at or above low, and at or below high, with ``confidence``.
 
@@ -149,8 +178,8 @@ def quantiles(values: Floats, confidence: float) -> tuple[float, float]:
     return float(known[rank - 1]), float(known[len(known) - rank])
 
 
-def _gaps(study: Study, chosen: list[str]) -> tuple[dict[str, Floats], dict[str, Floats], Floats]:
-    """Gaps (n, J, R), the baselines' logits (n,), and (J,) the noise of a mean gap of accuracy over seeds as a share of its variance."""
+def _gaps(study: Study, chosen: list[str], against: int | None) -> tuple[dict[str, Floats], dict[str, Floats], Floats]:
+    """Gaps (n, J, R), the baselines' logits (n,), and (J,) the noise over seeds of what is fitted as a share of its variance."""
     gaps, levels = {}, {}
     noise = np.zeros(len(chosen))
     for quality in QUALITIES:
@@ -169,6 +198,7 @@ def _gaps(study: Study, chosen: list[str]) -> tuple[dict[str, Floats], dict[str,
         if quality == "accuracy":
             known = [r for r in range(len(ROUNDS)) if np.isfinite(each[..., r]).any()]
             last = each[..., known[-1]] if known else each[..., -1]
+            last = relative(last, against)
             seeds = np.maximum(np.isfinite(last).sum(axis=2).mean(axis=0), 1)
             between = np.array(
                 [np.nanvar(_mean(last, 2)[:, j]) if np.isfinite(last[:, j]).any() else 1.0 for j in range(len(chosen))]
@@ -213,6 +243,9 @@ def _finishes(study: Study, chosen: list[str]) -> Floats:
             counts[(0, *at)] += finished(run)
             counts[(1, *at)] += 1
     found: Floats = np.divide(counts[0], counts[1], out=np.full(counts[0].shape, np.nan), where=counts[1] > 0)
+    for choice, twin in study.twins.items():  # as its quality is the plain twin's, where it was run and where not
+        if choice in chosen and twin in chosen:
+            found[:, chosen.index(choice)] = found[:, chosen.index(twin)]
     return found
 
 
@@ -272,18 +305,18 @@ def _left_out_gaussian(z: Floats, y: Floats, kernels: Sequence[Kernel], blocks: 
 
 
 def _data_sets_left_out(
-    z: Floats, gaps: dict[str, Floats], noise: Floats, data: list[str], way: str
+    z: Floats, apart: dict[str, Floats], noise: Floats, data: list[str], way: str, against: int | None
 ) -> dict[str, Floats]:
     """quality -> (n, J, R) each setting from the settings of other data sets."""
-    found = {quality: np.full(y.shape, np.nan) for quality, y in gaps.items()}
+    found = {quality: np.full(y.shape, np.nan) for quality, y in apart.items()}
     names = np.array(data)
     for name in sorted(set(data)):
         out, rest = names == name, names != name
-        for j in range(gaps["accuracy"].shape[1]):
-            kernel = _kernel(z, gaps["accuracy"][:, j], noise[j], rest) if way == WAYS[1] else None
-            for quality, y in gaps.items():
+        for j in range(apart["accuracy"].shape[1]):
+            kernel = _kernel(z, apart["accuracy"][:, j], noise[j], rest) if way == WAYS[1] else None
+            for quality, y in apart.items():
                 found[quality][out, j] = _predict(way, z[rest], y[rest, j], z[out], kernel)
-    return found
+    return {quality: absolute(y, against) for quality, y in found.items()}
 
 
 def _winner(found: dict[str, Floats], truth: Floats) -> tuple[str, dict[str, float]]:

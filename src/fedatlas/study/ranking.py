@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.errors import ConfigError
+from fedatlas.rng import numpy_stream
 from fedatlas.study.contest import QUALITIES, Fitted, quantiles
 from fedatlas.study.measured import Floats
 from fedatlas.study.requirements import SEES, Requirements
 
-TIE = 0.01  # of the study's range of utility: nearer ones that are not told apart are a tie
+DRAWS = 4000
+TIE = 0.01  # of the study's range of utility: what is nearer is a tie
 
 
 class Outlook(NamedTuple):
@@ -28,6 +30,7 @@ class Outlook(NamedTuple):
     values: dict[str, Floats]  # response -> (J, R)
     spread: dict[str, Floats]  # quality -> (n, J, R)
     finishes: Floats  # (J,)
+    groups: Sequence[object] | None = None  # (n,) which residual vectors err together; None: each is a mean drawn anew
 
 
 class Ranking(NamedTuple):
@@ -120,7 +123,11 @@ def told_apart(
     other: tuple[int, int],
     confidence: float,
 ) -> bool:
-    """Whether the utility of ``one`` is above the ``other``'s with this confidence, both under the same left-out residual vectors."""
+    """Whether the expected utility of ``one`` is above the ``other``'s with this confidence, both under the same left-out residual vectors.
+
+    What is asked is which choice is better on average in federations like this one, so that the interval is that of a mean, one-sided
+    by Student's t; the vectors of one group (a data set, where data are new) count as one observation. Less than `TIE` is nothing.
+    """
     pairs = []
     for at in (one, other):
         values = {
@@ -130,7 +137,25 @@ def told_apart(
         }
         size = next(iter(outlook.spread.values())).shape[0]
         pairs.append(utility_of(fitted, {name: np.broadcast_to(x, (size,)) for name, x in values.items()}, weights))
-    return quantiles(pairs[0] - pairs[1], confidence)[0] > 0
+    apart = pairs[0] - pairs[1]
+    return mean_low(apart, outlook.groups, confidence) > 0 and bool(np.nanmean(apart) > TIE)
+
+
+def mean_low(values: Floats, groups: Sequence[object] | None, confidence: float) -> float:
+    """The one-sided lower bound of the mean of ``values`` (n,); of the values themselves where each is a mean already."""
+    known = np.isfinite(values)
+    if groups is None or not known.any():
+        return quantiles(values, confidence)[0]
+    each: dict[object, list[float]] = {}
+    for group, value in zip(groups, values, strict=True):
+        if np.isfinite(value):
+            each.setdefault(group, []).append(float(value))
+    found = np.array([np.mean(one) for one in each.values()])
+    if len(found) == 1:
+        return -np.inf
+    # SciPy, which has the quantiles of t, takes too long to load.
+    t = numpy_stream(0, "mean").standard_t(len(found) - 1, DRAWS)
+    return float(found.mean() - np.quantile(t, confidence) * found.std(ddof=1) / np.sqrt(len(found)))
 
 
 def dominated(fitted: Fitted, outlook: Outlook, at: tuple[int, int], by: tuple[int, int], confidence: float) -> bool:

@@ -18,6 +18,7 @@ from fedatlas.study.contest import (
     LEVEL_OF,
     Fitted,
     from_logit,
+    groups,
     logit,
     predict_finishes,
     predict_gaps,
@@ -106,7 +107,7 @@ def foresee(
         values[quality] = from_logit(level + gap)
         spread[quality] = from_logit(level + off[:, None, None] + gap + error)
     values |= _nearest_costs(fitted, at) | dict(computed or {})
-    return Outlook(values, spread, predict_finishes(fitted, at))
+    return Outlook(values, spread, predict_finishes(fitted, at), groups(fitted, new_data))
 
 
 def level_of(fitted: Fitted, quality: str, centralised: float | None) -> tuple[float, Floats]:

@@ -152,6 +152,7 @@ def write(basis: Basis, folder: Path) -> None:
             "rounds": list(f.rounds),
             "ranges": f.ranges,
             "sees": f.sees,
+            "against": f.against,
             "way": f.way,
             "score": f.score,
             "references": list(basis.references),
@@ -219,6 +220,7 @@ def _basis(names: Mapping[str, Any], arrays: Mapping[str, np.ndarray], told: lis
         sees=list(names["sees"]),
         finishes=arrays["finishes"],
         kernels=[Kernel(row[:-2], float(row[-2]), float(row[-1])) for row in arrays["kernels"]],
+        against=names["against"],
         way=names["way"],
         score=dict(names["score"]),
         **kinds,  # gaps, levels, by_setting, by_data, costs

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.contest import LEVEL_OF, Fitted, from_logit
+from fedatlas.study.contest import LEVEL_OF, Fitted, from_logit, groups
 from fedatlas.study.measured import Floats
 from fedatlas.study.ranking import Outlook, holds, pick, rank
 from fedatlas.study.requirements import Requirements
@@ -146,4 +146,7 @@ def _outlook(fitted: Fitted, i: int, rest: np.ndarray, told: bool, new_data: boo
     sums = (away * known).sum(axis=0)
     share = (away * np.nan_to_num(fitted.finishes[rest])).sum(axis=0)
     finishes = np.divide(share, sums, out=np.full(sums.shape, np.nan), where=sums > 0)
-    return Outlook(values, spread, finishes), float(from_logit(np.asarray(base[i]))) if told else None
+    alike = groups(fitted, new_data)
+    return Outlook(values, spread, finishes, [alike[k] for k in rest]), float(
+        from_logit(np.asarray(base[i]))
+    ) if told else None
