@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+PORT = 18000  # of the SuperLink; the nodes listen for their apps on those that follow
 PROJECT = """
 [project]
 name = "echo"
@@ -63,6 +65,17 @@ def train(msg, context):
 """
 
 
+def until_there(port: int) -> None:
+    """Waits until somebody listens on this port."""
+    end = time.monotonic() + 240
+    while time.monotonic() < end:
+        with socket.socket() as way:
+            if not way.connect_ex(("127.0.0.1", port)):
+                return
+        time.sleep(0.2)
+    raise SystemExit(f"nobody listens on port {port}")
+
+
 def main() -> None:
     """Measures, and prints."""
     size, rounds = int(sys.argv[1]), int(sys.argv[2])
@@ -76,7 +89,7 @@ def main() -> None:
     home = folder / "home"
     home.mkdir()
     (home / "config.toml").write_text(
-        '[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:9093"\ninsecure = true\n'
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{PORT}"\ninsecure = true\n'
     )
     environment = {
         **os.environ,
@@ -85,14 +98,9 @@ def main() -> None:
         "FLWR_TELEMETRY_ENABLED": "0",
     }
     environment.pop("PYTHONPATH", None)
-    started = [[str(BIN / "flower-superlink"), "--insecure"]]
+    started = [[str(BIN / "flower-superlink"), "--insecure", f"--port={PORT}"]]
     started += [
-        [
-            str(BIN / "flower-supernode"),
-            "--insecure",
-            "--superlink=127.0.0.1:9092",
-            f"--clientappio-api-address=127.0.0.1:{9100 + k}",
-        ]
+        [str(BIN / "flower-supernode"), "--insecure", f"--superlink=127.0.0.1:{PORT}", f"--port={PORT + 1 + k}"]
         for k in range(3)
     ]
     log = open(folder / "log", "w")  # noqa: SIM115
@@ -100,8 +108,8 @@ def main() -> None:
     try:
         for command in started:
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-            time.sleep(12 if command is started[0] else 0)
-        time.sleep(12)
+            if command is started[0]:
+                until_there(PORT)
         asked = subprocess.run(
             [str(BIN / "flwr"), "run", str(folder / "app"), "here"],
             env=environment,
@@ -110,13 +118,12 @@ def main() -> None:
             check=False,
         )
         if asked.returncode:
-            sys.stderr.write(asked.stdout[-2000:] + asked.stderr[-2000:])
+            raise SystemExit(asked.stdout[-2000:] + asked.stderr[-2000:])
         until = time.monotonic() + 240
         while not out.exists() and time.monotonic() < until:
             time.sleep(0.2)
         if not out.exists():
-            sys.stderr.write((folder / "log").read_text()[-3000:])
-            raise SystemExit(1)
+            raise SystemExit((folder / "log").read_text()[-3000:])
         time.sleep(0.2)
         taken = json.loads(out.read_text())
         sys.stdout.write(
