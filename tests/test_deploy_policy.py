@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedatlas.config import parse
+from fedatlas.deploy import codec
+from fedatlas.deploy.bundle import Bundle, init
+from fedatlas.deploy.frames import Message
 from fedatlas.deploy.policy import TEMPLATE, Asked, Policy
 from fedatlas.deployed.refusals import refuse
+from fedatlas.deployed.training import Trainer, cohort_of
 from fedatlas.errors import ConfigError, PrivacyError
+from fedatlas.federation.link import Request
+from fedatlas.privacy import secure_sum
 from fedatlas.setup.resolution import resolve
 
 ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
@@ -35,6 +42,31 @@ def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[st
         Policy(**policy).check(ASKED._replace(**asked))
     assert str(said.value).startswith("its policy.toml refuses ")
     assert why in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "message", "cohort"),
+    [
+        (secure_sum.KEYS, {"cohort": torch.tensor([0, 2, 3])}, 3),
+        (secure_sum.UNMASK, {"survivors": torch.tensor([True, False, True, True, True])}, 4),
+        ("train", {}, 9),
+    ],
+)
+def test_of_how_many_a_masked_sum_is_the_node_sees_for_itself(what: str, message: dict[str, Any], cohort: int):
+    request = Request("run", 1, 0, 0, 0, what, message, 0.1, 9, 100, "mean")
+    assert cohort_of(request, {"cohort": 9}) == cohort
+
+
+@pytest.mark.parametrize("kind", ["facts", "learn"])
+def test_a_question_before_round_1_is_checked_too(tmp_path: Path, kind: str):
+    """Before anything is read: the file of rows is not there."""
+    path = init(tmp_path / "some", ["north", "south"], "localhost")["north"]
+    (path / "policy.toml").write_text('operators = ["chief"]')
+    head = {"kind": kind, "run": "r", "config": parse({}).plain(), "operator": "operator", "names": ["north", "south"]}
+    body = codec.encode({"about": {}, "message": {}})
+    asked = Message({**head, "question": "moments", "index": 0}, body)
+    (said,) = Trainer(Bundle.open(path, "node"), tmp_path / "rows.csv").serve(asked)
+    assert said.head["why"] == "its policy.toml refuses the operator 'operator' (operators = ['chief'])"
 
 
 def test_what_it_allows_passes():

@@ -239,13 +239,16 @@ class Learnt:
         seconds = max(ANSWER, self.patience.deadline)
         return self.serving.nodes.ask_all(messages, kind, seconds, _refused)
 
+    def _who(self) -> dict[str, Any]:
+        """What a node's policy looks at before round 1."""
+        about = self.job.about
+        return {"config": about["config"], "operator": about["operator"], "names": list(self.names)}
+
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """Of each node."""
         if "facts" not in self.kept:
             self.serving.nodes.wait_for(self.names, self.patience.deadline)
-            about = self.job.about
-            head = {"kind": "facts", "run": self.job.name, "config": about["config"]}
-            head |= {"operator": about["operator"], "names": list(self.names)}
+            head = {"kind": "facts", "run": self.job.name, **self._who()}
             said = self._ask(dict.fromkeys(self.names, Message(head)), "facts")
             self.kept["facts"] = {name: dict(said[name].head["facts"]) for name in self.names}
         found: Mapping[str, Mapping[str, Any]] = self.kept["facts"]
@@ -287,8 +290,8 @@ class Learnt:
 
     def _sums(self, name: str, message: Mapping[str, Any], about: Mapping[str, Any]) -> list[Any]:
         index = len(self.kept["totals"])
-        head = {"kind": "learn", "run": self.job.name, "question": name, "index": index}
-        body = codec.encode({"config": self.job.about["config"], "about": dict(about), "message": dict(message)})
+        head = {"kind": "learn", "run": self.job.name, "question": name, "index": index, **self._who()}
+        body = codec.encode({"about": dict(about), "message": dict(message)})
         said = self._ask(dict.fromkeys(self._holders(), Message(head, body)), "learnt")
         return [codec.decode(bytearray(said[name].body))["answer"] for name in self._holders()]
 

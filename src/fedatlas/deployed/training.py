@@ -19,9 +19,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig, parse
@@ -45,6 +46,7 @@ from fedatlas.errors import DataError, DivergedError, FedatlasError, ProtocolErr
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.files import write_bytes
+from fedatlas.privacy import secure_sum
 from fedatlas.setup.assembly import Setup
 
 RUN = "run.bin"
@@ -91,13 +93,23 @@ class Running:
             self.setup.algorithm.name,
             epochs,
             self.config.rounds,
-            int(head.get("cohort", 0)),
+            cohort_of(request, head),
             self.private,
             request.what in LABEL_COUNTS,
         )
 
     def bring_home(self, folder: Path) -> None:
         """Nothing is added to what the server sends."""
+
+
+def cohort_of(request: Request, head: Mapping[str, Any]) -> int:
+    """How many nodes an ask is of: under masks those that the node signs for, or whose sum it helps to open, whatever the server says."""
+    message = cast(Mapping[str, Tensor], request.message)
+    if request.what == secure_sum.KEYS:
+        return len(message["cohort"])
+    if request.what == secure_sum.UNMASK:
+        return int(message["survivors"].sum())
+    return int(head.get("cohort", 0))
 
 
 class Trainer:
@@ -167,20 +179,24 @@ class Trainer:
             why = f"{type(error).__name__}: {first_line(error)}"
             yield Message({"kind": "refused", **about, "to": message.kind, "why": why})
 
-    def _facts(self, message: Message) -> Iterator[Message]:
-        head = message.head
+    def _checked(self, head: Mapping[str, Any]) -> ExperimentConfig:
+        """The experiment of a question before round 1, where the policy lets it pass."""
         config = parse(head["config"])
         masked = bool(config.privacy)
         epochs = float(config.local.epochs or 0)
         asked = Asked(head["operator"], config.algorithm.name, epochs, config.rounds, len(head["names"]), masked)
         self.policy().check(asked)
+        return config
+
+    def _facts(self, message: Message) -> Iterator[Message]:
+        head = message.head
+        config = self._checked(head)
         facts = facts_of(self.table(config)) if config.columns else self.held(config).facts
         yield Message({"kind": "facts", "run": head["run"], "facts": facts})
 
     def _learn(self, message: Message) -> Iterator[Message]:
         head, told = message.head, codec.decode(bytes(message.body))
-        config = parse(told["config"])
-        train = coded(self.held(config), told["about"])["train"]
+        train = coded(self.held(self._checked(head)), told["about"])["train"]
         answer = views.answered(head["question"], told["message"], train)
         body = codec.encode({"answer": dict(answer)})
         yield Message({"kind": "learnt", "run": head["run"], "index": head["index"]}, body)
