@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from fedatlas.deploy import bundle as bundles
 from fedatlas.deploy.asking import Refused, call, channel
@@ -19,6 +20,7 @@ from fedatlas.deploy.bundle import Bundle
 from fedatlas.deploy.certificates import CERT, KEY, MEMBERS, REVOKED, Authority, Caller
 from fedatlas.deploy.frames import BEAT, BEGIN, MORE, Assembler, Message, frames
 from fedatlas.deploy.listening import SERVICE, STREAM, Listener
+from fedatlas.deployed.commands import app
 from fedatlas.deployed.trial import free_port
 from fedatlas.errors import ConfigError, TransportError
 
@@ -176,6 +178,19 @@ def test_a_certificate_that_is_revoked_cuts_its_stream(site: Site):
     bundles.revoke(site.folder, "north")
     assert talk.ended() == "refused: its certificate is revoked"
     assert site.listener.events.get(timeout=5)[1].head["why"] == "its certificate is revoked"
+
+
+def test_lists_are_found_where_the_bundles_were_handed_over(tmp_path: Path):
+    """The words of the commands name files that are there."""
+    folder = tmp_path / "federation"
+    bundles.init(folder, ["north"], "localhost")
+    for path in folder.iterdir():
+        if path.name != bundles.AUTHORITY:
+            shutil.rmtree(path)
+    for command, name in (["revoke", "north"], REVOKED), (["add", "east"], MEMBERS):
+        said = CliRunner().invoke(app, [command[0], str(folder), command[1]], catch_exceptions=False).stdout
+        named = [Path(line.split("  ")[0]) for line in said.splitlines() if name in line]
+        assert [path.is_file() for path in named] == [True], said
 
 
 def test_a_certificate_that_expires_cuts_its_stream(site: Site, monkeypatch: pytest.MonkeyPatch):

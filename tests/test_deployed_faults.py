@@ -19,6 +19,7 @@ import tomli_w
 from deployments import Deployment, answers_of, deployment, experiment, rows_of, until
 from fedatlas import Experiment, run
 from fedatlas.config import parse
+from fedatlas.deploy.asking import Refused
 
 SLOW: dict[str, Any] = {"rounds": 12, "algorithm": {"name": "scaffold"}, "local": {"epochs": 20}}
 LONG: dict[str, Any] = {**SLOW, "rounds": 100_000}
@@ -153,6 +154,8 @@ def test_a_terminal_that_is_closed_ends_no_run(three: Deployment):
     again = [*command[:5], "--attach", run, "--bundle", str(three.bundles["operator"]), "--out", str(out), "--json"]
     said = subprocess.run(again, capture_output=True, text=True, check=True)
     assert json.loads(said.stdout)["status"] == "finished"
+    with pytest.raises(Refused, match=f"run '{run}' has ended already"):
+        three.stop(run)
     assert len(rows_of(out)) == 31
 
 

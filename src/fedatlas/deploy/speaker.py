@@ -103,6 +103,10 @@ class Speaker:
         self.trainer = Trainer(command, self._said, log)
 
     def _said(self, message: Message) -> None:
+        if message.kind == "refused":
+            self.log(f"refused: {message.head['why']}")
+        elif message.kind == "at home":
+            self.log(f"a run has ended, and its model is in '{message.head['where']}'")
         if self.out is not None:
             self.out.put(message)
 
@@ -157,9 +161,11 @@ class Speaker:
             return "the server ended the stream"
 
     def _listen(self, call: Any, heard: list[float]) -> None:
-        assembler = Assembler(LIMIT)
+        assembler, welcome = Assembler(LIMIT), False
         for frame in call:
-            heard[0] = time.monotonic()
+            if not welcome:
+                self.log(f"speaks to the server at {self.bundle.address}")
+            heard[0], welcome = time.monotonic(), True
             if (message := assembler.feed(frame)) is not None:
                 self.trainer.told.put(message)
 

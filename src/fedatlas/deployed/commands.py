@@ -82,7 +82,7 @@ def add(
 
     path = bundle.add(folder, name, "operator" if operator else "node")
     typer.echo(f"{path}  for {name}: hand it over on a way that nobody else reads")
-    typer.echo(f"{folder / 'server' / 'members.json'}  copy it into the bundle of the server and of each node")
+    typer.echo(f"{folder / bundle.AUTHORITY / 'members.json'}  copy it into the bundle of the server and of each node")
 
 
 @app.command()
@@ -94,7 +94,8 @@ def revoke(
     from fedatlas.deploy import bundle
 
     bundle.revoke(folder, name)
-    typer.echo(f"{folder / 'server' / 'revoked.json'}  copy it into the server's bundle: it counts at the next ask")
+    where = folder / bundle.AUTHORITY / "revoked.json"
+    typer.echo(f"{where}  copy it into the server's bundle: it counts at the next ask")
 
 
 def _until_there(path: Path) -> None:
@@ -178,13 +179,13 @@ def run(
         watching.check_out(out)
     say = watching.silent if quiet or as_json else watching.aloud
     name = attach or watching.submit(opened, path, overrides, names_of(nodes))
-    say(f"Run {name} is submitted; 'fedatlas deploy run --attach {name}' comes back to it.")
+    again = f"fedatlas deploy run --attach {name} --bundle {bundle}"
+    if not attach:
+        say(f"Run {name} is submitted; '{again}' comes back to it.")
     try:
         ended = watching.watch(opened, name, say)
     except KeyboardInterrupt:
-        sys.stderr.write(
-            f"fedatlas: the run goes on at the server; come back with: fedatlas deploy run --attach {name}\n"
-        )
+        sys.stderr.write(f"fedatlas: the run goes on at the server; come back with: {again}\n")
         raise typer.Exit(INTERRUPTED) from None
     where = out or Path("runs") / name
     if ended["status"] != "failed":

@@ -101,7 +101,8 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
         out.append("data.constants names a file of this machine, which nodes do not have: remove it.")
     if config.partition.clients != nodes:
         out.append(
-            f"partition.clients = {config.partition.clients}: the run has {nodes} nodes; write partition.clients = {nodes}."
+            f"partition.clients = {config.partition.clients}: the run has {nodes} nodes; write partition.clients = {nodes}, "
+            "or name those that take part with --nodes."
         )
     return out
 

@@ -108,6 +108,8 @@ class Server:
             yield from self._fetch(self._job(str(head["run"])))
         elif message.kind == "stop":
             job = self._job(str(head["run"]))
+            if job.about["status"] in OVER:
+                raise ConfigError(f"run '{job.name}' has ended already ({job.about['status']}).")
             (job.folder / "stop").touch()
             self.log(f"'{caller.name}' stops '{job.name}'")
             yield Message({"kind": "stopping", "run": job.name, "status": job.about["status"]})
@@ -135,7 +137,8 @@ class Server:
             parties = [one.name for one in config.parties]
             names = parties if {*parties} <= {*registered} else registered
         whole = checked(config, names)
-        label = re.sub(r"[^a-z0-9-]", "-", f"{config.data.name}-{config.algorithm.name}".lower())
+        rows = "parties" if config.parties else config.data.name
+        label = re.sub(r"[^a-z0-9-]", "-", f"{rows}-{config.algorithm.name}".lower())
         base = f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{label}"
         name, number = base, 2
         while (self.runs / name).exists():

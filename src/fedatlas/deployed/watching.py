@@ -94,7 +94,7 @@ def watch(bundle: Bundle, run: str, say: Say) -> Mapping[str, Any]:
             say(f"  round {event['round']}: {event['node']} {event['outcome']}")
         elif kind == "status":
             if event["status"] != "running":
-                say(f"Run {run}: {event['status']}. {event['why']}".rstrip())
+                say(f"Run {run}: {event['status']}.")
             if event["status"] in {"finished", "diverged", "failed", "stopped"}:
                 return event
     raise TransportError("the server says no more of the run.")
