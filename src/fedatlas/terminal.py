@@ -314,10 +314,21 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+TOGETHER = {
+    "together": "all parties",
+    "alone": "the label's holder alone",
+    "alone_all": "the same on all its rows",
+    "joined": "all columns in one table",
+}
+
+
 def between_texts(gained: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What each party's columns bring, and what others would have come to."""
     figure = gained["figure"]
-    out = [(f"{figure}, {name.replace('_', ' ')}", figure_text(side[figure])) for name, side in gained["sides"].items()]
+    out = [
+        (f"{figure}, {TOGETHER.get(name, name)}".replace("_", " "), figure_text(side[figure]))
+        for name, side in gained["sides"].items()
+    ]
     for name, found in gained["parties"].items():
         one = found[figure]
         ends = f" ({figure_text(one['low'])} to {figure_text(one['high'])})" if one["low"] is not None else ""

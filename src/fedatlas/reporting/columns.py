@@ -6,7 +6,7 @@ nodes whose they are. ``report-NAME.html`` is another party's: its own columns a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fedatlas.record.run_folder import CONFIG, RunFolder
@@ -47,6 +47,7 @@ from fedatlas.wording import (
 )
 
 COLUMNS = 30  # columns whose importance is drawn
+LARGEST = 5  # phases whose seconds are drawn by tree; the table has all
 
 
 def page_of(folder: RunFolder) -> str:
@@ -148,8 +149,18 @@ def importance_blocks(s: Plain) -> list[Block]:
     title = "Gain by column"
     draw = partial(_columns_drawn, [column for _, _, column in shown], stacks)
     more = f" The {COLUMNS} that gained most of {len(every)}." if len(every) > COLUMNS else ""
-    how = f"How much of the loss's fall the splits on a column brought, over all trees; the colour says whose column it is.{more}"
-    return [table, Figure("importance-columns", title, how, draw, text, (NARROW, WIDE))]
+    if len(importance) == 1:
+        how = f"How much of what its own splits gained a column brought, over all trees.{more}"
+        return [Text(f"It owns {count(sum(nodes.values()), 'node')} of the trees."), _columns(title, how, draw, text)]
+    how = (
+        "How much of the loss's fall the splits on a column brought, over all trees; the colour says whose column it is. A simulation "
+        f"knows every column's name; parties apart know of another's columns their places alone.{more}"
+    )
+    return [table, _columns(title, how, draw, text)]
+
+
+def _columns(title: str, how: str, draw: Callable[[int], str], text: str) -> Figure:
+    return Figure("importance-columns", title, how, draw, text, (NARROW, WIDE))
 
 
 def _columns_drawn(names: Sequence[str], stacks: Sequence[Bars], width: int) -> str:
@@ -218,18 +229,26 @@ PHASES = {
     "pass back": "handing the answers back",
     "match": "finding the common rows",
     "split rows": "drawing test rows",
-    "told rows": "telling the others which",
+    "told rows": "telling the others the test rows",
+    "bins": "cutting columns into bins",
+    "start": "beginning",
     "keys": "making the key",
     "gradients": "forming g and h, and encrypting them",
     "histogram": "adding up histograms",
     "open": "opening sums and choosing splits",
+    "split": "splitting nodes",
+    "leaves": "settling leaves",
     "judge": "judging",
 }
 
 
 def _phases(subject: Subject) -> Figure:
     rows = subject.rows[1:] or subject.rows
-    phases = list(dict.fromkeys(p for row in rows for p in row["seconds_by_phase"]))
+    spent = {
+        p: sum(row["seconds_by_phase"].get(p, 0.0) for row in rows) for row in rows for p in row["seconds_by_phase"]
+    }
+    phases = list(spent)
+    most = sorted(sorted(phases, key=lambda p: -spent[p])[:LARGEST], key=phases.index)
     unit, size = second_unit(max(row["seconds"] for row in rows))
     stacks = [
         Bars(
@@ -241,7 +260,7 @@ def _phases(subject: Subject) -> Figure:
                 for row in rows
             ],
         )
-        for style, p in enumerate(phases)
+        for style, p in enumerate(most)
     ]
     text = csv_text(
         ("tree", *phases), [(r["round"], *(r["seconds_by_phase"].get(p, 0.0) for p in phases)) for r in rows]
@@ -249,7 +268,12 @@ def _phases(subject: Subject) -> Figure:
     y = Axis(f"{unit} a tree", lambda v: tick(v / size), size)
     draw = partial(_bars_drawn, [str(row["round"]) for row in rows], y, stacks, "Seconds of each tree")
     return Figure(
-        "seconds", "Seconds of each tree", "One bar a tree; its parts add up to the whole.", draw, text, (NARROW,)
+        "seconds",
+        "Seconds of each tree",
+        f"One bar a tree, of {'all' if len(most) == len(phases) else 'the longest'} phases.",
+        draw,
+        text,
+        (NARROW,),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.reporting.blocks import WIDE, Block, Choice, Figure, Option, Text
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Choice, Figure, Option, Text
 from fedatlas.reporting.drawing.trees import Node, tree
 from fedatlas.reporting.entries import Plain
 from fedatlas.wording import csv_text, number, tick
@@ -32,7 +32,7 @@ def tree_blocks(folder: RunFolder, own: str) -> list[Block]:
         how = f"A row goes left where the answer is yes. Nodes of '{own}' show its question; {others}."
         csv = csv_text(("node", "text"), [(k, n.text) for k, n in nodes.items()])
         draw = partial(_drawn, nodes, [(name, i) for i, name in enumerate(names)], title)
-        options.append(Option(str(t + 1), str(t + 1), [Figure(f"tree-{t + 1}", title, how, draw, csv, (WIDE,))]))
+        options.append(Option(str(t + 1), str(t + 1), [Figure(f"tree-{t + 1}", title, how, draw, csv, (NARROW, WIDE))]))
     more = len(trees) - PICTURES
     said = f" These are the first {PICTURES} trees; {more} more are not drawn." if more > 0 else ""
     intro = Text(

@@ -26,6 +26,11 @@ def predicted(run: Path, files: Sequence[str]) -> tuple[pandas.DataFrame, list[s
     return found.table, [*found.notices, f"{bytes_text(found.bytes)} were sent."]
 
 
+def length(shortest: int, longest: int) -> str:
+    """How long ids are."""
+    return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+
+
 def sentences(found: dict[str, Any]) -> list[str]:
     """What came of a matching, or would come of it, for people."""
     ids, out = found["ids"], []
@@ -36,7 +41,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
     if "rows" not in found:
         for name, one in found["looks"].items():
             out.append(
-                f"Ids of {name}: {one['shortest']} to {one['longest']} characters, {one['digits']:.0%} digits alone, "
+                f"Ids of {name}: {length(one['shortest'], one['longest'])} characters, {one['digits']:.0%} digits alone, "
                 f"{one['zeros']:.0%} with leading zeros, {one['letters']:.0%} with letters."
             )
         out.append(f"Matching would send about {took}. Nothing was sent.")
