@@ -7,30 +7,32 @@ from pathlib import Path
 
 import pytest
 
+from fedatlas.attacks import ATTACKS
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
 from fedatlas.metrics.intervals import proportion
 from fedatlas.published import reproduction
-from fedatlas.published.attack_matrix import MECHANISMS, POISONS, RULES, cells
+from fedatlas.published.attack_matrix import MECHANISMS, POISONS, RULES, VIEWS, cells
 from fedatlas.setup.assembly import share_out
 
 CHOSEN = (
     "fedavg-label_flip-central_dp",
     "fedavg-sign_flip-median",
-    "fedavg-label_flip-mean",
+    "fedavg-label_flip-none",
     "fedseq-gaussian-local_dp",
     "fedavg-inverting_gradients-none",
+    "fedseq-dlg-central_dp",
+    "fedavg-membership-krum",
 )
 
 
 def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanism() -> None:
     """Rules stand everywhere; of FedSeq noise alone is refused."""
     every = {cell.name: cell for cell in cells(12)}
-    assert len(every) == 2 * (len(POISONS) * (len(RULES) + len(MECHANISMS) - 1) + len(MECHANISMS))
+    assert len(every) == 2 * (len(POISONS) + len(VIEWS)) * (1 + len(RULES) + len(MECHANISMS))
+    assert {cell.attack for cell in every.values()} == {"nobody", *ATTACKS}
     refused = set()
     for cell in every.values():
-        if cell.role:
-            continue
         try:
             share_out(parse({**cell.tables, "seed": 1}), 1)
         except ConfigError as error:
@@ -46,9 +48,11 @@ def test_cells_hold_figures_with_intervals_or_sentences(tmp_path: Path, capsys: 
     said = {gate["name"]: gate["obtained"] for gate in json.loads(found.read_text())["gates"]}
     assert len(said) == len(CHOSEN)
     assert "%" in said["fedavg: sign_flip against median"]
-    assert "[" in said["fedavg: label_flip against mean"]
+    assert "[" in said["fedavg: label_flip against none"]
     assert said["fedseq: gaussian against local_dp"].startswith("[[privacy]] 'local_dp': not with 'fedseq'")
     assert "dB [" in said["fedavg: inverting_gradients against none"]
+    assert said["fedseq: dlg against central_dp"].startswith("[[privacy]] 'central_dp': not with 'fedseq'")
+    assert said["fedavg: membership against krum"].endswith("(outsider)")
     page = (tmp_path / "attack-matrix-quick-2-rounds.md").read_text()
     assert all(text.split(" [")[0] in page for text in said.values())
 

@@ -9,6 +9,7 @@ experiment. Where these are gone the answer is kept and says that nobody could s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -138,10 +139,15 @@ def others(run: Path, made: Inference, setup: Setup) -> list[int]:
 def cell(
     config: ExperimentConfig, folder: Path, name: str, parameters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A run of ``config`` that records the view of the attack's role, unless it is in ``folder`` already, and the attack on it."""
-    made = built(name, parameters or {})
+    """A run of ``config`` that records the view of the attack's role, and the attack on it: what is in ``folder`` is not done again."""
+    made = built(name, {**declared(config, name), **(parameters or {})})
     if not (folder / CONFIG).exists():
         run_one(with_view(config, made.role), folder)
+    written = folder / ATTACKED / name / ATTACK
+    if written.exists():
+        found: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+        if (found["role"], found["keys"], "unscored" in found) == (str(made.role), dict(made.keys), False):
+            return found
     return attack(folder, name, parameters)
 
 

@@ -1,8 +1,8 @@
 """Attack by defence, cell by cell: what a figure is under each rule and each mechanism, or why the two do not go together.
 
-Digits, twenty clients alike, FedAvg and FedSeq (ten superclients of two). Poisoning by a fifth of the clients or superclients against
-rules and mechanisms, and inverted gradients of clients with one row each against mechanisms. No cell is empty: it holds a figure
-with its 95% interval, or the sentence of the refusal.
+Digits, FedAvg and FedSeq (superclients of two). Poisoning by a fifth of twenty clients or of ten superclients, and attacks on views:
+inverted gradients of clients with one row each, and membership of clients with few rows. Each stands against every rule and every
+mechanism. No cell is empty: it holds a figure with its 95% interval, or the sentence of the refusal.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
-from fedatlas.leakage import cell as inverted
+from fedatlas.leakage import cell as looked_at
 from fedatlas.metrics.intervals import proportion
 from fedatlas.published.gates import Part, Study
 from fedatlas.record.run_folder import RunFolder
@@ -32,9 +33,8 @@ LEAST: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {"name": "fedavg", "weights": "uniform"},
     "fedseq": {"name": "fedseq", "phi": "random", "group_size": 2, "rule": {"weights": "uniform"}},
 }
-RULES = ("mean", "krum", "multi_krum", "trimmed_mean", "median", "norm_clip")
-MECHANISMS: Mapping[str, Mapping[str, Any] | None] = {
-    "none": None,
+RULES = ("krum", "multi_krum", "trimmed_mean", "median", "norm_clip")
+MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "local_dp": {"name": "local_dp", "epsilon": 100.0, "clip": 1.0, "noise": "seed"},
     "central_dp": {"name": "central_dp", "clip": 1.0, "noise_multiplier": 0.3, "noise": "seed"},
     "secagg": {"name": "secagg"},
@@ -46,7 +46,19 @@ POISONS: Mapping[str, Mapping[str, Any]] = {
     "gaussian": {"share": 0.2, "sigma": 10.0},
     "model_replacement": {"pairs": [[5, 3]]},  # of the smallest share that is somebody, in the last round
 }
-WHAT = {"label_flip": "accuracy on attacked classes", "model_replacement": "attack success"}
+WHAT = {
+    "label_flip": "accuracy on attacked classes",
+    "model_replacement": "attack success",
+    "inverting_gradients": "PSNR above the placebo's",
+    "dlg": "PSNR above the placebo's",
+    "membership": "AUC above the placebo's",
+}
+VIEWS: Mapping[str, Mapping[str, Any]] = {
+    "inverting_gradients": {"iterations": 300, "targets": 16},
+    "dlg": {"iterations": 100, "restarts": 2, "targets": 16},
+    "membership": {},
+}
+"""Attacks on views, and their keys."""
 ONE_ROW: Mapping[str, Any] = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 16},
@@ -55,14 +67,26 @@ ONE_ROW: Mapping[str, Any] = {
     "local": {"steps": 1, "lr": 0.1},
 }
 """Clients with one row each, who take one step: what they send is a gradient."""
+FEW_ROWS: Mapping[str, Any] = {
+    "rounds": 30,
+    "data": {"name": "digits", "limit": 600},
+    "partition": {"name": "iid", "clients": 10},
+    "model": {"name": "mlp", "hidden": [128]},
+    "local": {"epochs": 5, "lr": 0.02, "batch_size": 10},
+    "evaluation": {"clients": 0.5, "every": 30},
+    "attack": [{"name": "membership"}],
+}
+"""Clients that pass often over few rows, and hold as many out: a model that could know rows by heart."""
 
 
 NOTES = (
     "Digits, 20 clients alike, a fifth of them hostile; of FedSeq's ten superclients of two, whole ones.",
+    "Against none: the weighted mean, and no mechanism.",
     "A cell holds a figure with its 95% interval over test rows (of several seeds the mean, and the span), or the refusal's sentence.",
     "Under label_flip the figure is the accuracy on attacked classes; under model_replacement the share of attacked rows that changed.",
-    "Of inverting_gradients it is by how many dB the pictures are better than the placebo's, and whose view is attacked: the server's,",
-    "or an outsider's where the server is trusted. Noise is drawn from the seed, so that the matrix can be repeated.",
+    "Of inverting_gradients and dlg it is by how many dB the pictures are better than the placebo's, of membership by how much the AUC is,",
+    "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
+    "Noise is drawn from the seed, so that the matrix can be repeated.",
 )
 
 
@@ -115,15 +139,15 @@ def attack_matrix(quick: bool = False, shorter: int | None = None) -> Study:
 
 def cells(rounds: int) -> list[Cell]:
     """All cells, in the order of the page."""
+    defences: dict[str, dict[str, Any]] = {"none": {"aggregation": {"name": "mean"}}}
+    defences |= {name: {"aggregation": {"name": name}} for name in RULES}
+    defences |= {name: {"privacy": [table]} for name, table in MECHANISMS.items()}
     out = []
     for algorithm in LEAST:
         for attack in POISONS:
-            out += [poisoned(algorithm, attack, rule, rounds, {"aggregation": {"name": rule}}) for rule in RULES]
-            for name, table in MECHANISMS.items():
-                protecting = {} if table is None else {"privacy": [table]}
-                if table is not None:
-                    out.append(poisoned(algorithm, attack, name, rounds, protecting))
-        out += [observed(algorithm, name) for name in MECHANISMS]
+            out += [poisoned(algorithm, attack, name, rounds, tables) for name, tables in defences.items()]
+        for attack in VIEWS:
+            out += [observed(algorithm, attack, name, tables) for name, tables in defences.items()]
     return out
 
 
@@ -148,15 +172,14 @@ def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: 
     return Cell(algorithm, attack, defence, tables)
 
 
-def observed(algorithm: str, mechanism: str) -> Cell:
-    """A cell of inverted gradients; a server that is trusted sees all, so that there an outsider looks."""
-    table = MECHANISMS[mechanism]
-    role = "outsider" if mechanism == "central_dp" else "server"
-    hidden = {"epsilon": 8.0} if mechanism == "local_dp" else {}
-    protecting = {} if table is None else {"privacy": [{**table, **hidden}]}
-    rounds = {"rounds": 1} if mechanism == "local_dp" else {}
-    tables = {**ONE_ROW, **rounds, "algorithm": dict(LEAST[algorithm]), **protecting}
-    return Cell(algorithm, "inverting_gradients", mechanism, tables, role)
+def observed(algorithm: str, attack: str, defence: str, defending: Mapping[str, Any]) -> Cell:
+    """A cell of a view; a server that is trusted sees all, so that there an outsider looks."""
+    tables = {**(FEW_ROWS if attack == "membership" else ONE_ROW), "algorithm": dict(LEAST[algorithm]), **defending}
+    if attack == "membership":
+        return Cell(algorithm, attack, defence, tables, "outsider")
+    if defence == "local_dp":
+        tables |= {"rounds": 1, "privacy": [{**MECHANISMS[defence], "epsilon": 8.0}]}
+    return Cell(algorithm, attack, defence, tables, "outsider" if defence == "central_dp" else "server")
 
 
 # ---------------------------------------------------------------------- what came of it
@@ -180,7 +203,7 @@ def run_matrix(
         for seed in seeds[cell.name]:
             with watch(f"{cell.name}, seed {seed} (cell {place + 1} of {len(only or asked)})") as progress:
                 found.append(of_cell(cell, seed, base / cell.name / f"seed-{seed}", progress))
-            console.print(f"{cell.name}, seed {seed}: {found[-1].text}", soft_wrap=True)
+            console.print(f"{cell.name}, seed {seed}: {escape(found[-1].text)}", soft_wrap=True)
         runs += [
             {"part": cell.name, "seed": seed, **one.run}
             for seed, one in zip(seeds[cell.name], found, strict=True)
@@ -227,13 +250,14 @@ def shown(value: float, low: float, high: float, run: Mapping[str, Any]) -> Foun
 
 
 def of_view(cell: Cell, seed: int, folder: Path) -> Found:
-    """What inverted gradients betray above the placebo, in dB."""
-    constants = folder.parent / "constants.json"
-    write_json(constants, TO_ONE)
-    data = {**cell.tables["data"], "constants": str(constants)}
-    config = parse({**cell.tables, "data": data, "seed": seed})
-    made = inverted(config, folder, "inverting_gradients", {"role": cell.role, "iterations": 300, "targets": 16})
-    leak = made["leaks"]["psnr"]
+    """What a view betrays above the placebo: in dB, or of an AUC."""
+    tables = dict(cell.tables)
+    if cell.attack != "membership":
+        constants = folder.parent / "constants.json"
+        write_json(constants, TO_ONE)
+        tables["data"] = {**tables["data"], "constants": str(constants)}
+    made = looked_at(parse({**tables, "seed": seed}), folder, cell.attack, {"role": cell.role, **VIEWS[cell.attack]})
+    (leak,) = made["leaks"].values()
     value, low, high = (leak[key] for key in ("value", "low", "high"))
     summary = RunFolder.open(folder).summary()
     run = {
@@ -242,7 +266,9 @@ def of_view(cell: Cell, seed: int, folder: Path) -> Found:
         "commit": summary["commit"],
         "cpu": summary["cpu"],
     }
-    return Found(f"{value:+.1f} dB [{low:+.1f}, {high:+.1f}] ({cell.role})", value, low, high, {**run, "rows": []})
+    shape, unit = ("+.3f", "") if cell.attack == "membership" else ("+.1f", " dB")
+    text = f"{value:{shape}}{unit} [{low:{shape}}, {high:{shape}}] ({cell.role})"
+    return Found(text, value, low, high, {**run, "rows": []})
 
 
 def as_gate(cell: Cell, found: Sequence[Found]) -> dict[str, Any]:
@@ -251,12 +277,13 @@ def as_gate(cell: Cell, found: Sequence[Found]) -> dict[str, Any]:
     text = found[0].text
     if len(found) > 1 and len(values) == len(found):
         lows, highs = ([getattr(one, end) for one in found if getattr(one, end) is not None] for end in ("low", "high"))
-        mean, unit, by = math.fsum(values) / len(values), "dB" if cell.role else "%", 1 if cell.role else 100
-        span = f" [{by * min(lows):.1f}, {by * max(highs):.1f}]" if lows else ""
-        text = f"{by * mean:.1f} {unit}{span}"
+        mean, shape = math.fsum(values) / len(values), ".3f" if cell.attack == "membership" else ".1f"
+        unit, by = ("%", 100) if not cell.role else ("" if cell.attack == "membership" else " dB", 1)
+        span = f" [{by * min(lows):{shape}}, {by * max(highs):{shape}}]" if lows else ""
+        text = f"{by * mean:{shape}}{unit}{span}" + (f" ({cell.role})" if cell.role else "")
     return {
         "name": f"{cell.algorithm}: {cell.attack} against {cell.defence}",
-        "published": WHAT.get(cell.attack, "leak" if cell.role else "accuracy"),
+        "published": WHAT.get(cell.attack, "accuracy"),
         "rule": "reported",
         "obtained": text,
         "seeds": len(found),
