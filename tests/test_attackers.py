@@ -258,8 +258,19 @@ def test_a_run_says_what_attackers_did_and_the_classes_suffered(tmp_path: Path) 
     assert "accuracy on attacked classes" in page
 
 
+def test_the_baselines_of_an_attacked_run_are_those_of_the_plain_one(tmp_path: Path) -> None:
+    """Where no update is sent nobody can alter one, and no rule can judge."""
+    attacked = run(experiment(SIGN, aggregation={"name": "median"}), out=tmp_path / "attacked", baselines=True).path
+    plain = run(experiment(), out=tmp_path / "plain", baselines=True).path
+    for name in ("local_only", "centralised"):
+        found = [summary(path / "baselines" / name)["final"]["accuracy"] for path in (attacked, plain)]
+        assert found[0] == found[1]
+
+
 def test_a_model_that_attackers_made_diverge_is_an_outcome(tmp_path: Path) -> None:
-    path = done(tmp_path / "run", {**SIGN, "c": 1e30})
+    path = run(experiment({**SIGN, "c": 1e30}), out=tmp_path / "run", baselines=True).path
+    assert not (path / "baselines").exists()  # with which nothing could be compared
+    assert "Attackers made the model diverge" in (path / "report.html").read_text()
     found = summary(path)
     assert "diverged" in found["diverged"]
     assert found["final"]["accuracy"] == 0.1

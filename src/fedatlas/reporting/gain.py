@@ -126,6 +126,8 @@ def _seeds_note(entries: Sequence[Entry]) -> str:
 def _absent(subject: Subject) -> str | Markup:
     if subject.summary["algorithm"] in BASELINES:
         return f"This run is itself a baseline ({subject.summary['algorithm']}): run another algorithm to see what a federation adds to it."
+    if "diverged" in subject.summary:
+        return "Attackers made the model diverge: it answers no numbers, so that there is nothing that a client could gain."
     return Markup(
         "Not measured in this run. To see what each client gains, run it again with <code>fedatlas run --baselines</code>: it also "
         "trains every client alone and all rows pooled, and compares the three here."

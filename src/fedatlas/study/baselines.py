@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fedatlas.attacks.inference import INFERENCE
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.batches import examples_of
 from fedatlas.errors import DivergedError
@@ -34,11 +33,10 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     plain["rounds"] = rounds
     plain.pop("stop", None)
     plain.pop("observe", None)
-    plain["attack"] = [table for table in plain.get("attack", ()) if table["name"] not in INFERENCE]
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)
-    for table in ("compression", "privacy"):  # no update is sent: nothing is there to be compressed or protected
+    for table in ("attack", "aggregation", "compression", "privacy"):  # no update is sent that could be any of these
         plain.pop(table, None)
     plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
     plain["evaluation"] = {**plain["evaluation"], "every": max(rounds, 1)}
@@ -54,7 +52,8 @@ def compared(
     path, summary = done.path, dict(done.summary)
     rows = [row["train_rows"] for row in summary["per_client"]]
     judged = sum(row["test_rows"] for row in summary["per_client"])
-    if wants_baselines(config, rows, judged, summary["forward_flops"], baselines):
+    wanted = wants_baselines(config, rows, judged, summary["forward_flops"], baselines)
+    if wanted and "diverged" not in summary:  # which left no model to compare anything with
         for name in BASELINES:
             try:
                 with progress.beside(name) as line:
