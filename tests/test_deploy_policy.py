@@ -18,7 +18,9 @@ from fedatlas.deployed.refusals import refuse
 from fedatlas.deployed.training import Trainer, cohort_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.link import Request
+from fedatlas.files import OWN_FILES
 from fedatlas.privacy import secure_sum
+from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.resolution import resolve
 
 ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
@@ -126,6 +128,24 @@ def test_what_is_not_deployed_is_refused(tables: dict[str, Any], why: str):
     with pytest.raises(ConfigError) as said:
         refuse(found.config, found.algorithm, found.mechanisms, 3)
     assert why in str(said.value)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"data": {"name": "file", "label": "y", "path": OWN_FILES}},
+        {
+            "parties": [
+                {"name": "a", "path": OWN_FILES, "id": "i", "label": "y"},
+                {"name": "b", "path": OWN_FILES, "id": "i"},
+            ],
+            "algorithm": {"name": "secureboost"},
+        },
+    ],
+)
+def test_what_repeats_a_run_between_nodes_is_no_simulation(tmp_path: Path, tables: dict[str, Any]):
+    folder = RunFolder.create(tmp_path / "run", parse(tables))
+    assert "'fedatlas deploy run config.toml' repeats it" in (folder.path / "config.toml").read_text()
 
 
 def test_the_table_round_is_outside_of_the_hash():

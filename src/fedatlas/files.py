@@ -12,6 +12,9 @@ from typing import Any
 
 from fedatlas.errors import DiskError, as_utf8
 
+OWN_FILES = "each node's own"
+"""In place of a path in the configuration of a run between nodes: each says with --data where its own rows lie."""
+
 
 def write_bytes(path: Path, data: bytes | bytearray) -> str:
     """Replaces ``path`` atomically; returns the SHA-256 of what was written. DiskError if it cannot be."""

@@ -23,6 +23,7 @@ from fedatlas.deploy.certificates import Caller
 from fedatlas.deploy.frames import Message
 from fedatlas.deploy.listening import Listener
 from fedatlas.errors import ConfigError
+from fedatlas.files import OWN_FILES
 
 if TYPE_CHECKING:
     from fedatlas.deployed.running import Job
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 RUNS, LOG = "runs", "server.log"
 OVER = {"finished", "diverged", "failed", "stopped"}
 POLL = 0.05  # seconds between two looks at what a watcher is told
-OWN_FILES = "each node's own"
 
 
 class Server:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedatlas.config import ExperimentConfig, read
 from fedatlas.errors import CheckpointError, ConfigError
-from fedatlas.files import disk_error, write_bytes, write_json, write_text
+from fedatlas.files import OWN_FILES, disk_error, write_bytes, write_json, write_text
 from fedatlas.models.registry import OWN
 
 Start = Literal["new", "again", "resume"]
@@ -149,6 +149,8 @@ class RunFolder:
         how = "'fedatlas run config.toml' repeats it"
         if config.model.name.startswith(OWN):
             how = "Experiment.read('config.toml', module=...) repeats it, with the network that it was given"
+        if OWN_FILES in {config.data.options().get("path"), *(one.path for one in config.parties or ())}:
+            how = "'fedatlas deploy run config.toml' repeats it"
         head = f"# The resolved configuration of this run; {how}.\n"
         write_text(self.path / CONFIG, f"{head}# hash = {config.hash()}\n\n" + tomli_w.dumps(config.plain()))
 
