@@ -431,6 +431,7 @@ def test_keys_are_counted_in_the_round_that_they_were_made_for(done: dict[str, P
     first = rows(done["secagg"])[0]
     assert 0 < first["seconds_by_phase"]["keys"] < first["seconds"]
     assert "keys" not in rows(done["central_dp"])[0]["seconds_by_phase"]
+    assert "noise" not in summary(done["central_dp"])["cost"]["seconds_by_phase"], "its server adds the noise"
     assert math.isclose(
         summary(done["secagg"])["cost"]["seconds_by_phase"]["keys"],
         sum(row["seconds_by_phase"]["keys"] for row in rows(done["secagg"])),

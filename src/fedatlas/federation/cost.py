@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from fedatlas.algorithm import Ask
 from fedatlas.privacy import encrypted_sum, secure_sum
-from fedatlas.privacy.mechanisms import Paillier, SecAgg
+from fedatlas.privacy.mechanisms import CentralDP, Paillier, SecAgg
 from fedatlas.privacy.protection import Protection
 
 KEYS, NOISE, MASK, ENCRYPT, AGGREGATE, DECRYPT, UNMASK = (
@@ -63,13 +63,17 @@ class Cost(NamedTuple):
         return self._replace(bytes_privacy=self.bytes_up + self.bytes_down + self.bytes_peer, weights={})
 
 
-def sealing_of(how: Protection) -> str:
-    """The phase in which clients seal their updates."""
+def sealing_of(how: Protection, what: str) -> str:
+    """The phase in which clients seal their updates: their task itself where the server alone adds noise."""
+    if how.of(CentralDP) is not None:
+        return what
     return MASK if how.of(SecAgg) is not None else ENCRYPT if how.of(Paillier) is not None else NOISE
 
 
 def parted(what: str, sealing: str, seconds: float, worked: float, sealed: float) -> dict[str, float]:
     """phase -> its share of ``seconds`` on the clock; clients worked for ``worked`` seconds, ``sealed`` of these on sealing."""
+    if sealing == what:
+        return {what: seconds}
     share = min(sealed / worked, 1.0) if worked else 0.0
     return {what: seconds * (1 - share), sealing: seconds * share}
 
@@ -82,7 +86,7 @@ def phases_of(
         return {ask.what: seconds}
     if not ask.words:
         return {QUESTIONS.get(ask.what, ask.what): seconds}
-    return {**parted(ask.what, sealing_of(how), seconds - adding, worked, sealed), AGGREGATE: adding}
+    return {**parted(ask.what, sealing_of(how, ask.what), seconds - adding, worked, sealed), AGGREGATE: adding}
 
 
 def server_phase(what: str) -> str:

@@ -33,7 +33,7 @@ PROTECTED = {
     "noise": "clipping and noise at the clients",
     "mask": "masking",
     "encrypt": "encrypting",
-    "aggregate": "the server's sum",
+    "aggregate": "the server's arithmetic",
     "decrypt": "opening the sum",
     "unmask": "handing over shares of the masks",
 }

@@ -67,7 +67,7 @@ SIMULATED = (
 )
 PRICED = (
     "These are figures of one machine that played all clients. Bytes without protection are those of the same messages unsealed; seconds "
-    "without it leave out the phases named, of which the server's sum would be needed anyway. What protection costs in accuracy shows "
+    "without it leave out the phases named, of which adding up would be needed anyway. What protection costs in accuracy shows "
     "beside the same run without it: add privacy=[] to the command below."
 )
 UNPROTECTED = " The runs that it is compared with, each client alone and all rows pooled, were made without protection."

@@ -123,7 +123,7 @@ class _Played:
         how = server.protocols.protection
         began = time.perf_counter()
         sent = self._sealed(how, inner, first)
-        seconds = {sealing_of(how): many * (time.perf_counter() - began)}
+        seconds = {sealing_of(how, inner.what): many * (time.perf_counter() - began)}
         self.hidden = _hidden(sent)
         if (mask := how.of(SecAgg)) is not None:
             for k in inner.to[1:]:  # their sessions go on: a single number each
