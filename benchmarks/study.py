@@ -194,10 +194,13 @@ def untimed(value: Any) -> Any:
 
 
 def told(path: Path) -> dict[str, Any]:
-    """A table without attempts, owners, seconds and memory: run -> its columns, rows and members."""
+    """A table without attempts, owners, plans, seconds and memory: run -> its columns, rows and members.
+
+    A plan names the steps that its last process worked through: none where only the end was left to write.
+    """
     table = Table.open(path)
     columns = [name for _, name, *_ in table.db.execute("PRAGMA table_info(runs)") if name not in VOLATILE]
-    kept = [name for name in columns if name not in ("summary", "responses", "run_key")]
+    kept = [name for name in columns if name not in ("summary", "responses", "run_key", "plan")]
     out: dict[str, Any] = {}
     quoted = ", ".join(f'"{name}"' for name in kept)
     for key, given, *row in table.db.execute(f"SELECT run_key, responses, {quoted} FROM runs ORDER BY run_key"):  # noqa: S608  (names of columns)

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -30,15 +31,16 @@ from fedatlas.errors import (
     lacks_memory,
 )
 from fedatlas.files import write_json
-from fedatlas.record.run_folder import SUMMARY, RunFolder
-from fedatlas.study.ensure import ensure
+from fedatlas.record.run_folder import LOCK, SUMMARY, RunFolder
+from fedatlas.study.ensure import came_to_its_end, ensure
 from fedatlas.study.forecast import dry_run
-from fedatlas.study.responses import Counter
+from fedatlas.study.responses import MESSAGES, Counter
 
 END, LOG = "end.json", "log.txt"
 BUSY = "busy"  # another process still holds the run's folder
 SPOILT = "spoilt"  # its checkpoint cannot be used: the run begins anew
 DISK = "disk"  # the study stops, whole
+SEALED = {"secagg", "paillier"}  # mechanisms whose sums are opened once
 PR_SET_PDEATHSIG = 1
 
 
@@ -106,6 +108,8 @@ def work(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
     """Runs it, and says how that ended."""
     counter = Counter(folder.parent)
     try:
+        if any(table.name in SEALED for table in config.privacy):
+            begin_anew(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run = ensure(config, folder, report=False, observers=[counter], intervals=False)
@@ -128,6 +132,21 @@ def work(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
         return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}.", **ending()}
     finally:
         counter.close()
+
+
+def begin_anew(folder: Path) -> None:
+    """Empties the folder of a run that was killed, so that it is the run that nobody killed.
+
+    A sum that was opened and then lost is never asked for again: a run under masks or encryption that goes on has a round without result.
+    """
+    if folder.exists() and not came_to_its_end(folder):
+        with RunFolder(folder).claimed():
+            for each in folder.iterdir():
+                if each.is_dir():
+                    shutil.rmtree(each)
+                elif each.name != LOCK:
+                    each.unlink()
+            os.truncate(folder.parent / MESSAGES, 0)
 
 
 def ending() -> dict[str, Any]:
