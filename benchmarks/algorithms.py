@@ -18,6 +18,7 @@ import torch
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import parse
+from fedatlas.course.plan import resolve_plan
 from fedatlas.engine.executors import make_executor
 from fedatlas.errors import FedatlasError
 from fedatlas.federation.client_states import PartyState
@@ -26,7 +27,6 @@ from fedatlas.machine import cores, describe
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import all_clients, first_server, set_up
 from fedatlas.setup.cohort import draw_round
-from fedatlas.simulation.plan import resolve_plan
 
 WANTED = {"share of FedAvg's rate": 0.8, "x tuned": 2.0}
 LESS = {"fedseq": {"pretrain_epochs": 1}, "fedseq_inter": {"pretrain_epochs": 1}}  # a set-up is not what is measured

@@ -20,7 +20,7 @@ import torch
 
 from fedatlas.aggregation import RULES
 from fedatlas.config import parse
-from fedatlas.study.ensure import ensure
+from fedatlas.runs.ensure import ensure
 from fedatlas.tree import Tree
 
 ROBUST = ("krum", "multi_krum", "trimmed_mean", "median", "norm_clip")

@@ -26,13 +26,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedatlas.deploy import bundle as bundles
-from fedatlas.deploy.bundle import Bundle
-from fedatlas.deploy.frames import Message
-from fedatlas.deploy.listening import Listener
-from fedatlas.deploy.speaker import Speaker
-from fedatlas.deployed.trial import federation, free_port
-from fedatlas.deployed.watching import events, fetch, submit
+from fedatlas.deployment.operator_client import events, fetch, submit
+from fedatlas.deployment.trial import federation, free_port
+from fedatlas.wire import bundle as bundles
+from fedatlas.wire.bundle import Bundle
+from fedatlas.wire.frames import Message
+from fedatlas.wire.listener import Listener
+from fedatlas.wire.speaker import Speaker
 
 NAMES = ["site-1", "site-2", "site-3"]
 DIGITS = ["data.name=digits", "partition.name=iid", "partition.clients=3", "engine.plan=program"]
@@ -40,7 +40,7 @@ LARGE = [*DIGITS, "model.hidden=[3110,3110]", "local.steps=1", "data.limit=200"]
 FEW = 3  # rounds of the run before the one that is measured
 ECHO = """
 import sys
-from fedatlas.deploy.frames import Message, read, write
+from fedatlas.wire.frames import Message, read, write
 write(sys.stdout.buffer, Message({"kind": "ready", "runs": {}}))
 while (message := read(sys.stdin.buffer)) is not None:
     write(sys.stdout.buffer, Message({"kind": "echo"}, message.body))
@@ -75,7 +75,16 @@ class Proxy:
 
 def deal(folder: Path, overrides: list[str]) -> None:
     """Writes the rows of the experiment."""
-    command = [sys.executable, "-m", "fedatlas.deployed.deal", str(folder), ",".join(NAMES), "server", "-", *overrides]
+    command = [
+        sys.executable,
+        "-m",
+        "fedatlas.deployment.trial_rows",
+        str(folder),
+        ",".join(NAMES),
+        "server",
+        "-",
+        *overrides,
+    ]
     subprocess.run(command, check=True)
 
 

@@ -22,7 +22,7 @@ from table import table
 from torch.func import functional_call, grad, vmap
 
 from fedatlas import Experiment, attack, run
-from fedatlas.attacks.matching import Problem, cosine_distance, recorded, total_variation, unfolded
+from fedatlas.attacks.gradient_matching import Problem, cosine_distance, recorded, total_variation, unfolded
 from fedatlas.models import MODELS, init_model
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree

@@ -15,13 +15,13 @@ from workload import Unavailable, Workload, serve
 
 from fedatlas.algorithm import Budget, Round
 from fedatlas.config import ExperimentConfig, parse
+from fedatlas.course.plan import resolve_plan
 from fedatlas.engine.executors import make_executor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess, server_facts
 from fedatlas.models import Dropout
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, set_up
-from fedatlas.simulation.plan import resolve_plan
 
 ENGINES: dict[str, dict[str, Any]] = {
     "loop": {"name": "loop"},

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from fedatlas import secret
-from fedatlas.deploy import codec
 from fedatlas.privacy.secagg import client, fixed, keys, messages, server, shamir
+from fedatlas.wire import codec
 
 SAMPLED = 3  # pairs whose masks the naive form makes
 Seconds = dict[str, list[tuple[float, float]]]

@@ -35,7 +35,7 @@ from fedatlas.study import children
 from fedatlas.study.design import study_of
 from fedatlas.study.effects import effects
 from fedatlas.study.jobs import plan_of
-from fedatlas.study.measured import read_study
+from fedatlas.study.measurements import read_study
 from fedatlas.study.study import Study
 from fedatlas.study.table import Table, started
 

@@ -14,13 +14,13 @@ import numpy as np
 from table import number
 from table import table as markdown
 
+from fedatlas.recommender.contest import WAYS, Fitted, fit_study, from_logit, quantiles, residuals
+from fedatlas.recommender.requirements import Requirements, requirements
+from fedatlas.recommender.track_record import Trial, trial
 from fedatlas.rng import numpy_stream
-from fedatlas.study.contest import WAYS, Fitted, fit_study, from_logit, quantiles, residuals
-from fedatlas.study.measured import Floats
-from fedatlas.study.reading import measured
-from fedatlas.study.requirements import Requirements, requirements
+from fedatlas.study.measurements import Floats
+from fedatlas.study.read_measurements import measured
 from fedatlas.study.table import Table
-from fedatlas.study.track import Trial, trial
 
 DRAWS, CONFIDENCE = 2000, 0.9
 KINDS = {"a setting": False, "a data set": True}  # what is left out -> whether a setting is foreseen as one of new data

@@ -19,7 +19,7 @@ import numpy as np
 from table import table
 
 from fedatlas import machine
-from fedatlas.federation.columns import columns_federation
+from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.vertical import align
 from fedatlas.vertical.parties import Columns, order
 

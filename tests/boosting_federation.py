@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.columns import columns_federation
+from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
 from fedatlas.vertical import boosting

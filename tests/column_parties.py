@@ -21,12 +21,12 @@ import torch
 
 from fedatlas import errors
 from fedatlas.algorithm import Question
-from fedatlas.data.columns import PartyFile, read_party
+from fedatlas.course import columns
+from fedatlas.data.party_tables import PartyFile, read_party
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.columns import party_half
+from fedatlas.federation.columns_federation import party_half
 from fedatlas.federation.link import Request
-from fedatlas.setup.columns import columns_of
-from fedatlas.simulation import columns
+from fedatlas.setup.consortium import columns_of
 from fedatlas.vertical import boosting
 from parties import Parties, read, write
 

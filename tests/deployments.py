@@ -16,11 +16,11 @@ from typing import Any
 import tomli_w
 
 from fedatlas.config import parse
-from fedatlas.deploy.bundle import Bundle, init
-from fedatlas.deploy.frames import Message
-from fedatlas.deployed.deal import deal
-from fedatlas.deployed.trial import free_port
-from fedatlas.deployed.watching import asked, events, fetch, submit
+from fedatlas.deployment.operator_client import asked, events, fetch, submit
+from fedatlas.deployment.trial import free_port
+from fedatlas.deployment.trial_rows import deal
+from fedatlas.wire.bundle import Bundle, init
+from fedatlas.wire.frames import Message
 
 NAMES = ["north", "south", "west"]
 EXPERIMENT: Mapping[str, Any] = {
@@ -33,8 +33,8 @@ PATIENCE = 120.0
 SPEAK = """
 import sys
 from pathlib import Path
-from fedatlas.deploy.bundle import Bundle
-from fedatlas.deploy.speaker import Speaker
+from fedatlas.wire.bundle import Bundle
+from fedatlas.wire.speaker import Speaker
 Speaker(Bundle.open(Path(sys.argv[1]), "node"), sys.argv[2:], lambda text: None).speak()
 """
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fedatlas.deploy import codec
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Reply, Request
+from fedatlas.wire import codec
 from federation import Federation
 
 MEANS = (

@@ -13,7 +13,6 @@ from torch import nn
 from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, Round, State, Unit
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows, examples_of
-from fedatlas.deploy import codec
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench, Built, Executor, LocalOptions
@@ -26,6 +25,7 @@ from fedatlas.models.chain import elastic, find_chain
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import federated
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 
 SIZES = (5, 12, 9, 21, 7)  # batches of 4 are ragged everywhere but at client 1
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from fedatlas.deploy import codec
-from fedatlas.deploy.frames import Message
-from fedatlas.deployed import training
+from fedatlas.deployment import trainer
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
+from fedatlas.wire.frames import Message
 
 
 def tampered(said: Message, change: Any) -> Message:
@@ -21,7 +21,7 @@ def tampered(said: Message, change: Any) -> Message:
     return Message(said.head, codec.encode(reply))
 
 
-class Lying(training.Trainer):
+class Lying(trainer.Trainer):
     hows: tuple[str, ...] = ()
 
     def serve(self, message: Message) -> Iterator[Message]:
@@ -52,5 +52,5 @@ class Lying(training.Trainer):
 
 if __name__ == "__main__":
     Lying.hows = tuple(sys.argv.pop(1).split(","))
-    training.Trainer = Lying  # type: ignore[misc]
-    training.main()
+    trainer.Trainer = Lying  # type: ignore[misc]
+    trainer.main()

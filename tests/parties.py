@@ -30,7 +30,6 @@ import torch
 from fedatlas import errors
 from fedatlas.algorithm import RoundGenerator, State
 from fedatlas.data.batches import Rows
-from fedatlas.deploy import codec
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
@@ -40,6 +39,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.server import ServerHalf
 from fedatlas.transforms import TRANSFORMS
+from fedatlas.wire import codec
 from federation import SIZES, Federation, Normed, Smooth, brief, federation, rows_of
 
 ENGINES = {"loop": SerialExecutor, "program": lambda b: SerialExecutor(b, FastRunner(b, SIZES, "program", "float64"))}

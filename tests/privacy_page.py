@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
-from fedatlas.setup.protection import goes_with, why_not
+from fedatlas.setup.mechanism_choice import goes_with, why_not
 
 PAGE = Path(__file__).parents[1] / "docs" / "privacy.md"
 LEARNT, GOES = "Who learns what", "Which algorithm goes with which mechanism"

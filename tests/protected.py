@@ -19,7 +19,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.privacy.mechanisms import Mechanism, central_dp, paillier, secagg
 from fedatlas.privacy.protection import Protection, under
-from fedatlas.setup.protection import why_not
+from fedatlas.setup.mechanism_choice import why_not
 from federation import Federation, brief, federation, rows
 
 ADMITTED = sorted(name for name in ALGORITHMS if not why_not("secagg", brief(name)))

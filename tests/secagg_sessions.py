@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedatlas.deploy import codec
 from fedatlas.privacy.secagg import client, keys, messages, server
 from fedatlas.privacy.secagg.keys import Party
+from fedatlas.wire import codec
 
 RUN = ("federation", "run-1", 3, 0, 0)
 PHASES = ("keys", "shares", "masked", "unmask")

@@ -17,11 +17,11 @@ from fedatlas.cli import main
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.privacy.gaussian import epsilon_of
-from fedatlas.study import remeasure, shipped
+from fedatlas.recommender import remeasure, shipped
+from fedatlas.recommender.epsilon import epsilons
+from fedatlas.recommender.shipped import ARRAYS, NAMES, load_study, save
 from fedatlas.study.jobs import Job
-from fedatlas.study.price import epsilons
-from fedatlas.study.reading import measured, references, twins
-from fedatlas.study.shipped import ARRAYS, NAMES, load_study, save
+from fedatlas.study.read_measurements import measured, references, twins
 from fedatlas.study.study import Study
 from fedatlas.study.table import Table
 from study_tables import filled

@@ -18,8 +18,8 @@ from torch import nn
 from fedatlas import catalogue, config
 from fedatlas.algorithm import SERVER
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.deploy import codec
 from fedatlas.setup.assembly import set_up
+from fedatlas.wire import codec
 from federation import brief, federation, play
 
 FOLDER = Path(__file__).parents[1] / "docs" / "algorithms"

@@ -11,14 +11,14 @@ import torch
 
 from column_parties import ColumnParties, all_questions
 from fedatlas.algorithm import Algorithm
-from fedatlas.deploy import codec
 from fedatlas.errors import DataError, ProtocolError
-from fedatlas.federation.columns import columns_federation
+from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.server import ServerHalf
 from fedatlas.vertical import align, psi, split
 from fedatlas.vertical.ids import Look, difference, look_of, ordered
 from fedatlas.vertical.parties import Columns, PartyLeft, order, places
+from fedatlas.wire import codec
 
 LETTERS = "abcdefgh"
 

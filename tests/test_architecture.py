@@ -42,14 +42,14 @@ PARTS = BASE | {
 METHODS = {"algorithms", "weighting", "vertical"}
 SEAM = {
     "secret",
-    "deploy.codec",
+    "wire.codec",
     "federation.link",
     "federation.sealing",
 }  # what crosses between parties, and how it is sealed
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
-SIMULATION = RECORD | {"record"}
-STUDY = SIMULATION | {"simulation", "reporting", "wording"}
+COURSE = RECORD | {"record"}
+RUNS = COURSE | {"course", "reporting", "wording"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "rng": set(),
@@ -71,36 +71,49 @@ ROOMS: dict[str, set[str]] = {
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
     "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model", "metrics"},
     "attacks": BASE | {"registry", "aggregation"},
-    "deploy.codec": {"errors", "tree"},
-    "summaries": {"errors", "deploy.codec"},
-    "data": RECORDS | {"registry", "summaries", "deploy.codec"},
+    "wire.codec": {"errors", "tree"},
+    "summaries": {"errors", "wire.codec"},
+    "data": RECORDS | {"registry", "summaries", "wire.codec"},
     "models": RECORDS | {"registry", "tree", "layers"},
     "metrics": RECORDS,
     "federation.link": {"errors", "algorithm", "tree"},
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine", "vertical"},
-    "deploy": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
+    "wire": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,
-    "simulation": SIMULATION,
+    "course": COURSE,
     "reporting": {"errors", "registry", "files", "wording", "data", "metrics", "config", "record"},
-    "deployed": SIMULATION | {"simulation", "reporting", "deploy"},
-    "study": STUDY,
-    "published": {"errors", "files", "machine", "wording", "config", "record", "simulation", "reporting", "study"}
+    "runs": RUNS,
+    "prediction": COURSE | {"course", "wording"},
+    "leakage": RUNS | {"runs"},
+    "deployment": RUNS | {"runs", "wire"},
+    "study": RUNS | {"runs"},
+    "recommender": RUNS | {"runs", "study"},
+    "published": {"errors", "files", "machine", "wording", "config", "record", "course", "reporting", "runs", "study"}
     | {"leakage", "metrics"},
-    "prediction": SIMULATION | {"simulation"},
-    "leakage": SIMULATION | {"simulation", "wording"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
-    "api": STUDY | {"study", "prediction", "leakage"},
-    "terminal": {"errors", "engine", "wording", "setup", "simulation"},
-    "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "study"},
-    "cli_study": {"errors", "commands", "study"},
-    "cli": {"api", "catalogue", "cli_study", "commands", "config", "deployed", "errors", "files", "leakage", "plugins"}
+    "api": RUNS | {"runs", "prediction", "leakage"},
+    "terminal": {"errors", "engine", "wording", "setup", "course"},
+    "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "runs"},
+    "cli_study": {"errors", "commands", "study", "recommender"},
+    "cli": {
+        "api",
+        "catalogue",
+        "cli_study",
+        "commands",
+        "config",
+        "deployment",
+        "errors",
+        "files",
+        "leakage",
+        "plugins",
+    }
     | {"prediction"}
-    | {"published", "record", "reporting", "study", "terminal"},
+    | {"published", "record", "reporting", "runs", "terminal"},
 }
 
 PUBLIC = [

@@ -15,11 +15,11 @@ from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import Algorithm, Ask, Card
 from fedatlas.algorithms.superclients import Grouping, notices
 from fedatlas.api import resume, run
+from fedatlas.course.progress import Silent
+from fedatlas.course.rounds import floats_in
 from fedatlas.errors import ConfigError, DivergedError, ProtocolError
 from fedatlas.federation.in_process import InProcess
 from fedatlas.setup.assembly import first_server, set_up, state_notices
-from fedatlas.simulation.run import Silent
-from fedatlas.simulation.simulation import floats_in
 from federation import federation
 
 

@@ -16,15 +16,15 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.cfl import Rule, bipartition, divided
 from fedatlas.algorithms.fesem import nearest, seeds
+from fedatlas.course.evaluation import Evaluator
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
 from fedatlas.rng import numpy_stream
+from fedatlas.runs.loop import run_one
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.torch_model import TorchModel
-from fedatlas.simulation.evaluation import Evaluator
-from fedatlas.simulation.run import run_one
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
 from federation import Federation, cohorts, everyone, federation, gap, play, rows, same

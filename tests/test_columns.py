@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedatlas.config import parse
-from fedatlas.data.columns import Deal, PartyFile, deal, new_rows, read_party, shares
 from fedatlas.data.dataset import Column
+from fedatlas.data.party_tables import Deal, PartyFile, deal, new_rows, read_party, shares
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.setup.columns import consortium
+from fedatlas.setup.consortium import consortium
 
 BOOST = {"name": "secureboost"}
 

@@ -18,7 +18,6 @@ import torch
 import second_device
 from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, State
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.deploy import codec
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
@@ -27,6 +26,7 @@ from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Reply, Request
+from fedatlas.wire import codec
 from federation import (
     SIZES,
     Federation,

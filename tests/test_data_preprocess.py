@@ -15,8 +15,8 @@ from fedatlas.data.dataset import Column, Dataset, Partition, Split
 from fedatlas.data.holes import drop_holes
 from fedatlas.data.preprocess import Preprocess, Rule, preprocess
 from fedatlas.data.sources import load_dataset
-from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.wire import codec
 
 NAN = float("nan")
 SCHEMA = (Column("age"), Column("colour", ("blue", "green", "red")), Column("income"))

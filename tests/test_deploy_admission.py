@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedatlas.deploy import bundle as bundles
-from fedatlas.deploy.asking import Refused, call, channel
-from fedatlas.deploy.bundle import Bundle
-from fedatlas.deploy.certificates import CERT, KEY, MEMBERS, REVOKED, Authority, Caller
-from fedatlas.deploy.frames import BEAT, BEGIN, MORE, Assembler, Message, frames
-from fedatlas.deploy.listening import SERVICE, STREAM, Listener
-from fedatlas.deployed.commands import app
-from fedatlas.deployed.trial import free_port
+from fedatlas.deployment.commands import app
+from fedatlas.deployment.trial import free_port
 from fedatlas.errors import ConfigError, TransportError
+from fedatlas.wire import bundle as bundles
+from fedatlas.wire.bundle import Bundle
+from fedatlas.wire.certificates import CERT, KEY, MEMBERS, REVOKED, Authority, Caller
+from fedatlas.wire.channel import Refused, call, channel
+from fedatlas.wire.frames import BEAT, BEGIN, MORE, Assembler, Message, frames
+from fedatlas.wire.listener import SERVICE, STREAM, Listener
 
 
 class Site:

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from fedatlas.config import parse
-from fedatlas.deploy import codec
-from fedatlas.deploy.bundle import Bundle, init
-from fedatlas.deploy.frames import Message
-from fedatlas.deploy.policy import TEMPLATE, Asked, Policy
-from fedatlas.deployed.refusals import refuse
-from fedatlas.deployed.training import Trainer, cohort_of
+from fedatlas.deployment.refusals import refuse
+from fedatlas.deployment.trainer import Trainer, cohort_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.link import Request
 from fedatlas.files import OWN_FILES
 from fedatlas.privacy import secure_sum
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.resolution import resolve
+from fedatlas.wire import codec
+from fedatlas.wire.bundle import Bundle, init
+from fedatlas.wire.frames import Message
+from fedatlas.wire.policy import TEMPLATE, Asked, Policy
 
 ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
 

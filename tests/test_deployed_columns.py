@@ -16,8 +16,8 @@ import pytest
 from deployments import Deployment, deployment, rows_of, until
 from fedatlas import Experiment, run
 from fedatlas.config import parse
-from fedatlas.simulation.columns_end import MODEL, model_file
-from fedatlas.simulation.columns_predict import predict
+from fedatlas.course.columns_end import MODEL, model_file
+from fedatlas.prediction.parties import predict
 
 NAMES = ["bank", "shop"]
 PARTS = {"bank": [MODEL, model_file("bank"), "party-bank.json"], "shop": [model_file("shop"), "party-shop.json"]}

@@ -19,7 +19,7 @@ import tomli_w
 from deployments import Deployment, answers_of, deployment, experiment, rows_of, until
 from fedatlas import Experiment, run
 from fedatlas.config import parse
-from fedatlas.deploy.asking import Refused
+from fedatlas.wire.channel import Refused
 
 SLOW: dict[str, Any] = {"rounds": 12, "algorithm": {"name": "scaffold"}, "local": {"epochs": 20}}
 LONG: dict[str, Any] = {**SLOW, "rounds": 100_000}

@@ -11,7 +11,7 @@ import pytest
 from deployments import Deployment, deployment, experiment, rows_of
 from fedatlas import Experiment, run
 from fedatlas.config import parse
-from fedatlas.deployed.refusals import ABLE
+from fedatlas.deployment.refusals import ABLE
 
 QUALITY = ("accuracy", "macro_f1", "loss", "train_loss")
 

@@ -19,17 +19,17 @@ from fedatlas.algorithm import Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.api import run
 from fedatlas.config import ExperimentConfig
+from fedatlas.course.plan import resolve_plan
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.data.files import load_arrays
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import run_job
 from fedatlas.engine.pool import PoolExecutor, arena_of, can_fork
 from fedatlas.errors import ConfigError, DataError, DivergedError, first_line
+from fedatlas.runs import preview
+from fedatlas.runs.baselines import wants_baselines
+from fedatlas.runs.loop import run_one
 from fedatlas.setup.assembly import Setup, set_up
-from fedatlas.simulation.plan import resolve_plan
-from fedatlas.simulation.run import run_one
-from fedatlas.study import forecast
-from fedatlas.study.baselines import wants_baselines
 from fedatlas.terminal import Lively, Plain
 from federation import federation, gap, play
 
@@ -229,7 +229,7 @@ def test_a_dry_run_finds_what_a_later_seed_refuses(monkeypatch: pytest.MonkeyPat
             raise ConfigError("client 3 would be empty")
         return set_up(config, seed, module)
 
-    monkeypatch.setattr(forecast, "set_up", only_the_first)
+    monkeypatch.setattr(preview, "set_up", only_the_first)
     with pytest.raises(ConfigError, match="client 3"):
         fedatlas.dry_run(Experiment(config.read(None, [*FEW, "seeds=[1, 2]"])))
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedatlas.study.effects import effects, grouped_levels, noise_between
 from fedatlas.study.front import fronts, not_dominated
-from fedatlas.study.measured import read_study
+from fedatlas.study.measurements import read_study
 
 NODES, ALPHAS, SCHEMES = ("2", "10", "50"), ("0.1", "1"), ("fedavg", "scaffold", "yogi", "prox")
 NOISE = {"fedavg": 0.01, "scaffold": 0.03, "yogi": 0.06, "prox": 0.02}  # unequal by choice

@@ -12,11 +12,11 @@ from torch import nn
 
 from fedatlas import Experiment, resume, run
 from fedatlas.config import ExperimentConfig, parse
+from fedatlas.course.progress import Silent
 from fedatlas.errors import CheckpointError, ConfigError, DivergedError
+from fedatlas.runs import ensure as room
+from fedatlas.runs.ensure import ensure, finished, holds
 from fedatlas.setup.resolution import resolve
-from fedatlas.simulation.run import Silent
-from fedatlas.study import ensure as room
-from fedatlas.study.ensure import ensure, finished, holds
 
 
 def small(**tables: Any) -> ExperimentConfig:
@@ -94,7 +94,7 @@ def test_what_was_stopped_before_it_was_saved_begins_again(tmp_path: Path, monke
         raise Stop
 
     with monkeypatch.context() as patched:
-        patched.setattr("fedatlas.simulation.run.write_beginning", unplugged)
+        patched.setattr("fedatlas.runs.loop.write_beginning", unplugged)
         with pytest.raises(Stop):
             ensure(small(), tmp_path / "run", module=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     assert (tmp_path / "run" / "config.toml").exists()

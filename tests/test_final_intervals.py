@@ -13,13 +13,13 @@ from sklearn import metrics
 
 import fedatlas
 from fedatlas import Experiment, run
+from fedatlas.course.evaluation import Evaluator
 from fedatlas.data import sources
 from fedatlas.errors import DivergedError
 from fedatlas.metrics import intervals
 from fedatlas.metrics.intervals import LARGE, bootstrap, differences, usual_draws
 from fedatlas.metrics.resampling import of_mean, of_numbers
 from fedatlas.rng import numpy_stream
-from fedatlas.simulation.evaluation import Evaluator
 
 Figure = Callable[[np.ndarray], float]  # of the rows drawn, by their numbers
 DRAWS = 150  # in place of 1,000: scikit-learn takes its time

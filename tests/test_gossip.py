@@ -16,12 +16,12 @@ from fedatlas.algorithms import ALGORITHMS, graphs
 from fedatlas.algorithms.graphs import Graph
 from fedatlas.api import run
 from fedatlas.data.batches import Rows
-from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError
 from fedatlas.federation.in_process import InProcess
+from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import set_up
-from fedatlas.study.forecast import dry_run
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 from federation import SIZES, Federation, Normed, cohorts, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of
 

@@ -12,10 +12,10 @@ import torch
 from fedatlas import config
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
+from fedatlas.runs.baselines import baseline_config
+from fedatlas.runs.loop import run_one
 from fedatlas.setup.assembly import judged_rows, own_rows, set_up
 from fedatlas.setup.cohort import draw_round
-from fedatlas.simulation.run import run_one
-from fedatlas.study.baselines import baseline_config
 
 FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200")
 

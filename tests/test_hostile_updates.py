@@ -11,14 +11,14 @@ import torch
 
 from fedatlas.aggregation import RULES
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.deploy import codec
+from fedatlas.engine.attackers import Attacker, Order
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
-from fedatlas.engine.malice import Attacker, Order
 from fedatlas.errors import DivergedError
 from fedatlas.federation.defence import Defence
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 from federation import Federation, Normed, federation, gap, play, same
 from test_attackers import Sent
 

@@ -13,8 +13,8 @@ import pytest
 
 from fedatlas import Experiment, attack, run
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.leakage.carry_out import built
-from fedatlas.leakage.child import work
+from fedatlas.leakage.attack_run import built
+from fedatlas.leakage.attacker_process import work
 from fedatlas.leakage.knowledge import given
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.candidates import candidates_of
@@ -124,7 +124,7 @@ def test_with_the_data_gone_the_answer_is_kept_and_unscored(plain: Path, monkeyp
     def gone(*given: Any, **keys: Any) -> None:
         raise DataError("the data are gone.")
 
-    monkeypatch.setattr("fedatlas.leakage.carry_out.set_up", gone)
+    monkeypatch.setattr("fedatlas.leakage.attack_run.set_up", gone)
     found = attack(plain, "inverting_gradients", iterations=5, targets=2)
     assert found["metrics"] == {}
     assert "nobody could score it: the data are gone." in found["unscored"]

@@ -10,13 +10,13 @@ import pytest
 from disturbed import MEANS, PLAN, Between
 from fedatlas.aggregation.reducers import part_of
 from fedatlas.algorithm import Algorithm, Ask, Facts, Message, Replies, State, Task
-from fedatlas.deploy import codec
 from fedatlas.federation.asks import Mend, coefficients_of
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer, Request
 from fedatlas.rounds import federated
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 from federation import SIZES, Normed, Smooth, brief, federation, gap, play, same, states
 from parties import problem
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedatlas.attacks.matching import (
+from fedatlas.attacks.gradient_matching import (
     Problem,
     cosine_distance,
     deep_leakage,

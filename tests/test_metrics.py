@@ -11,6 +11,7 @@ from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
 from fedatlas import Experiment, config, load, run
+from fedatlas.course.evaluation import Evaluator
 from fedatlas.errors import ConfigError
 from fedatlas.metrics.fairness import client_summary, drift_correlation, squared_distances
 from fedatlas.metrics.quality import (
@@ -32,7 +33,6 @@ from fedatlas.metrics.quality import (
 from fedatlas.models import make_loss
 from fedatlas.rng import numpy_stream, torch_stream
 from fedatlas.setup.assembly import set_up
-from fedatlas.simulation.evaluation import Evaluator
 
 SEEDS = st.integers(0, 100_000)
 CASES = settings(max_examples=40, deadline=None)

@@ -20,16 +20,16 @@ from fedatlas.algorithms.distillation import divergence
 from fedatlas.api import Experiment, run
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.dataset import Split
-from fedatlas.deploy import codec
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.models.config import dealt
+from fedatlas.runs.loop import run_one
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.refusals import check_classes, check_public
-from fedatlas.simulation.run import run_one
+from fedatlas.wire import codec
 from federation import (
     SIZES,
     TWO,

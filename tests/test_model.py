@@ -12,14 +12,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedatlas import config
+from fedatlas.course.evaluation import Evaluator
 from fedatlas.errors import ConfigError
 from fedatlas.model import Model, Scores
 from fedatlas.models import parameter_count
-from fedatlas.prediction import as_table
+from fedatlas.prediction.finished_run import as_table
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.assembly import Setup, set_up
 from fedatlas.setup.torch_model import TorchModel
-from fedatlas.simulation.evaluation import Evaluator
 
 SMALL = ("partition={name='iid', clients=3}", "data.limit=200", "evaluation.clients=0.2")
 

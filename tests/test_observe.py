@@ -10,10 +10,10 @@ import pytest
 
 from fedatlas import Experiment, run
 from fedatlas.attacks.roles import Role
-from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError
 from fedatlas.record.observed import View, crossed
 from fedatlas.record.run_folder import METRICS
+from fedatlas.wire import codec
 
 CLIENTS = 4
 SMALL: dict[str, Any] = {
@@ -110,7 +110,7 @@ def test_a_run_that_is_continued_records_the_same(tmp_path: Path):
 
 
 def test_past_the_limit_recording_stops_and_the_run_goes_on(tmp_path: Path):
-    from fedatlas.simulation.run import Silent
+    from fedatlas.course.progress import Silent
 
     heard: list[str] = []
 

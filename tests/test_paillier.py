@@ -22,11 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedatlas.apportion import proportional
-from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, FedatlasError, PrivacyError, ProtocolError
 from fedatlas.privacy import paillier
 from fedatlas.privacy.paillier import Batch, Holder, PrivateKey, encryption, fixed, primes
 from fedatlas.privacy.paillier.spread import spread
+from fedatlas.wire import codec
 
 TOY = PrivateKey(5, 7)
 

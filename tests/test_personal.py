@@ -21,9 +21,9 @@ from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.federation.in_process import InProcess
+from fedatlas.runs.loop import run_one
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.resolution import with_batch_norm
-from fedatlas.simulation.run import run_one
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, everyone, federation, gap, module, play, rows, same
 

@@ -14,11 +14,11 @@ from fedatlas.config.template import TEMPLATE
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS, ORDER, CentralDP, LocalDP, NbAFL, Paillier, SecAgg
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.setup import protection
+from fedatlas.runs.baselines import baseline_config
+from fedatlas.setup import mechanism_choice
 from fedatlas.setup.assembly import set_up
-from fedatlas.setup.protection import mechanisms_of
+from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.resolution import resolve
-from fedatlas.study.baselines import baseline_config
 
 WRITTEN = {
     "secagg": {"threshold": 0.8, "bits": 20, "range": 8.0, "n_cap": 4096},
@@ -173,7 +173,7 @@ def test_pairs(one: str, other: str) -> None:
     if {one, other} == {"secagg", "paillier"}:
         assert "both hide updates from the server" in refusal(*asked)
     else:
-        alone = one if one in protection.ALONE else other
+        alone = one if one in mechanism_choice.ALONE else other
         assert f"'{alone}' stands alone" in refusal(*asked)
 
 
@@ -197,7 +197,7 @@ def test_an_extra_that_is_missing_is_named(
     name: str, module: str, extra: str, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = importlib.util.find_spec
-    monkeypatch.setattr(protection, "find_spec", lambda wanted: None if wanted == module else there(wanted))
+    monkeypatch.setattr(mechanism_choice, "find_spec", lambda wanted: None if wanted == module else there(wanted))
     said = refusal(LEAST[name], *more)
     assert said == (
         f"privacy.name = '{name}' needs {module.replace('_', '-')}, which is not installed: pip install \"fedatlas[{extra}]\"."

@@ -17,7 +17,7 @@ from fedatlas.algorithms.moon import moon
 from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
-from fedatlas.setup.protection import goes_with, why_not
+from fedatlas.setup.mechanism_choice import goes_with, why_not
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 from fedatlas.weighting import uniform

@@ -15,12 +15,12 @@ import torch
 
 from fedatlas.algorithm import Ask, Budget, Replies
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.deploy import codec
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import run_job
 from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.federation.link import Reply, Request
 from fedatlas.privacy.mechanisms import local_dp
+from fedatlas.wire import codec
 from federation import Federation, brief, cohorts, cross_entropy, federation, gap, play, same, sgd, states
 from protected import ADMITTED, MECHANISMS, Host, protected, without_noise
 from test_conformance import Losing, flat

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from fedatlas import config, load
 from fedatlas.api import Experiment, dry_run, resume, run
-from fedatlas.deploy import codec
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import parted
@@ -28,9 +27,10 @@ from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.privacy.protection import Protection, under
 from fedatlas.reporting import write_report
 from fedatlas.rounds import federated
+from fedatlas.runs import preview, privacy_preview
 from fedatlas.setup.assembly import set_up
-from fedatlas.study import forecast, privacy_forecast
 from fedatlas.terminal import columns, end_table
+from fedatlas.wire import codec
 from federation import Federation, brief, federation, play
 from reports import Page, at, rows, summary
 
@@ -352,7 +352,7 @@ def test_what_a_lower_cap_saves_is_what_it_saves(capsys: pytest.CaptureFixture[s
     plain: dict[str, Any] = {"failures": {}}
     looked = dry_run(asked("secagg", **plain), baselines=False)
     advised = looked["privacy"]["n_cap"]
-    forecast.show(looked)
+    preview.show(looked)
     text = capsys.readouterr().out.replace("\n", " ")
     assert f"privacy.secagg.bits = {advised['bits']} with n_cap = {advised['n_cap']}" in text
     assert "keys take about" in text
@@ -365,14 +365,14 @@ def test_what_a_lower_cap_saves_is_what_it_saves(capsys: pytest.CaptureFixture[s
 
 def test_a_cap_is_advised_only_where_every_client_stays_within_it() -> None:
     made: Any = mechanisms.secagg()
-    fits = privacy_forecast.smaller_words(made, 4, 50, 1000)
+    fits = privacy_preview.smaller_words(made, 4, 50, 1000)
     assert (fits["bits"], fits["n_cap"]) == (24, 64)  # 4 x 64 x 2^24 = 2^32
-    assert privacy_forecast.cap_sentence(fits).startswith("privacy.secagg.n_cap = 64 would save")
-    coarse = privacy_forecast.smaller_words(made, 4, 1000, 1000)
+    assert privacy_preview.cap_sentence(fits).startswith("privacy.secagg.n_cap = 64 would save")
+    coarse = privacy_preview.smaller_words(made, 4, 1000, 1000)
     assert (coarse["bits"], coarse["n_cap"]) == (20, 1024)
-    never = privacy_forecast.smaller_words(made, 100, 10**6, 1000)
+    never = privacy_preview.smaller_words(made, 100, 10**6, 1000)
     assert "bits" not in never
-    assert "uniform" in privacy_forecast.cap_sentence(never)
+    assert "uniform" in privacy_preview.cap_sentence(never)
 
 
 GONE: dict[str, Any] = {"failures": {"dropout": 0.9}, "partition": {"name": "iid", "clients": 4}, "rounds": 2}
@@ -407,7 +407,7 @@ def test_no_sentence_tells_how_many_rows_a_client_has() -> None:
     sizes = {"name": "quantity_skew", "clients": 4}
     looked = dry_run(asked("secagg", failures={}, partition=sizes), baselines=False)
     assert "largest" not in looked["privacy"]["n_cap"]
-    said_of = " ".join(privacy_forecast.sentences(looked["privacy"], 3))
+    said_of = " ".join(privacy_preview.sentences(looked["privacy"], 3))
     assert not re.search(rf"\b{max(looked['partition']['sizes'])}\b", said_of)
     assert "which is too few here" in said_of
 

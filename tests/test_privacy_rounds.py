@@ -22,9 +22,9 @@ from fedatlas.algorithm import SERVER, Ask, Replies, Task
 from fedatlas.engine import job
 from fedatlas.federation.asks import Mend, coefficients_of
 from fedatlas.privacy import secure_sum
-from fedatlas.privacy.asking import bases, changed
+from fedatlas.privacy.ask_protocol import bases, changed
 from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg, secagg
-from fedatlas.setup.protection import MASKS
+from fedatlas.setup.mechanism_choice import MASKS
 from federation import Federation, Normed, play
 from protected import ADMITTED, Host, admitted, protected, silent, toy_paillier
 

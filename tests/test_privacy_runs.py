@@ -24,7 +24,7 @@ from fedatlas.federation.server import Guard, ServerHalf
 from fedatlas.privacy import accountant, ledger, paillier
 from fedatlas.privacy.protection import Protection
 from fedatlas.privacy.secagg import client, keys
-from fedatlas.setup import protected as assembled
+from fedatlas.setup import protected_bench as assembled
 from test_accountant import direct_epsilon
 
 TABLES: dict[str, Any] = {

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from fedatlas.errors import DataError
-from fedatlas.study.contest import Fitted, fit_study, from_logit, quantiles, residuals
-from fedatlas.study.measured import Study, read_study
-from fedatlas.study.predict import Kernel, gaussian, inverse_distance, left_out
-from fedatlas.study.ranking import chances, rank
-from fedatlas.study.recommend import foresee, place_of, recommend
-from fedatlas.study.requirements import requirements
+from fedatlas.recommender.answer import foresee, place_of, recommend
+from fedatlas.recommender.contest import Fitted, fit_study, from_logit, quantiles, residuals
+from fedatlas.recommender.predictors import Kernel, gaussian, inverse_distance, left_out
+from fedatlas.recommender.ranking import chances, rank
+from fedatlas.recommender.requirements import requirements
+from fedatlas.study.measurements import Study, read_study
 from study_tables import federations, runs
 
 CHOICES = ["bad", "fedavg", "fedavg_secagg", "noisy", "scaffold"]
@@ -300,6 +300,6 @@ def test_a_table_that_is_newer_or_damaged():
 
 
 def test_to_answer_takes_no_torch_and_no_scikit_learn():
-    code = "import sys, fedatlas.study.recommend, fedatlas.study.effects, fedatlas.study.front; print(*sys.modules)"
+    code = "import sys, fedatlas.recommender.answer, fedatlas.study.effects, fedatlas.study.front; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "sklearn", "pandas", "scipy"} & set(loaded)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedatlas.errors import ConfigError
-from fedatlas.study.requirements import read_requirements, requirements
+from fedatlas.recommender.requirements import read_requirements, requirements
 
 FEDERATION = {"nodes": 10, "rows": 2000, "heterogeneity": 0.4}
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -18,12 +18,12 @@ from torch import nn
 import fedatlas
 from fedatlas import Experiment, config
 from fedatlas.api import run
-from fedatlas.deploy import codec
+from fedatlas.course.evaluation import Evaluator
 from fedatlas.errors import ConfigError, DataError, DivergedError
+from fedatlas.runs import ensure
+from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import judged_rows, raw_bytes, set_up
-from fedatlas.simulation.evaluation import Evaluator
-from fedatlas.study import ensure
-from fedatlas.study.forecast import dry_run
+from fedatlas.wire import codec
 from tables import of_table, table
 
 

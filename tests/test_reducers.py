@@ -19,13 +19,13 @@ from fedatlas import Experiment, plugins, resume, run
 from fedatlas.aggregation.reducers import Closing, Reduced, Reducer, each, mean, total
 from fedatlas.algorithm import Algorithm, Ask, Round, RoundGenerator, State, Task
 from fedatlas.cli import app
-from fedatlas.deploy import codec
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Observer, Request
 from fedatlas.registry import PLUGINS
 from fedatlas.rounds import messages, returned, updated
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 from federation import federation, play
 
 BIG = 2**53 + 1  # the first whole number that float64 cannot tell from its neighbour

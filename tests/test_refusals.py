@@ -19,10 +19,10 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.data import by_name
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.registry import PLUGINS
+from fedatlas.runs import preview
 from fedatlas.setup import refusals
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.resolution import resolve
-from fedatlas.study import forecast
 
 
 class Read(AssertionError):
@@ -126,7 +126,7 @@ def test_it_is_refused_before_the_data_are_read(
     frames = [f"{Path(f.filename).stem}.{f.name}" for f in traceback.extract_tb(error.value.__traceback__)]
     assert (place if "." in place else f"refusals.{place}") in frames
     with pytest.raises(ConfigError, match=said):
-        forecast.dry_run(config.read(None, list(words(given))))
+        preview.dry_run(config.read(None, list(words(given))))
 
 
 def test_every_early_refusal_is_tried() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fedatlas.reporting.client_rows import chosen
 from fedatlas.reporting.drawing.scales import linear, nice_step
-from fedatlas.reporting.holdings import chosen
 from fedatlas.reporting.page import read
 from fedatlas.wording import bytes_text, csv_text, number, seconds_text, signed
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedatlas.reporting.drawing.pixels import Pair, logarithmic, pairs, png
-from fedatlas.reporting.leaks import roc
+from fedatlas.reporting.view_attacks import roc
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -13,10 +13,10 @@ import pytest
 
 from fedatlas import Experiment, config, load
 from fedatlas.api import resume, run
+from fedatlas.course import rounds
+from fedatlas.course.progress import Silent
 from fedatlas.errors import CheckpointError, ConfigError, FedatlasError
 from fedatlas.setup.assembly import first_server
-from fedatlas.simulation import simulation
-from fedatlas.simulation.run import Silent
 from tables import of_table, table
 
 
@@ -89,7 +89,7 @@ def test_sentences_in_the_state_of_an_older_checkpoint_are_passed_over(
     chosen = {"algorithm": {"name": "cfl", "after_round": 1, "eps1": 5.0, "eps2": 0.01}, "data": {"limit": 300}}
     whole = run(Experiment.of(rounds=3, **chosen), out=tmp_path / "whole", baselines=False)
     with monkeypatch.context() as older:
-        older.setattr(simulation, "first_server", lambda setup: {**first_server(setup), "notices": ["No cluster"]})
+        older.setattr(rounds, "first_server", lambda setup: {**first_server(setup), "notices": ["No cluster"]})
         path = run(Experiment.of(rounds=1, **chosen), out=tmp_path / "part", baselines=False).path
     assert b'"notices":["No cluster"]' in (path / "checkpoint" / "server-000001.bin").read_bytes()
     assert resume(path, ["rounds=3"], baselines=False).summary["clusters"] == whole.summary["clusters"]

@@ -18,14 +18,14 @@ from fedatlas import Experiment, config
 from fedatlas.algorithm import Work
 from fedatlas.api import resume, run
 from fedatlas.config import CohortConfig, ScheduleConfig
-from fedatlas.deploy import codec
+from fedatlas.course.plan import chunk_for
 from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
 from fedatlas.federation.in_process import InProcess, joined
 from fedatlas.privacy.noise import Noise
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.cohort import draw_round, learning_rate, select
-from fedatlas.simulation.plan import chunk_for
+from fedatlas.wire import codec
 
 ROW = {
     "round", "accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss", "client_accuracy", "train_loss", "clients", "selected",
@@ -131,7 +131,7 @@ def test_damaged_checkpoints_are_refused_and_the_last_good_one_used(tmp_path: Pa
     whole = (path / "model.safetensors").read_bytes()
     said: list[str] = []
 
-    class Listener(fedatlas.simulation.run.Silent):
+    class Listener(fedatlas.runs.loop.Silent):
         def said(self, notice: str) -> None:
             said.append(notice)
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
 from fedatlas.privacy.secagg import client, keys, masks, messages, server, session, shamir
 from fedatlas.secret import random_bytes
+from fedatlas.wire import codec
 from secagg_sessions import RUN, crossed, drawn, hold, parties, plain
 
 # Shamir

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.deploy import codec
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.secagg import client, keys, messages, once, server
+from fedatlas.wire import codec
 from secagg_sessions import RUN, crossed, drawn, hold, parties, plain
 
 

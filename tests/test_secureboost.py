@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from boosting_federation import Table, Trained, parties_of, trained
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.columns import columns_federation
+from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.privacy import paillier
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical import boosting

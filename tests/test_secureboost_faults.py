@@ -12,15 +12,15 @@ import torch
 
 from boosting_federation import Table, federation_of, parties_of, states_of, trained
 from fedatlas.algorithm import Question
-from fedatlas.deploy import codec
 from fedatlas.errors import DataError, ProtocolError
-from fedatlas.federation.columns import columns_federation
+from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer, Request
 from fedatlas.privacy import paillier
 from fedatlas.vertical import boosting
 from fedatlas.vertical.boosting import active, gains, inference, nodes, passive, records
 from fedatlas.vertical.boosting.settings import secureboost
 from fedatlas.vertical.parties import PartyLeft, tensor
+from fedatlas.wire import codec
 
 OWNERS = [[0, 1], [2, 3]]
 HOW = secureboost(trees=2, bins=8)

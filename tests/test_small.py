@@ -16,11 +16,11 @@ import pytest
 from fedatlas import Experiment
 from fedatlas.api import run
 from fedatlas.config import parse
+from fedatlas.recommender.contest import logit
+from fedatlas.recommender.shipped import HERE, Basis, load_study
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.study.contest import logit
 from fedatlas.study.design import read_study
 from fedatlas.study.jobs import plan_of
-from fedatlas.study.shipped import HERE, Basis, load_study
 
 FOLDER = HERE / "small"
 CHOICES = {"fedavg", "fedprox", "scaffold", "fedyogi", "hwfedavg", "fedavg_dp_eps30", "fedavg_dp_eps300"}
@@ -59,9 +59,9 @@ ASK = """
 import sys, time
 from pathlib import Path
 started = time.perf_counter()
-from fedatlas.study.recommend import recommend
-from fedatlas.study.requirements import requirements
-from fedatlas.study.shipped import load_study
+from fedatlas.recommender.answer import recommend
+from fedatlas.recommender.requirements import requirements
+from fedatlas.recommender.shipped import load_study
 small = load_study("small")
 asked = requirements({"federation": {"nodes": 20, "rows": 2000, "heterogeneity": 0.4, "classes": 2, "centralised": 0.8}})
 found = recommend(small.fitted, asked, references=small.references)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fedatlas.errors import ConfigError
-from fedatlas.study import run_key
+from fedatlas.runs import run_key
+from fedatlas.runs.run_key import described, keys, written
 from fedatlas.study.design import read_study, study_of
 from fedatlas.study.jobs import Plan, plan_of
-from fedatlas.study.looking import dry_run
-from fedatlas.study.run_key import described, keys, written
+from fedatlas.study.study_status import dry_run
 
 BASE: dict[str, Any] = {"rounds": 2, "data": {"limit": 300}, "partition": {"name": "iid", "clients": 3}}
 NODES = {"name": "nodes", "role": "setting", "key": "partition.clients", "levels": [2, 4, 8]}

@@ -12,7 +12,7 @@ import pytest
 from fedatlas.reporting.study import render
 from fedatlas.study.analyse import analysis
 from fedatlas.study.front import fronts
-from fedatlas.study.measured import Study, read_study
+from fedatlas.study.measurements import Study, read_study
 from fedatlas.study.winners import standings
 from study_tables import federations, runs
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedatlas.study.measured import read_study
+from fedatlas.study.measurements import read_study
 from study_tables import federations, runs
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

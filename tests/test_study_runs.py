@@ -19,10 +19,10 @@ import pytest
 from fedatlas.cli import main
 from fedatlas.errors import ConfigError
 from fedatlas.record.run_folder import RunFolder
+from fedatlas.runs.run_key import RESULTS, described, keys, written
 from fedatlas.study.frame import rounds_to
 from fedatlas.study.heterogeneity import heterogeneity
 from fedatlas.study.levels import overridden
-from fedatlas.study.run_key import RESULTS, described, keys, written
 from fedatlas.study.study import Study
 from fedatlas.study.table import VERSION, Table, started
 from test_study import AVG, BASE, NODES, SCHEME

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from fedatlas import config, summaries
 from fedatlas.data.dataset import Dataset, Partition, Split
 from fedatlas.data.preprocess import preprocess
-from fedatlas.deploy import codec
 from fedatlas.setup.assembly import set_up
 from fedatlas.summaries import Learn, Learnt, Message, Rows, Summary, Traffic, in_process
+from fedatlas.wire import codec
 from test_data_preprocess import CLIENTS, NAN, SCHEMA, both, pictures, table
 
 

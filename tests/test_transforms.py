@@ -26,7 +26,6 @@ from fedatlas.algorithm import (
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedseq import fedseq
 from fedatlas.algorithms.superclients import groups
-from fedatlas.deploy import codec
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor, run_job
 from fedatlas.engine.pool import PoolExecutor, can_fork
@@ -38,6 +37,7 @@ from fedatlas.rng import torch_stream
 from fedatlas.rounds import messages
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 from federation import SIZES, Federation, cohorts, everyone, fast, federation, gap, play, same, stacked, states
 from sealing import KEYS, compressed, made, using
 from test_vectors import UNEQUAL, quadratics, x_of

@@ -24,7 +24,6 @@ from fedatlas.algorithm import (
     by_samples,
 )
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.deploy import codec
 from fedatlas.engine.job import Job, Result
 from fedatlas.engine.loop import SerialExecutor, run_job
 from fedatlas.engine.pool import PoolExecutor, can_fork
@@ -37,6 +36,7 @@ from fedatlas.transforms.parts import pack, unpack
 from fedatlas.transforms.qsgd import BUCKET, bucket_norms
 from fedatlas.transforms.topk import largest
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 from federation import cohorts, everyone, federation, gap, play, same, states
 from sealing import compressed, made, using
 

@@ -15,21 +15,21 @@ from column_parties import ColumnParties, all_questions, method
 from fedatlas import api
 from fedatlas.algorithm import Algorithm
 from fedatlas.config import parse
-from fedatlas.data.columns import PartyFile
-from fedatlas.deploy import codec
+from fedatlas.course.columns import Growing, questions, run_columns
+from fedatlas.data.party_tables import PartyFile
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.federation.columns import columns_federation
+from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.server import ServerHalf
+from fedatlas.prediction.parties import predict
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.setup.columns import consortium
-from fedatlas.setup.method import method_of
-from fedatlas.simulation.columns import Growing, questions, run_columns
-from fedatlas.simulation.columns_predict import predict
-from fedatlas.study import forecast
+from fedatlas.runs import preview
+from fedatlas.setup.columns_method import method_of
+from fedatlas.setup.consortium import consortium
 from fedatlas.vertical import align, boosting, split
 from fedatlas.vertical.judging import probabilities
 from fedatlas.vertical.parties import PartyLeft, order
+from fedatlas.wire import codec
 
 TREES = 4
 
@@ -368,7 +368,7 @@ def test_a_dry_run_says_what_matching_and_trees_would_cost_and_leaves_nothing(do
     tree = second["bytes_up"] + second["bytes_down"]
     assert 0.7 * tree < found["bytes_per_tree"] < 1.5 * tree
     assert found["bytes"] == found["bytes_alignment"] + TREES * found["bytes_per_tree"]
-    forecast.show(found)
+    preview.show(found)
     said = capsys.readouterr().out
     assert "bank: 360 ids, which holds the label." in said
     assert "A tree, in the clear, would send about" in said

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fedatlas.algorithm import SERVER, Ask, Replies, State
-from fedatlas.deploy import codec
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import run_job
 from fedatlas.federation.in_process import InProcess
+from fedatlas.wire import codec
 from federation import Federation
 
 

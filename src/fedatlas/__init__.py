@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
     from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
     from fedatlas.data.dataset import Dataset, Partition
-    from fedatlas.study.advice import recommend
+    from fedatlas.recommender.command import recommend
     from fedatlas.study.study import Study
     from fedatlas.study.table import Table
     from fedatlas.tree import Tree
@@ -67,7 +67,7 @@ _LATER = {
     "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
     "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
-    "fedatlas.study.advice": ("recommend",),
+    "fedatlas.recommender.command": ("recommend",),
     "fedatlas.study.study": ("Study",),
     "fedatlas.study.table": ("Table",),
     "fedatlas.tree": ("Tree",),

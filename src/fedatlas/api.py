@@ -12,26 +12,27 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedatlas.config import ExperimentConfig, bound_to_rounds, override, parse, read
+from fedatlas.course.progress import Progress, Run, Silent
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, DivergedError, FedatlasError
 from fedatlas.federation.link import Observer
 from fedatlas.files import disk_error
+from fedatlas.prediction.parties import predict as predict_between
 from fedatlas.record.run_folder import CONFIG, OPTIONS, SUMMARY, RunFolder, Start, asked
 from fedatlas.reporting import write_report
-from fedatlas.setup.method import method_of
+from fedatlas.runs.baselines import compared
+from fedatlas.runs.columns_run import run_between
+from fedatlas.runs.ensure import rounds_done, start_of
+from fedatlas.runs.loop import run_one
+from fedatlas.runs.seeds import run_seeds
+from fedatlas.setup.columns_method import method_of
 from fedatlas.setup.resolution import apply_fixes, make_algorithm
-from fedatlas.simulation.columns_predict import predict as predict_between
-from fedatlas.simulation.run import Progress, Run, Silent, run_one
-from fedatlas.study.baselines import compared
-from fedatlas.study.between import run_between
-from fedatlas.study.ensure import rounds_done, start_of
-from fedatlas.study.seeds import run_seeds
 
 if TYPE_CHECKING:
     import pandas
 
-    from fedatlas.prediction import FinishedRun
-    from fedatlas.study.forecast import Shown
+    from fedatlas.prediction.finished_run import FinishedRun
+    from fedatlas.runs.preview import Shown
 
 
 class Experiment(NamedTuple):
@@ -246,18 +247,18 @@ def dry_run(
     experiment: Experiment | ExperimentConfig | None = None, *, baselines: bool | None = None
 ) -> dict[str, Any]:
     """Who would hold what, how many bytes would be sent and about how long it would take; every refusal; trains nothing."""
-    from fedatlas.study import forecast
+    from fedatlas.runs import preview
 
     whole = _whole(experiment)
-    return forecast.dry_run(whole.config, whole.module, baselines)
+    return preview.dry_run(whole.config, whole.module, baselines)
 
 
 def partition(experiment: Experiment | ExperimentConfig | None = None, out: str | Path | None = None) -> Shown:
     """Who would hold what: row indices and figures of each client, and as text; ``out``: also draw it as SVG."""
-    from fedatlas.study import forecast
+    from fedatlas.runs import preview
 
     whole = _whole(experiment)
-    return forecast.partition_of(whole.config, None if out is None else Path(out), whole.module)
+    return preview.partition_of(whole.config, None if out is None else Path(out), whole.module)
 
 
 def predict(
@@ -289,14 +290,14 @@ def predict(
 
 def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     """Model, configuration and rows of a run. ``module`` where the run had a network of one's own."""
-    from fedatlas import prediction as reading
+    from fedatlas.prediction import finished_run as reading
 
     return reading.load(path, module)
 
 
 def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """How many rows the parties of an experiment have in common, matched privately; ``dry_run``: what that would take."""
-    from fedatlas.simulation import alignment
+    from fedatlas.runs import alignment
 
     config = _whole(experiment).config
     if not config.columns:

@@ -18,15 +18,15 @@ from fedatlas.aggregation import REDUCERS, RULES
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
 from fedatlas.attacks.poisoning import POISONING
-from fedatlas.config.columns import VERTICAL, vertical
+from fedatlas.config.parties import VERTICAL, vertical
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
 from fedatlas.models import LOSSES, describe_models
 from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
 from fedatlas.registry import accepts, builders_of, defaults, describe, keywords, prose, prose_of_file, summary
-from fedatlas.setup.protection import goes_with
-from fedatlas.setup.rules import why_not as no_rule
+from fedatlas.setup.aggregation_rule import why_not as no_rule
+from fedatlas.setup.mechanism_choice import goes_with
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.vertical.boosting import secureboost

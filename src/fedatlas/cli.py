@@ -13,7 +13,7 @@ import typer
 
 from fedatlas import cli_study
 from fedatlas.commands import INTERRUPTED, File, Json, Plugin, align, emit, noticing, plug, predict, split, without_gpus
-from fedatlas.deployed.commands import app as deploy_app
+from fedatlas.deployment.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
 app = typer.Typer(
@@ -71,7 +71,7 @@ def run(
     """Run an experiment; with no argument the embedded default."""
     from fedatlas import api, config
     from fedatlas.record.run_folder import RunFolder
-    from fedatlas.study import forecast
+    from fedatlas.runs import preview
     from fedatlas.terminal import watcher
 
     plug(plugin)
@@ -90,8 +90,8 @@ def run(
             asked = config.read(path, overrides) if resume is None else RunFolder.open(resume).config()
             without_gpus(asked.engine.device)
             if dry_run:
-                found = forecast.dry_run(asked, baselines=baselines)
-                emit(found) if as_json else forecast.show(found)
+                found = preview.dry_run(asked, baselines=baselines)
+                emit(found) if as_json else preview.show(found)
                 return
             if resume is not None:
                 done = api.resume(resume, overrides, baselines=baselines, progress=progress)
@@ -135,11 +135,11 @@ def partition(
 ) -> None:
     """Show who would hold what: class distribution per client."""
     from fedatlas import config
-    from fedatlas.study import forecast
+    from fedatlas.runs import preview
 
     plug(plugin)
     path, overrides = split(arguments)
-    found = forecast.partition_of(config.read(path, overrides), out)
+    found = preview.partition_of(config.read(path, overrides), out)
     emit(found.facts) if as_json else typer.echo(found.text)
     if out is not None and not as_json:
         typer.echo(f"Picture: {out}")
@@ -207,7 +207,7 @@ def attack(
     """Attack what a role saw of a finished run, and say what leaks beyond a placebo."""
     from fedatlas.api import attack as attack_
     from fedatlas.config import override
-    from fedatlas.leakage.words import said
+    from fedatlas.leakage.attack_text import said
 
     plug(plugin)
     without_gpus("cpu")

@@ -41,9 +41,9 @@ def study(
     Exit code 0 also where cells were refused or diverged, which are outcomes; 1 where a run failed.
     """
     from fedatlas.study.frame import export as write_frame
-    from fedatlas.study.looking import show_dry_run, show_status
-    from fedatlas.study.looking import status as status_of
     from fedatlas.study.study import Study
+    from fedatlas.study.study_status import show_dry_run, show_status
+    from fedatlas.study.study_status import status as status_of
     from fedatlas.study.table import Table
 
     wanted = (("--dry-run", dry_run), ("--status", status), ("--export", export), ("--analyse", analyse))
@@ -111,9 +111,9 @@ def recommend(
 
     Exit code 1 where none fits; the nearest miss is named.
     """
-    from fedatlas.study.advice import recommend as answer_to
-    from fedatlas.study.requirements import read_requirements
-    from fedatlas.study.telling import lines
+    from fedatlas.recommender.answer_text import lines
+    from fedatlas.recommender.command import recommend as answer_to
+    from fedatlas.recommender.requirements import read_requirements
 
     plug(plugin)
     asked = read_requirements(file)

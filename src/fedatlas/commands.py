@@ -77,7 +77,7 @@ def align(
 ) -> None:
     """Match the rows of parties that hold columns, privately, and say how many they have in common."""
     from fedatlas import api, config
-    from fedatlas.study.matching import sentences
+    from fedatlas.runs.alignment_text import sentences
 
     found = api.align(config.read(*split(arguments)), dry_run=dry_run)
     emit(found) if as_json else typer.echo("\n".join(sentences(found)))
@@ -107,14 +107,14 @@ def predict(
 ) -> None:
     """Apply a run's model, with its preprocessing, to new rows."""
     from fedatlas.files import write_text
-    from fedatlas.prediction import load
+    from fedatlas.prediction.finished_run import load
     from fedatlas.record.run_folder import RunFolder
 
     plug(plugin)
     if client is not None and model:
         raise ConfigError("give --client or --model, not both.")
     if RunFolder.open(run).config().columns:
-        from fedatlas.study.matching import predicted
+        from fedatlas.prediction.parties import predicted
 
         if client is not None or model or keep or holes != "error":
             raise ConfigError(

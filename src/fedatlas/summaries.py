@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedatlas.deploy import codec
+from fedatlas.wire import codec
 
 STEPS = 32  # of the bisection: as many as float32 has bits
 

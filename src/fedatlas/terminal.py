@@ -15,12 +15,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from fedatlas.course.progress import Row, Silent
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.setup.assembly import Setup
-from fedatlas.setup.columns import Consortium
-from fedatlas.simulation.run import Silent
-from fedatlas.simulation.simulation import Row
+from fedatlas.setup.consortium import Consortium
 from fedatlas.wording import NOT_TOLD, bytes_text, count, facts_text, given_up_text, seconds_text, total_of
 
 SHOWN = 12  # rounds in the live table

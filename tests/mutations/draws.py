@@ -24,7 +24,7 @@ from mutations import Build, Check, Mutation, patched
 
 RIGHT = ALGORITHMS["fedavg"]
 # The package's `run` is a function; the module of that name holds the rounds.
-rounds = import_module("fedatlas.simulation.simulation")
+rounds = import_module("fedatlas.course.rounds")
 SPLIT, RATE, STREAM = assembly.split_clients, rounds.learning_rate, batches.torch_stream
 
 

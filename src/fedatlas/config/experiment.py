@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
-from fedatlas.config.columns import TREES, VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.overrides import override
+from fedatlas.config.parties import TREES, VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
 from fedatlas.data.config import DataConfig, PublicConfig

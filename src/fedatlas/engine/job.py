@@ -28,9 +28,8 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.data.batches import Draw, Masks, Rows, Values, balanced_rows, batches, parted_rows, public_rows
-from fedatlas.deploy import codec
+from fedatlas.engine.attackers import Attacker, Order, pretended
 from fedatlas.engine.device import CPU, placing, without_cudnn
-from fedatlas.engine.malice import Attacker, Order, pretended
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.step import moved
@@ -40,6 +39,7 @@ from fedatlas.layers import Layer
 from fedatlas.privacy.protection import Doing, Protected, Protection, protect
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 
 
 class LocalOptions(NamedTuple):

@@ -28,10 +28,10 @@ import torch
 from fedatlas import errors
 from fedatlas.algorithm import Budget, Facts, Work
 from fedatlas.data.batches import examples_of
-from fedatlas.deploy import codec
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import timed
 from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, first_line
+from fedatlas.wire import codec
 
 RunJob = Callable[[Bench, Job], Result]
 """Does a job. One that derives programs has `warm(bench, job)`: True if it made something that workers must share."""

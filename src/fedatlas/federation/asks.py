@@ -8,10 +8,10 @@ from typing import Any
 from fedatlas.aggregation import REDUCERS
 from fedatlas.aggregation.reducers import Reducer, part_of
 from fedatlas.algorithm import SERVER, Algorithm, Ask, Question, Task, Weights
-from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.federation.link import Reply
 from fedatlas.registry import find
+from fedatlas.wire import codec
 
 
 class Mend:

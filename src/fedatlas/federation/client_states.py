@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fedatlas.algorithm import State
-from fedatlas.deploy import codec
+from fedatlas.wire import codec
 
 
 class ClientStates:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from fedatlas.algorithm import Facts, Question, RoundGenerator, State, Work
+from fedatlas.engine.attackers import Order
 from fedatlas.engine.job import Bench, Executor
-from fedatlas.engine.malice import Order
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import Cost
 from fedatlas.federation.defence import Defence
@@ -15,7 +15,7 @@ from fedatlas.federation.link import Observer, Reply, Request
 from fedatlas.federation.party import PartyHalf, Secrets
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.server import ServerHalf
-from fedatlas.privacy.asking import RoundClosed, SessionFailed
+from fedatlas.privacy.ask_protocol import RoundClosed, SessionFailed
 from fedatlas.privacy.secure_sum import MASKED
 
 ATTEMPTS = 3  # at a round whose masked session fails before any share is given

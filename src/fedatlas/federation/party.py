@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 from fedatlas.algorithm import SERVER, Budget, Facts, State, Task, Work
 from fedatlas.data.batches import examples_of
+from fedatlas.engine.attackers import Order
 from fedatlas.engine.job import Bench, Executor, Job, Result
-from fedatlas.engine.malice import Order
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Reply, Request

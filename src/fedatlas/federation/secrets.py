@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedatlas.deploy import codec
 from fedatlas.errors import CheckpointError
 from fedatlas.federation.server import Guard
 from fedatlas.privacy import encrypted_sum, ledger, paillier, secure_sum
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
 from fedatlas.privacy.protection import Protection
 from fedatlas.privacy.secagg.keys import Party, Secret, identity
+from fedatlas.wire import codec
 
 OPENED, JOURNAL, LEDGER = "opened.jsonl", "journal", "ledger.jsonl"
 

@@ -27,7 +27,6 @@ from fedatlas.algorithm import (
     Transform,
     Update,
 )
-from fedatlas.deploy import codec
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.asks import (
     Mend,
@@ -44,11 +43,12 @@ from fedatlas.federation.defence import Defence, Seen, Sorting
 from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told, unseal
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
-from fedatlas.privacy.asking import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
+from fedatlas.privacy.ask_protocol import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
 from fedatlas.privacy.protection import Protection, by_rows
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 
 
 class Guard(NamedTuple):

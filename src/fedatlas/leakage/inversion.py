@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.attacks.gradient_matching import Found, Problem, deep_leakage, inferred_labels, invert, unfolded
 from fedatlas.attacks.inference import Inference
-from fedatlas.attacks.matching import Found, Problem, deep_leakage, inferred_labels, invert, unfolded
 from fedatlas.errors import ConfigError
 from fedatlas.federation.sealing import unseal
 from fedatlas.leakage.knowledge import LABELS

@@ -48,7 +48,7 @@ def attacked(run: Path, attack: Inference, seed: int, labels: Mapping[int, int] 
 
 def apart(folder: Path) -> None:
     """Attacks what lies in ``folder`` in a process that has no data; what it prints is shown where it fails."""
-    words = [sys.executable, "-m", "fedatlas.leakage.child", str(folder)]
+    words = [sys.executable, "-m", "fedatlas.leakage.attacker_process", str(folder)]
     with tempfile.TemporaryDirectory() as empty:
         environment = {**os.environ, "FEDATLAS_DATA": empty}
         done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)

@@ -23,7 +23,7 @@ from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy import paillier
-from fedatlas.privacy.asking import BUFFERS, SEND, Asking, Place, RoundClosed, enough, mended, weight_of
+from fedatlas.privacy.ask_protocol import BUFFERS, SEND, Asking, Place, RoundClosed, enough, mended, weight_of
 from fedatlas.privacy.mechanisms import Paillier
 from fedatlas.privacy.numbers import Leaf, Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import once

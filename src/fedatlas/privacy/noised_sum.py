@@ -14,7 +14,7 @@ from fedatlas.aggregation.reducers import Reduced, Reducer, added, part_of
 from fedatlas.algorithm import Algorithm, Ask, Replies, Transform, Update
 from fedatlas.errors import PrivacyError
 from fedatlas.privacy import nbafl
-from fedatlas.privacy.asking import Asking, Place
+from fedatlas.privacy.ask_protocol import Asking, Place
 from fedatlas.privacy.clipping import clipped
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanisms import CentralDP, NbAFL

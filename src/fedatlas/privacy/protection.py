@@ -14,7 +14,7 @@ import torch
 from fedatlas.algorithm import Algorithm, Message, Question, Round, State, Task, Transform, Update, Weights
 from fedatlas.errors import DivergedError, PrivacyError, ProtocolError
 from fedatlas.privacy import central_dp, encrypted_sum, local_dp, nbafl, secure_sum
-from fedatlas.privacy.asking import BUFFERS, CHAIN, SEND, bases, changed, in_precision, restored
+from fedatlas.privacy.ask_protocol import BUFFERS, CHAIN, SEND, bases, changed, in_precision, restored
 from fedatlas.privacy.clipping import as_before, clipped
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanisms import CentralDP, LocalDP, Mechanism, NbAFL, Paillier, SecAgg

@@ -19,7 +19,17 @@ from torch import Tensor
 from fedatlas.aggregation.reducers import Reduced, Reducer
 from fedatlas.algorithm import Ask, Message, Question, Replies, State, Update
 from fedatlas.errors import PrivacyError, ProtocolError
-from fedatlas.privacy.asking import SEND, SESSION, Asking, Place, RoundClosed, SessionFailed, enough, mended, weight_of
+from fedatlas.privacy.ask_protocol import (
+    SEND,
+    SESSION,
+    Asking,
+    Place,
+    RoundClosed,
+    SessionFailed,
+    enough,
+    mended,
+    weight_of,
+)
 from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.privacy.numbers import REALS, Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import client, fixed, server

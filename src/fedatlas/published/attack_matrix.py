@@ -17,14 +17,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedatlas.config import parse
+from fedatlas.course.progress import Progress
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
 from fedatlas.leakage import cell as looked_at
 from fedatlas.metrics.intervals import proportion
 from fedatlas.published.gates import Part, Study
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.simulation.run import Progress
-from fedatlas.study.ensure import ensure
+from fedatlas.runs.ensure import ensure
 
 NAME = "attack-matrix"
 ROUNDS, QUICK = 40, 12

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from fedatlas import machine
 from fedatlas.config import parse
+from fedatlas.course.progress import Progress, Silent
 from fedatlas.errors import DivergedError, unknown_name
 from fedatlas.files import write_json, write_text
 from fedatlas.published.attack_matrix import NAME as MATRIX
@@ -31,8 +32,7 @@ from fedatlas.published.t8a_ablations import FACTORS, ablation
 from fedatlas.published.t9_fedseq_cifar10 import fedseq_cifar10
 from fedatlas.published.t11_fedprox_synthetic import fedprox_synthetic
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.simulation.run import Progress, Silent
-from fedatlas.study.ensure import ensure, finished
+from fedatlas.runs.ensure import ensure, finished
 from fedatlas.wording import count
 
 EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Study]] = {

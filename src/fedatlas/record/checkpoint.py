@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.algorithm import State
-from fedatlas.deploy import codec
 from fedatlas.errors import CheckpointError, TransportError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.files import write_bytes
+from fedatlas.wire import codec
 
 FORMAT = 1
 

@@ -13,7 +13,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.record.run_folder import ATTACKED, AUXILIARY, CANDIDATES, RunFolder, file_of
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.candidates import candidates_of
-from fedatlas.setup.observing import MEMBERSHIP, inferences_of
+from fedatlas.setup.views import MEMBERSHIP, inferences_of
 
 MODULE = "module.json"  # there for runs with a network of one's own
 CONSTANTS = "constants.json"  # there for runs with data.constants: which file it was

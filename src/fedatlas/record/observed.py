@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fedatlas.attacks.roles import Role
-from fedatlas.deploy import codec
 from fedatlas.errors import ConfigError, DiskError, TransportError
 from fedatlas.files import disk_error, write_json
+from fedatlas.wire import codec
 
 FOLDER, INDEX, FORMAT = "observed", "index.json", 1
 DIRECTIONS = ("up", "down", "peer")

@@ -39,7 +39,7 @@ def is_columns(run: Path) -> bool:
 def write_columns(runs: Sequence[Path], out: Path | None) -> Path:
     """The report of one run of parties that hold columns; beside it in the run's folder a page for each party without the label."""
     from fedatlas.record.run_folder import RunFolder
-    from fedatlas.reporting.columns import page_of, page_of_other
+    from fedatlas.reporting.columns_report import page_of, page_of_other
 
     if len(runs) > 1:
         raise ConfigError(

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.record.run_folder import BASELINES
 from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
+from fedatlas.reporting.client_rows import chosen, drawn_of
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Entry, Subject
-from fedatlas.reporting.holdings import chosen, drawn_of
 from fedatlas.wording import (
     NAMES,
     PARTS,
@@ -39,7 +39,7 @@ NAMED = 30  # clients that the picture shows in their order; more are sorted
 
 
 class Gains(NamedTuple):
-    """Rows as `fedatlas.study.baselines` wrote them, and the parts they hold."""
+    """Rows as `fedatlas.runs.baselines` wrote them, and the parts they hold."""
 
     rows: Sequence[Mapping[str, Any]]
     parts: Sequence[str]
@@ -309,7 +309,7 @@ LONG = {"local_only": "local only", "federated": "federated", "centralised": "ce
 
 
 def _foot(subject: Subject, gains: Gains, both: bool) -> list[list[Cell]]:
-    """The clients in three figures; those of an error stand under the same keys (`fedatlas.study.baselines`)."""
+    """The clients in three figures; those of an error stand under the same keys (`fedatlas.runs.baselines`)."""
     if not gains.summary:
         return []
     names = {

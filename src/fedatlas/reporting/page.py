@@ -16,16 +16,16 @@ from markupsafe import Markup
 from fedatlas.errors import as_utf8
 from fedatlas.reporting.attackers import attacker_blocks
 from fedatlas.reporting.blocks import Chapter, Choice, Figure, Section, Text
+from fedatlas.reporting.client_rows import held_blocks
+from fedatlas.reporting.confusion import error_blocks
 from fedatlas.reporting.costs import cost_blocks
 from fedatlas.reporting.curves import curves
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.gain import gain_blocks, gain_of_parties, gain_over
-from fedatlas.reporting.holdings import held_blocks
-from fedatlas.reporting.leaks import leak_blocks
-from fedatlas.reporting.mistakes import error_blocks
 from fedatlas.reporting.outcome import opening, title
 from fedatlas.reporting.privacy import privacy_blocks
-from fedatlas.reporting.repeat import left_blocks, repeat_blocks
+from fedatlas.reporting.reproduction import left_blocks, repeat_blocks
+from fedatlas.reporting.view_attacks import leak_blocks
 
 # The colours of a downloaded picture: chart.css asks for them by name, and a file outside the page has no such names.
 LIGHT = re.compile(r"--([\w-]+):\s*([^;]+);")

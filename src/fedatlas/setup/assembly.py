@@ -19,7 +19,6 @@ from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
-from fedatlas.deploy import codec
 from fedatlas.engine.device import CPU
 from fedatlas.engine.job import Bench, Built, LocalOptions
 from fedatlas.engine.optim import Optimizer
@@ -31,21 +30,22 @@ from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.rng import derive
+from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.attackers import Cast, attacked_bench, check_attacked_rows, check_attacks, in_numbers
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
-from fedatlas.setup.observing import views_of
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
-from fedatlas.setup.protected import protected_bench
-from fedatlas.setup.protection_refusals import check_protected_rows, protection_notices
+from fedatlas.setup.privacy_refusals import check_protected_rows, protection_notices
+from fedatlas.setup.protected_bench import protected_bench
 from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_network, check_public
 from fedatlas.setup.resolution import resolve, with_batch_norm
-from fedatlas.setup.rules import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.secure_learning import Hidden, learner_of
 from fedatlas.setup.torch_model import Networks
+from fedatlas.setup.views import views_of
 from fedatlas.summaries import Crossing, Learn, Learner, class_counts, overheard
 from fedatlas.tree import Tree
+from fedatlas.wire import codec
 
 
 class Setup(NamedTuple):

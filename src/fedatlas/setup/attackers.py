@@ -13,8 +13,8 @@ from fedatlas.attacks.labels import Pairs, attacked, pairs_of, relabelled
 from fedatlas.attacks.poisoning import POISONING, Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
+from fedatlas.engine.attackers import Attacker, Order
 from fedatlas.engine.job import Bench, RowSource
-from fedatlas.engine.malice import Attacker, Order
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.registry import arguments, defaults, find
 from fedatlas.rng import numpy_stream
@@ -30,7 +30,7 @@ def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
         if table.name not in ATTACKS:
             raise unknown_name("attack", table.name, ATTACKS)
         if table.name not in POISONING:
-            continue  # it looks at a view after the run: `setup.observing`
+            continue  # it looks at a view after the run: `setup.views`
         if table.role is not None:
             raise ConfigError(
                 f"attack.{table.name}.role: whoever poisons is a client: remove the key, and say by share or clients which."

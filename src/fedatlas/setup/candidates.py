@@ -16,8 +16,8 @@ from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import Setup, own_rows
-from fedatlas.setup.observing import NO_ROWS
 from fedatlas.setup.party_rows import join
+from fedatlas.setup.views import NO_ROWS
 
 
 class Candidates(NamedTuple):

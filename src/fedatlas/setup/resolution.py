@@ -16,10 +16,10 @@ from fedatlas.data.config import PublicConfig
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.registry import arguments, find, keywords, shown
+from fedatlas.setup.aggregation_rule import rule_of
 from fedatlas.setup.attackers import poisonings_of
 from fedatlas.setup.defaults import completed
-from fedatlas.setup.protection import mechanisms_of
-from fedatlas.setup.rules import rule_of
+from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.transform import make_transform, transform_notices
 
 

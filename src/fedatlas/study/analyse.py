@@ -15,7 +15,7 @@ import numpy as np
 from fedatlas.files import write_json, write_text
 from fedatlas.study.effects import effects
 from fedatlas.study.front import fronts
-from fedatlas.study.measured import (
+from fedatlas.study.measurements import (
     FACTS,
     Run,
     Study,
@@ -28,7 +28,7 @@ from fedatlas.study.measured import (
     setting_of,
     value_of,
 )
-from fedatlas.study.reading import measured
+from fedatlas.study.read_measurements import measured
 from fedatlas.study.table import Table
 from fedatlas.study.verdict import sentences
 from fedatlas.study.winners import Standing, better_and_worse, standings

@@ -32,8 +32,8 @@ from fedatlas.errors import (
 )
 from fedatlas.files import write_json
 from fedatlas.record.run_folder import LOCK, SUMMARY, RunFolder
-from fedatlas.study.ensure import came_to_its_end, ensure
-from fedatlas.study.forecast import dry_run
+from fedatlas.runs.ensure import came_to_its_end, ensure
+from fedatlas.runs.preview import dry_run
 from fedatlas.study.responses import MESSAGES, Counter
 
 END, LOG = "end.json", "log.txt"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measured import (
+from fedatlas.study.measurements import (
     Floats,
     Study,
     by_cell,
@@ -26,7 +26,7 @@ from fedatlas.study.measured import (
     setting_names,
     setting_of,
 )
-from fedatlas.study.measured import level as level_of
+from fedatlas.study.measurements import level as level_of
 
 DRAWS = 4000
 MOST_LEVELS = 6  # of a factor of numbers before its levels are taken together in thirds

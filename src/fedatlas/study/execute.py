@@ -15,12 +15,12 @@ from fedatlas.data.sources import load_dataset, read_once
 from fedatlas.errors import ConfigError, DiskError, FedatlasError
 from fedatlas.machine import one_thread_an_operator
 from fedatlas.record.run_folder import RunFolder
+from fedatlas.runs.run_key import changed
 from fedatlas.study import children
 from fedatlas.study.children import Child, Ended
 from fedatlas.study.design import ExecuteTable, StudyFile
 from fedatlas.study.jobs import Job, Place, Plan, Rates, cell_jobs
 from fedatlas.study.responses import facts, messages, prefix, responses
-from fedatlas.study.run_key import changed
 from fedatlas.study.table import ENDED, Entry, Outcome, Table
 
 PARALLEL = 2

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedatlas.rng import numpy_stream
 from fedatlas.study.effects import Noise, noise_between, root_of
-from fedatlas.study.measured import Floats, Study, by_cell, choice_names, setting_names
+from fedatlas.study.measurements import Floats, Study, by_cell, choice_names, setting_names
 
 DRAWS = 10_000
 

@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
-from fedatlas.study.baselines import baseline_config
+from fedatlas.runs.baselines import baseline_config
+from fedatlas.runs.run_key import Described, Keys, data_hashes, described, keys, written
 from fedatlas.study.cells import Cell, Levels, cells_of
 from fedatlas.study.design import StudyFile
 from fedatlas.study.levels import Factor, factors_of, overridden
-from fedatlas.study.run_key import Described, Keys, data_hashes, described, keys, written
 
 Kind = Literal["cell", "baseline", "tuning", "holdout"]
 Rates = tuple[tuple[str, Any], ...]

@@ -15,9 +15,9 @@ from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import ConfigError, FedatlasError, unknown_name
 from fedatlas.models.registry import MODELS
 from fedatlas.registry import builders_of, field_model, keywords
+from fedatlas.runs.run_key import data_files, described
 from fedatlas.setup.resolution import resolve
 from fedatlas.study.design import FactorTable, LevelTable, Role, StudyFile
-from fedatlas.study.run_key import data_files, described
 from fedatlas.transforms import TRANSFORMS
 
 OWN = {

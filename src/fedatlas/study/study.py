@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.files import write_text
-from fedatlas.study import looking
+from fedatlas.study import study_status
 from fedatlas.study.design import StudyFile, read_study, study_of
 from fedatlas.study.execute import execute
 from fedatlas.study.jobs import plan_of
@@ -68,4 +68,4 @@ class Study(NamedTuple):
 
     def dry_run(self) -> dict[str, Any]:
         """Cells, refusals, runs and hours; nothing is kept."""
-        return looking.dry_run(plan_of(self.file))
+        return study_status.dry_run(plan_of(self.file))

@@ -1,0 +1,195 @@
+"""What a run records of malicious clients and of the rule against them: who attacked, who was left out, what became of the classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from fedatlas.attacks.poisoning import Poisoning
+from fedatlas.course.evaluation import Evaluator
+from fedatlas.data.batches import Rows
+from fedatlas.engine.attackers import Order
+from fedatlas.federation.in_process import View
+from fedatlas.federation.server import ServerHalf
+from fedatlas.model import Model
+from fedatlas.setup.assembly import Setup
+from fedatlas.setup.attackers import classes_of, settled
+from fedatlas.setup.cohort import Drawn
+
+Row = dict[str, Any]
+SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
+
+
+class Host(Protocol):
+    """Of what speaks for the parties."""
+
+    server: ServerHalf
+    view: View
+    orders: Mapping[int, Order]
+
+
+class Attacked(Protocol):
+    """Of a simulation what is looked at here."""
+
+    @property
+    def setup(self) -> Setup: ...
+    @property
+    def federation(self) -> Host: ...
+    @property
+    def evaluator(self) -> Evaluator: ...
+    def models(self) -> Mapping[str, Model]: ...
+    def client_model(self, client: int) -> Model: ...
+    def attackers(self) -> Mapping[int, int]: ...
+
+
+def outcome(simulation: Attacked, drawn: Drawn | None) -> Row:
+    """A round's attackers among those that took part, whose updates were none, and whose were left out; ascending.
+
+    Nothing where neither attacks nor a rule are declared. A superclient that a selection left out stands there with all its clients.
+    """
+    if simulation.setup.defence is None:
+        return {}
+    how = simulation.setup.bench.protection
+    if how is not None and how.secret_cohort:  # a row would show who came
+        return dict.fromkeys(("attackers", "left_out", "hostile"))
+    seen, orders = simulation.federation.server.seen, simulation.federation.orders
+    worked = simulation.federation.view.work if drawn else {}
+    units = [set(unit.members) for unit in drawn.round.units] if drawn else []
+    whole = {k for unit in units if unit & seen.unchosen for k in unit}
+    return {
+        "attackers": [k for k in sorted(orders) if k in worked],
+        "left_out": sorted(seen.hostile | seen.unchosen | whole) if drawn else [],
+        "hostile": sorted(seen.hostile) if drawn else [],
+        **({"unchanged": seen.refused} if drawn and seen.refused else {}),
+    }
+
+
+def figures(simulation: Attacked, evaluated: bool) -> Row:
+    """Accuracy on the test rows of attacked classes and on the others, and the share of rows that became what the attackers wanted."""
+    flips = [one for one in simulation.setup.poisonings if one.flip is not None]
+    if not flips:
+        return {}
+    row: Row = {SWAPPED: None, REST: None, **({SUCCESS: None} if wanted(flips) else {})}
+    if not evaluated:
+        return row
+    if simulation.setup.personal:
+        hostile = simulation.attackers()
+        honest = [k for k, n in simulation.setup.sizes.items() if n and k not in hostile]
+        models: Iterable[Model] = (simulation.client_model(k) for k in honest)
+    else:
+        models = [next(iter(simulation.models().values()))]
+    found = [of_model(model, simulation.evaluator.rows, flips) for model in models]
+    return {key: mean([one[key] for one in found]) for key in row}
+
+
+def of_model(model: Model, rows: Rows, flips: Sequence[Poisoning]) -> dict[str, float | None]:
+    """The figures of one model; None where there is no such row."""
+    predicted = model.scores(rows.x, rows.y).predicted
+    weight = torch.ones(rows.n, dtype=torch.float64) if rows.weight is None else rows.weight.double()
+    there = torch.isin(rows.y, torch.tensor(classes_of(flips)))
+    right = predicted == rows.y
+    hit, of = 0.0, 0.0
+    for a, b in wanted(flips):
+        mine = rows.y == a
+        hit += float(weight[mine & (predicted == b)].sum())
+        of += float(weight[mine].sum())
+    return {
+        SWAPPED: weighted(right[there], weight[there]),
+        REST: weighted(right[~there], weight[~there]),
+        SUCCESS: hit / of if of else None,
+    }
+
+
+def wanted(flips: Sequence[Poisoning]) -> list[tuple[int, int]]:
+    """(class, what it is to be taken for): both ways of a swap; nothing of attackers that each draw their own."""
+    out = []
+    for one in flips:
+        if one.flip is not None and one.flip.draw == "fixed":
+            pairs = settled(one.flip.pairs)
+            out += [*pairs, *((b, a) for a, b in pairs if one.flip.kind == "swap")]
+    return list(dict.fromkeys(out))
+
+
+def weighted(hit: torch.Tensor, weight: torch.Tensor) -> float | None:
+    """Weighted mean; None of nothing."""
+    total = float(weight.sum())
+    return float((hit.double() * weight).sum()) / total if total else None
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Plain mean; None where one is missing."""
+    known = [v for v in values if v is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def chance(setup: Setup, number: int) -> dict[str, Any]:
+    """The figures of a model that attackers made diverge in round ``number``: it answers no numbers, which is as good as guessing."""
+    right = 1 / setup.dataset.classes if setup.dataset.classes else None
+    keys = ("accuracy", "macro_f1", "weighted_f1") if right is not None else ("rmse", "mae", "r2")
+    return {"round": number, **dict.fromkeys(keys, right), "per_class_f1": None, "loss": None, "client_accuracy": None}
+
+
+# ---------------------------------------------------------------------- the summary
+
+
+def summary(simulation: Attacked, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entries ``attacks`` and ``aggregation`` of a summary; nothing where neither is declared."""
+    setup = simulation.setup
+    if setup.defence is None:
+        return {}
+    found = simulation.attackers()
+    attacks = [described(setup, one, table, found, rows) for table, one in enumerate(setup.poisonings)]
+    return {**({"attacks": attacks} if attacks else {}), "aggregation": aggregation(setup, found, rows)}
+
+
+def described(
+    setup: Setup, one: Poisoning, table: int, found: Mapping[int, int], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """One table of ``[[attack]]``: who attacked, how often, what came of it."""
+    mine = sorted(k for k, each in found.items() if each == table)
+    known = setup.dataset.class_names
+    flip = {}
+    if one.flip is not None:
+        pairs = settled(one.flip.pairs)
+        flip = {
+            "pairs": [list(pair) for pair in pairs],
+            "classes": [[known[a], known[b]] for a, b in pairs],
+            "kind": one.flip.kind,
+            "draw": one.flip.draw,
+        }
+    return {
+        "name": one.name,
+        "declaration": dict(one.declares._asdict()),
+        "unit": one.unit,
+        "clients": mine,
+        "rounds": list(one.rounds),
+        "attacked_rounds": sum(bool(mine) and one.active(row["round"]) for row in rows),
+        **flip,
+        **{key: rows[-1].get(key) for key in (SWAPPED, REST, SUCCESS) if flip and key in rows[-1]},
+    }
+
+
+def aggregation(setup: Setup, found: Mapping[int, int], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The rule, and how many times attackers and honest clients took part, and their work did not count."""
+    took = {True: 0, False: 0}
+    left = {True: 0, False: 0}
+    for row in rows[1:]:
+        if row["attackers"] is None or row["clients"] is None:
+            continue
+        there = {k for one in row["clients"] for k in (one if isinstance(one, list) else [one])}
+        hostile = set(row["attackers"])
+        for k in there | set(row["left_out"]):
+            took[k in hostile] += 1
+            left[k in hostile] += k in row["left_out"]
+    rule = setup.rule
+    return {
+        "name": "mean" if rule is None else rule.name,
+        **({} if rule is None or rule.f is None or rule.weighted else {"f": rule.f}),
+        "attackers": {"took_part": took[True], "left_out": left[True]},
+        "honest": {"took_part": took[False], "left_out": left[False]},
+        "hostile_updates": sum(len(row["hostile"] or ()) for row in rows),
+        "unchanged_rounds": [row["round"] for row in rows if row.get("unchanged")],
+    }

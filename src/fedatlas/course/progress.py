@@ -1,0 +1,78 @@
+"""What a run tells of itself while it goes on, what it comes out as, and when it stops early."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from fedatlas.config import ExperimentConfig
+from fedatlas.engine.executors import Plan
+from fedatlas.setup.assembly import Setup
+from fedatlas.setup.consortium import Consortium
+
+Row = dict[str, Any]
+
+
+class Progress(Protocol):
+    """Is told what happens, for people to watch."""
+
+    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None: ...
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None: ...
+    def said(self, notice: str) -> None: ...
+    def row(self, row: Row) -> None: ...
+    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None: ...
+    def beside(self, name: str) -> AbstractContextManager[Progress]: ...
+
+
+class Silent:
+    """Tells nobody; knows which folder it is about."""
+
+    folder: Path | None = None
+
+    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
+        """Remembers the folder."""
+        self.folder = folder
+
+    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
+        """The same, of trees between parties that hold columns."""
+        self.folder = folder
+
+    def said(self, notice: str) -> None:
+        """Nothing."""
+
+    def row(self, row: Row) -> None:
+        """Nothing."""
+
+    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def beside(self, name: str) -> AbstractContextManager[Progress]:  # noqa: ARG002
+        """Of a baseline, too, nothing."""
+        return contextlib.nullcontext(self)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Run(NamedTuple):
+    """A finished run."""
+
+    path: Path
+    summary: Mapping[str, Any]
+
+
+def stopped(config: ExperimentConfig, rows: list[Row]) -> str:
+    """Why ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds; else nothing."""
+    if config.stop is None or not rows:
+        return ""
+    key, sign = ("rmse", -1.0) if "rmse" in rows[0] else ("accuracy", 1.0)
+    seen = [(r["round"], sign * r[key]) for r in rows if r.get(key) is not None]
+    best_round, _ = max(seen, key=lambda pair: (pair[1], -pair[0]))
+    if config.stop.accuracy is not None and key == "accuracy" and seen[-1][1] >= config.stop.accuracy:
+        return f"accuracy {seen[-1][1]:.4f} has reached {config.stop.accuracy:g}"
+    if config.stop.patience is not None and seen[-1][0] - best_round >= config.stop.patience:
+        return f"no better {key} since round {best_round}"
+    return ""

@@ -1,0 +1,203 @@
+"""A protected round played through once for the dry run: the real protocol among all who would be asked, with one client's update.
+
+One client trains, without protection; its update is sealed once and stands for everybody's. All phases run among as many clients as a
+round asks, so that bytes are those of a run and seconds are measured: the keys of all, the sealing of one times their number, the opening
+of the sum. What is opened is thrown away, keys are made for this alone, and no ledger or journal is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from fedatlas.aggregation.reducers import Closing, Reducer
+from fedatlas.algorithm import Ask, Question, Replies, Round, State, Task, Update
+from fedatlas.course.timing import Sampled
+from fedatlas.engine.executors import Plan, make_executor
+from fedatlas.errors import PrivacyError
+from fedatlas.federation.asks import hidden
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.cost import AGGREGATE, QUESTIONS, Cost, sealing_of, server_phase
+from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.link import Link, Observer, Request
+from fedatlas.federation.sealing import told
+from fedatlas.federation.secrets import Keyring
+from fedatlas.privacy.ask_protocol import CHAIN, RoundClosed, SessionFailed
+from fedatlas.privacy.mechanisms import SecAgg
+from fedatlas.privacy.protection import Doing, Protection, protect
+from fedatlas.privacy.secure_sum import ALL, ROWS, masked
+from fedatlas.rounds import federated
+from fedatlas.setup.assembly import Setup, first_server
+from fedatlas.tree import Tree
+from fedatlas.wire import codec
+
+NAME = "dry run"
+
+
+class Rehearsed(NamedTuple):
+    """What a first and a second round cost all their clients, what keys cost before them, and how wide hidden weights make the words."""
+
+    costs: list[Cost]
+    seconds_keys: float
+    hidden: int = 0  # words of 64 bits that one client sends in a round because its rows are hidden in them
+
+
+class Last(Observer):
+    """Remembers the last update that was opened, before its memory is used again."""
+
+    def __init__(self) -> None:
+        self.update: Update = {}
+
+    def opened(self, request: Request, update: Update) -> None:  # noqa: ARG002
+        """A copy of it."""
+        self.update = codec.decode(codec.encode(dict(update)))
+
+
+class Rehearsal(Sampled):
+    """Adds to the costs of a round without protection what the protocol of each protected ask takes."""
+
+    def __init__(self, setup: Setup, link: Link, keyring: Keyring) -> None:
+        self.last = Last()
+        super().__init__(setup, link, (self.last,))
+        self.keyring, self.protocols = keyring, keyring.guard(NAME)
+        self.updates: dict[str, Update] = {}  # by task
+        self.hidden = 0
+
+    def answer(self, ask: Ask, number: int, lr: float) -> Replies:
+        found = super().answer(ask, number, lr)
+        task = self.algorithm.tasks[ask.what]
+        update = self.updates.setdefault(ask.what, self.last.update)
+        if ask.to and update and hidden(ask, task):
+            self.cost = _plus(self.cost, self._protocol(ask, task, update, number))
+        return found
+
+    def _protocol(self, ask: Ask, task: Task | Question, update: Update, number: int) -> Cost:
+        """What the protocol around an ask costs beyond the ask itself."""
+        protocol = self.protocols.around(self, ask, self._place(ask, number, task))
+        played, cost = _Played(self, ask, task, update, number), Cost()
+        self.sums += 1
+        inner: Ask | None = None
+        replies: Replies | None = None
+        while True:
+            began, phase = time.perf_counter(), AGGREGATE if inner is None else server_phase(inner.what)
+            try:
+                inner = next(protocol) if replies is None else protocol.send(replies)
+            except (StopIteration, PrivacyError, SessionFailed, RoundClosed):  # copies of one masked update are no sum
+                self.hidden += played.hidden
+                return cost.spending({phase: time.perf_counter() - began})
+            cost = cost.spending({phase: time.perf_counter() - began})
+            replies, spent = played.phase(inner)
+            cost = _plus(cost, spent)
+
+
+class _Played:
+    """All parties of one ask."""
+
+    def __init__(self, server: Rehearsal, ask: Ask, task: Task | Question, update: Update, number: int) -> None:
+        self.server, self.ask, self.task, self.update, self.number = server, ask, task, update, number
+        self.sessions = {k: server.keyring.session(k) for k in ask.to}
+        self.hidden = 0
+
+    def phase(self, inner: Ask) -> tuple[Replies, Cost]:
+        """The replies to an ask of the protocol, and what it costs beyond an ask without it."""
+        if inner.what in QUESTIONS:
+            return self._questions(inner)
+        return self._work(inner)
+
+    def _questions(self, inner: Ask) -> tuple[Replies, Cost]:
+        began, each, up, down = time.perf_counter(), {}, 0, 0
+        question = self.server.algorithm.tasks[inner.what]
+        assert isinstance(question, Question)
+        for k in inner.to:
+            message: Any = inner.messages[k]
+            each[k], _, self.sessions[k] = question.answer(None, None, message, {}, self.sessions[k])  # type: ignore[arg-type]
+            up, down = up + codec.size(dict(each[k])), down + codec.size(dict(message))
+        spent = {QUESTIONS[inner.what]: time.perf_counter() - began}
+        return Replies(inner.to, None, each), Cost(up, down, 0, up + down, spent)
+
+    def _work(self, inner: Ask) -> tuple[Replies, Cost]:
+        server, first, many = self.server, inner.to[0], len(inner.to)
+        how = server.protocols.protection
+        began = time.perf_counter()
+        sent = self._sealed(how, inner, first)
+        seconds = {sealing_of(how, inner.what): many * (time.perf_counter() - began)}
+        self.hidden = _hidden(sent)
+        if (mask := how.of(SecAgg)) is not None:
+            for k in inner.to[1:]:  # their sessions go on: a single number each
+                one: Update = {"model": Tree({"x": torch.zeros(1)})}
+                _, self.sessions[k], _ = masked(mask, one, 1, inner.words[k], self.sessions[k])
+        began = time.perf_counter()
+        value = _reduced(inner, sent, self.update)
+        seconds[AGGREGATE] = time.perf_counter() - began
+        words = sum(codec.size(self._word(inner, k)) + self._anchor(k) for k in inner.to)
+        up = many * (codec.size(dict(sent)) - codec.size(self.update)) if how.masks else 0
+        return Replies(inner.to, value, {}), Cost(up, words, 0, up + words, seconds)
+
+    def _word(self, inner: Ask, k: int) -> dict[str, Any]:
+        """What a client is told beside its message."""
+        return {**inner.words[k], CHAIN: bool(self.ask.route.anchors)}
+
+    def _anchor(self, k: int) -> int:
+        """Bytes of the model that a client at the end of a chain has to know, to send its change."""
+        message, route = self.ask.messages[k], self.ask.route
+        if k not in route.anchors or route.sender.get(k) == k:
+            return 0
+        return codec.size(told(message, route.anchors[k])) - codec.size(dict(message))
+
+    def _sealed(self, how: Protection, inner: Ask, k: int) -> Update:
+        server, rows = self.server, self.server.sizes[k]
+        doing = Doing(k, self.number, inner.what, 0, rows)
+        memory: State | None = None if server.transform is None else {}
+        message = told(self.ask.messages[k], self.ask.route.anchors.get(k))
+        given = (how, server.transform, self.task, message, self.update, memory, torch.Generator())
+        done = protect(*given, self._word(inner, k), self.sessions[k], doing)
+        self.sessions[k] = done.session
+        return done.sent
+
+
+def _hidden(sent: Update) -> int:
+    """Words of 64 bits that hold rows beside values, in one client's masked update."""
+    words: Mapping[str, Any] = sent.get("masked", {})
+    return sum(x.numel() for group, x in words.items() if group in {ROWS, ALL} and x.dtype == torch.int64)
+
+
+def _reduced(inner: Ask, sent: Update, update: Update) -> Update | None:
+    """What the server makes of as many copies of an update."""
+    if not isinstance(inner.reduce, Reducer):
+        return update
+    total: Any = None
+    for k in inner.to:
+        total = inner.reduce.add(total, inner.reduce.lift(k, sent, 1.0))
+    value: Update | None = inner.reduce.close(total, Closing(inner.to, lambda part: 1.0, None)).value
+    return value
+
+
+def _plus(one: Cost, other: Cost) -> Cost:
+    total = {key: getattr(one, key) + getattr(other, key) for key in ("bytes_up", "bytes_down", "bytes_privacy")}
+    return one._replace(**total).spending(other.seconds)
+
+
+def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
+    """A first and a second round with these clients under the mechanisms of ``[[privacy]]``, one party's work standing for all."""
+    how = setup.bench.protection
+    assert how is not None
+    began = time.perf_counter()
+    keyring = Keyring(how, len(setup.sizes), NAME)
+    seconds_keys = time.perf_counter() - began if how.masks else 0.0
+    executor = make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
+    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed)
+    asking, server, algorithm = Rehearsal(setup, both, keyring), first_server(setup), setup.algorithm
+    costs = []
+    try:
+        for number in (1, 2):
+            asking.known.clear()  # what a client is told and sends may change once it has been there
+            asking.updates.clear()
+            generator = (algorithm.rounds or federated)(algorithm, server, drawn._replace(number=number))
+            server = dict(asking.drive(generator, number, setup.config.local.lr))
+            costs.append(asking.cost)
+    finally:
+        both.close()
+    return Rehearsed(costs, seconds_keys, asking.hidden // len(costs))

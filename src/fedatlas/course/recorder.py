@@ -1,0 +1,164 @@
+"""``[observe]``: writes what the roles of a run see of it, as it crosses. It changes nothing, and keeps no tensor.
+
+A frame's bytes are those that the row counts: of a message, of an update, of what a client is told besides (the word of a protected sum,
+the model that the server knows), each in the direction in which it crosses. What a client hands to itself crosses nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedatlas.algorithm import Mixing, Update
+from fedatlas.attacks.roles import Role
+from fedatlas.config import bytes_of
+from fedatlas.config.observe import ObserveConfig
+from fedatlas.errors import DiskError
+from fedatlas.federation.link import Observer, Request
+from fedatlas.federation.sealing import sealed, told
+from fedatlas.model import Model
+from fedatlas.record.observed import Frame, Recording
+from fedatlas.setup.assembly import Setup
+from fedatlas.setup.views import views_of
+from fedatlas.wire import codec
+
+SET_UP = ("", 0, 0, -1)  # the ask of what was said of columns and target, before there were any
+
+
+class Recorder(Observer):
+    """An observer that writes views, round by round."""
+
+    def __init__(self, setup: Setup, how: ObserveConfig, recording: Recording) -> None:
+        self.setup, self.how, self.recording = setup, how, recording
+        self.limit = bytes_of(how.limit)
+        self.notices: list[str] = []  # for people, until they are read
+        self._heard: dict[int, tuple[Request, bytearray]] = {}  # updates of an ask whose receivers are not known yet
+
+    @property
+    def on(self) -> bool:
+        """Whether a round is being recorded."""
+        return bool(self.recording.open)
+
+    def begin(self, number: int) -> None:
+        """A round begins."""
+        if self.recording.stopped is None and self.how.wants(number):
+            self._guarded(lambda: self.recording.begin(number), number)
+
+    def end(self, number: int, models: Mapping[str, Model]) -> None:
+        """It is over; whoever is given the finished model could have had that of this round."""
+        if self.on and any(role.kind == "outsider" for role in self.recording.roles):
+            name, model = next(iter(models.items()))
+            body = {"model": dict(model.save())}
+            counted = codec.size(body)
+            self._write(Frame(-1, "published", None, ("", number, 0, 0), name, counted, body))
+        if self.on:
+            self._guarded(lambda: self.recording.end(number), number)
+
+    def keep(self) -> None:
+        """The checkpoint is written: what waits for it is kept."""
+        if self.recording.stopped is None:
+            self._guarded(self.recording.keep, 0)
+
+    def begin_anew(self) -> None:
+        """The set-up begins, after clients and server have spoken of columns and target."""
+        self.recording.resume(-1)
+        self.begin(0)
+        holders = [k for k, n in self.setup.sizes.items() if n]
+        for place, direction, what, value in self.setup.heard:
+            frame = Frame(holders[place], direction, None, SET_UP, what, codec.size(value), {"message": value})
+            self._write(frame)
+
+    def noticed(self) -> list[str]:
+        """What is to be told to people, once."""
+        said, self.notices = self.notices, []
+        return said
+
+    def asked(self, request: Request) -> None:
+        """A request, as far as it crosses."""
+        k, by = request.client, request.sender
+        if not self.on or k < 0:
+            return
+        self._heard.pop(k, None)
+        message = dict(request.message)
+        frame = Frame(k, "down", None, request.ask, request.what, 0, {}, request.lr)
+        if by is None:
+            self._write(frame._replace(bytes=codec.size(message), body={"message": message}))
+        elif by != k:
+            body = {"message": message}
+            self._write(frame._replace(direction="peer", sender=by, bytes=codec.size(message), body=body))
+        beside, counted = dict[str, Any](), 0
+        if request.word:
+            beside["word"] = dict(request.word)
+            counted += codec.size(beside["word"])
+        if by != k and request.anchor is not None and self._anchored(request):
+            beside["anchor"] = request.anchor
+            counted += codec.size(told(message, request.anchor)) - codec.size(message)
+        if beside:
+            self._write(frame._replace(bytes=counted, body=beside))
+
+    def _anchored(self, request: Request) -> bool:
+        task = self.setup.algorithm.tasks[request.what]
+        return request.word is not None or sealed(self.setup.bench.transform, task, request)
+
+    def replied(self, request: Request, update: Update) -> None:
+        """An update: up to the server, or on to neighbours, who are named later (`mixed`). What a chain hands on is the next request."""
+        if not self.on or request.client < 0:
+            return
+        if request.reduce == "neighbours":
+            self._heard[request.client] = request, codec.encode(dict(update))
+        elif not request.peer:
+            body = dict(update)
+            self._write(Frame(request.client, "up", None, request.ask, request.what, codec.size(body), body))
+
+    def mixed(self, mixing: Mixing) -> None:
+        """Who heard whom."""
+        heard, self._heard = self._heard, {}
+        for receiver, row in mixing.items() if self.on else ():
+            for sender in row:
+                if sender == receiver or sender not in heard:
+                    continue
+                request, data = heard[sender]
+                frame = Frame(receiver, "peer", sender, request.ask, request.what, len(data), {})
+                if any(role.sees("peer", receiver, sender) for role in self.recording.roles):
+                    self._write(frame._replace(body=codec.decode(data)))
+
+    def _write(self, frame: Frame) -> None:
+        roles = [one for one in self.recording.roles if one.sees(frame.direction, frame.client, frame.sender)]
+        if not roles or not self.on:
+            return
+        data, number = codec.encode(frame.plain()), frame.ask[1]
+        if self.recording.size + len(data) * len(roles) > self.limit:
+            advice = "raise observe.limit, or record fewer roles or rounds"
+            self._stop(number, f"the views reached limit = {self.how.limit}; {advice}")
+            return
+
+        def work() -> None:
+            for role in roles:
+                self.recording.write(role, data, frame.direction, frame.bytes)
+
+        self._guarded(work, number)
+
+    def _guarded(self, work: Callable[[], None], number: int) -> None:
+        """A disk that is full ends the recording, not the run."""
+        if self.recording.stopped is not None:
+            return
+        try:
+            work()
+        except DiskError as error:
+            self._stop(number, str(error).rstrip("."))
+
+    def _stop(self, number: int, why: str) -> None:
+        self.recording.stop(number, why)
+        self.notices.append(f"[observe] stopped in round {number}: {why}. The run goes on.")
+
+
+def recorder_of(setup: Setup, run: Path) -> Recorder | None:
+    """The recorder of a run that is observed."""
+    how = views_of(setup.config)
+    return None if how is None else Recorder(setup, how, Recording(run, roles_of(how)))
+
+
+def roles_of(how: ObserveConfig) -> tuple[Role, ...]:
+    """The roles that are recorded."""
+    return tuple(Role.parse(text, "observe.roles") for text in how.roles)

@@ -1,0 +1,121 @@
+"""Work that is thrown away: what rounds, set-up and evaluation cost under a plan, for ``--dry-run`` and ``plan = "calibrate"``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fedatlas.algorithm import SERVER, Ask, Replies, State, Unit
+from fedatlas.course.evaluation import Evaluator
+from fedatlas.engine.device import find_device
+from fedatlas.engine.executors import Plan, make_executor
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.cost import Cost
+from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.link import Link, Observer
+from fedatlas.federation.server import ServerHalf
+from fedatlas.metrics.intervals import bootstrap, usual_draws
+from fedatlas.rounds import federated
+from fedatlas.setup.assembly import Setup, all_clients, first_server
+from fedatlas.setup.cohort import draw_round
+from fedatlas.tree import Tree
+
+FEW_DRAWS = 20  # by which all are judged
+
+
+class Sampled(ServerHalf):
+    """Asks one party for each task, once, and takes its answer for everybody's: costs are those of all."""
+
+    def __init__(self, setup: Setup, link: Link, observers: Iterable[Observer] = ()) -> None:
+        bench = setup.bench
+        half = (bench.algorithm, link, setup.sizes, setup.seed)
+        super().__init__(*half, transform=bench.transform, raw_bytes=bench.raw_bytes, observers=observers)
+        self.known: dict[tuple[str, str], tuple[Replies, Cost]] = {}  # by task, and who asks and answers
+
+    def answer(self, ask: Ask, number: int, lr: float) -> Replies:
+        if not ask.to:
+            return super().answer(ask, number, lr)
+        one, before = ask.to[:1], self.cost
+        key = (ask.what, "itself" if one == (SERVER,) else ask.route.via)
+        if key not in self.known:
+            for _ in range(2):  # the first derives the step
+                self.cost = Cost()
+                found = super().answer(ask._replace(to=one), number, lr)
+            self.known[key] = found, self.cost
+        found, cost = self.known[key]
+        many = len(ask.to)
+        seconds = {ask.what: before.seconds.get(ask.what, 0.0) + many * sum(cost.seconds.values())}
+        self.cost = before._replace(
+            bytes_up=before.bytes_up + many * cost.bytes_up,
+            bytes_down=before.bytes_down + many * cost.bytes_down,
+            bytes_peer=before.bytes_peer + many * cost.bytes_peer,
+            seconds={**before.seconds, **seconds},
+        )
+        each = {k: update for update in found.each.values() for k in ask.to}
+        return found._replace(clients=tuple(sorted(ask.to)), each=each)
+
+
+def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
+    """About what the algorithm's set-up before round 1 costs (seconds of one worker), and a server that has gone through it."""
+    algorithm, executor = setup.algorithm, make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
+    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed)
+    asking, server = Sampled(setup, both), first_server(setup)
+    try:
+        if algorithm.prepare is not None:
+            before = algorithm.prepare(algorithm, server, all_clients(setup))
+            server = dict(asking.drive(before, 0, setup.config.local.lr))
+    finally:
+        both.close()
+    return asking.cost, server
+
+
+def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost], float]:
+    """Costs of a first and a second round with these clients, and the second's seconds: its step is derived by then."""
+    executor = make_executor(plan, setup.bench, setup.sizes.values())
+    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed)
+    algorithm, lr = setup.algorithm, setup.config.local.lr
+    server: State = first_server(setup)
+    drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
+    sizes = setup.sizes
+    some = drawn._replace(cohort=cohort, sizes={k: sizes[k] for k in cohort})
+    if algorithm.groups is not None:  # without the set-up that would form them, these clients are one group
+        some = some._replace(units=(Unit(0, cohort),), groups=1)
+    costs, seconds = [], 0.0
+    try:
+        for number in (1, 2):
+            started, asked = time.perf_counter(), some._replace(number=number)
+            after = both.drive((algorithm.rounds or federated)(algorithm, server, asked), number, lr)
+            server = server if after is None else after
+            seconds = time.perf_counter() - started
+            costs.append(both.cost)
+    finally:
+        both.close()
+    return costs, seconds
+
+
+class Judging(NamedTuple):
+    """About how many seconds judging takes."""
+
+    one: float  # a model's figures
+    ends: float  # the intervals of its figures, after the last round
+    rounds: float  # the figures of all rounds
+
+
+def trial_of_evaluation(setup: Setup, plan: Plan) -> Judging:
+    """About how long judging takes, from one model, the initial one, and a few drawings of the rows it is judged on."""
+    models = setup.models(plan.threads, find_device(plan.device))
+    evaluator, one, (name, model) = Evaluator(setup), 0.0, next(iter(models.initial().items()))
+    for _ in range(2):  # the first pays for what later ones find ready
+        started = time.perf_counter()
+        evaluator.row(models(Tree(model.params).clone(), model.buffers, name))
+        one = time.perf_counter() - started
+    own = setup.personal and setup.algorithm.clusters is None
+    rounds, judges = setup.config.rounds, setup.config.evaluation.judges
+    times = 1 + sum(judges(t) or t == rounds for t in range(1, rounds + 1))
+    started = time.perf_counter()
+    draws = usual_draws(evaluator.rows.y.numel())
+    few = min(FEW_DRAWS, draws)
+    bootstrap(evaluator.resampled(model, evaluator.rows), evaluator.rows.n, setup.seed, "test", draws=few)
+    ends = (time.perf_counter() - started - one) * draws / few
+    return Judging(one, max(ends, 0.0), one * times * (len(setup.sizes) if own else len(setup.networks)))

@@ -1,0 +1,80 @@
+"""Parties that hold columns, as the server knows them: counts, and a host that drives their trees over the nodes' streams.
+
+A tree needs every party: the run waits for one that is gone, up to the deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedatlas.algorithm import RoundGenerator, State
+from fedatlas.config import ExperimentConfig
+from fedatlas.course.columns import questions
+from fedatlas.data.dataset import Column
+from fedatlas.data.party_tables import PartyTable
+from fedatlas.deployment.rows_host import Afar, Streams
+from fedatlas.errors import ProtocolError, first_line
+from fedatlas.federation.columns_federation import bench_of
+from fedatlas.federation.in_process import Rounds
+from fedatlas.federation.server import ServerHalf
+from fedatlas.privacy.ask_protocol import SessionFailed
+from fedatlas.setup.consortium import Consortium, align_of, columns_of, said_of
+from fedatlas.vertical.boosting import SecureBoost
+from fedatlas.vertical.parties import PartyLeft
+
+
+def consortium_of(config: ExperimentConfig, facts: Sequence[Mapping[str, Any]]) -> Consortium:
+    """The parties as the server knows them: as many ids and columns as each says, without their names, and no row."""
+    names = tuple(one.name for one in config.parties)
+    active = next(k for k, one in enumerate(facts) if one["label"])
+    tables = tuple(blank(name, one) for name, one in zip(names, facts, strict=True))
+    parties = tuple(columns_of(k, one, active, names, config.seed) for k, one in enumerate(tables))
+    return Consortium(config, tables, parties, align_of(config), tuple(said_of(tables)))
+
+
+def blank(name: str, facts: Mapping[str, Any]) -> PartyTable:
+    """A table of which only counts are known."""
+    ids, without = facts["rows"]["train"], facts["without_id"]
+    nothing = np.zeros(0)
+    return PartyTable(
+        name,
+        ("-",) * (ids - without) + ("",) * without,
+        tuple(Column(f"column {j + 1}") for j in range(facts["columns"])),
+        np.zeros((0, facts["spread"])),
+        tuple(f"column {j + 1}" for j in range(facts["spread"])),
+        nothing if facts["label"] else None,
+        nothing if facts["weighted"] else None,
+        facts["task"],
+        tuple(facts["class_names"]),
+        facts["left_out"],
+    )
+
+
+class Between(Afar):
+    """A host of `Growing` whose parties are nodes."""
+
+    resumes = "; submit the experiment again to begin anew"
+
+    def __init__(self, held: Consortium, how: SecureBoost, streams: Streams) -> None:
+        super().__init__(streams)
+        sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
+        algorithm = bench_of("secureboost", questions(how), {}).algorithm
+        self.server = ServerHalf(algorithm, streams, sizes, held.config.seed, run=streams.run)
+
+    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
+        """As `Driver.drive`: a tree that a party fell out of is begun anew. ProtocolError for replies that no party sends."""
+        make = generator if callable(generator) else lambda: generator
+        try:
+            return super().drive(lambda: _whole(make()), number, lr, commit=commit)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"a party's reply is not what it was asked for ({first_line(error)})") from None
+
+
+def _whole(inner: RoundGenerator) -> RoundGenerator:
+    try:
+        return (yield from inner)
+    except PartyLeft as error:
+        raise SessionFailed(str(error)) from None

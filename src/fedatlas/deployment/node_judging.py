@@ -1,0 +1,100 @@
+"""Judging at the nodes, where the server has no test rows: each judges the model on its own, and sums come back, which equal pooling.
+
+The sums are those that figures are made of (`metrics.quality`): of classes the weight of those that are truly c, predicted c and both,
+and the loss; of numbers the errors and the moments of the target, standardised as the model learns it. Under secure aggregation they
+are masked as everything else is. AUC, of ranks, and intervals, of single rows, cannot be made of sums and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fedatlas.algorithm import Algorithm, Message, Question, State, Update
+from fedatlas.course.evaluation import ClientModel, Evaluator
+from fedatlas.data.batches import Rows
+from fedatlas.metrics import quality
+from fedatlas.model import Model
+from fedatlas.setup.assembly import Setup, test_rows
+from fedatlas.tree import Tree
+
+JUDGE = "judge"
+Ask = Callable[[Mapping[str, Any], Sequence[int]], Update]
+"""(message, nodes) -> the sum of their answers."""
+
+
+def with_judging(setup: Setup, answer: Callable[..., Any] | None = None) -> Setup:
+    """The set-up of parties that can be asked to judge. ``answer``: a node's own."""
+    question = Question(answer or _nobody, data="none")
+    algorithm: Algorithm = setup.bench.algorithm
+    algorithm = algorithm._replace(tasks={**algorithm.tasks, JUDGE: question})
+    return setup._replace(bench=setup.bench._replace(algorithm=algorithm))
+
+
+def _nobody(*args: Any) -> Any:
+    raise NotImplementedError("the server holds no rows to judge by.")
+
+
+def judges(setup: Setup) -> Callable[..., Any]:
+    """What a node answers."""
+    rows = test_rows(setup)
+
+    def answer(network: Any, data: Any, message: Message, state: State, session: Any) -> tuple[Update, State, Any]:
+        model = setup.models().initial()[""].load(message["judged"])
+        return sums_of(setup, model, rows), state, session
+
+    return answer
+
+
+def sums_of(setup: Setup, model: Model, rows: Rows) -> Update:
+    """The sums of a model on rows, float64."""
+    d, found = setup.dataset, model.scores(rows.x, rows.y)
+    if d.task != "numbers":
+        skip = d.ignore if d.task == "tokens" else None
+        sums = quality.class_sums(found.predicted, rows.y, found.losses, d.classes, rows.weight, skip)
+        arrays = {"true": sums.true, "predicted": sums.predicted, "hits": sums.hits, "loss": [sums.loss]}
+        return {name: torch.as_tensor(x, dtype=torch.float64) for name, x in arrays.items()}
+    y = rows.y.double().reshape(-1)
+    w = torch.ones_like(y) if rows.weight is None else rows.weight.double()
+    error = y - found.predicted.double().reshape(-1)
+    parts = (torch.ones_like(y), y, y**2, error**2, error.abs(), found.losses.double().reshape(-1))
+    return {"sums": torch.stack([(w * x).sum() for x in parts])}
+
+
+class NodeJudge(Evaluator):
+    """An `Evaluator` whose figures come of the nodes' sums. ``holders``: the nodes that have test rows."""
+
+    def __init__(self, setup: Setup, ask: Ask, holders: Sequence[int]) -> None:
+        super().__init__(setup)
+        self.ask, self.holders = ask, tuple(holders)
+
+    def figures(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
+        """Every quality field of a row, plus per-class accuracy."""
+        total = self.ask({"judged": Tree(model.save())}, self.holders)
+        d = self.setup.dataset
+        if not self.numbers:
+            arrays = {name: total[name].numpy() for name in ("true", "predicted", "hits")}
+            return quality.class_figures(quality.ClassSums(**arrays, loss=float(total["loss"][0])), d.uncounted)
+        weight, first, second, squared, absolute, loss = total["sums"].tolist()
+        mean, sd = first / weight, d.target_sd
+        spread = second - first * mean
+        sums = quality.NumberSums(
+            weight, sd * mean + d.target_mean, sd**2 * spread, sd**2 * squared, sd * absolute, loss
+        )
+        return dict(quality.number_figures(sums))
+
+    def per_client(self, model_of: ClientModel) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Of each node how many rows it has; its own figure stays with it."""
+        sizes, names = self.setup.sizes, self.setup.partition.info.get("names", ())
+        blank: dict[str, Any] = dict.fromkeys(("value", "low", "high"))
+        return [
+            {"client": k, "name": names[k], "train_rows": n, "test_rows": 0, "own_rows": False, **blank}
+            for k, n in sizes.items()
+        ]
+
+    def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
+        """Per-class accuracy; no intervals."""
+        found: dict[str, Any] = {"interval": {}}
+        return found if self.numbers else {**found, "per_class_accuracy": self.shared(model)["per_class_accuracy"]}

@@ -1,0 +1,66 @@
+"""A node's part in secure aggregation: its identity's private key, and the public keys of the others from its own bundle.
+
+What the server says of who is who counts for nothing here: a cohort with somebody who is not on the node's own list, signed by the
+authority, is refused. So a server that relays cannot stand in the middle, and cannot invent nodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedatlas.errors import ConfigError, PrivacyError
+from fedatlas.federation.secrets import OPENED, append, whole_lines
+from fedatlas.privacy import secure_sum
+from fedatlas.privacy.mechanisms import SecAgg
+from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.secagg.keys import Party, Secret
+from fedatlas.wire.bundle import IDENTITY, Bundle, Member
+
+
+def identities_of(members: Mapping[str, Member], names: tuple[str, ...]) -> dict[int, bytes]:
+    """A run's nodes by their numbers -> their public keys; PrivacyError for one that is not on the list."""
+    for name in names:
+        if name not in members or members[name].role != "node" or not members[name].identity:
+            raise PrivacyError(f"'{name}' is not among the nodes of its own members.json.")
+    return {k: bytes.fromhex(members[name].identity) for k, name in enumerate(names)}
+
+
+class NodeKeys:
+    """`federation.party.Secrets` of one node."""
+
+    def __init__(self, party: Party, threshold: float, folder: Path) -> None:
+        self.party, self.threshold, self.folder = party, threshold, folder
+        self.record: dict[str, list[Any]] = {}
+        if (folder / OPENED).exists():
+            for line in whole_lines(folder / OPENED):
+                run, asked = json.loads(line)
+                self.record.setdefault(run, []).append(asked)
+
+    @classmethod
+    def of(cls, bundle: Bundle, told: Mapping[str, Any], how: Protection | None, folder: Path) -> NodeKeys | None:
+        """Those of a run; None where nothing is masked."""
+        mask = None if how is None else how.of(SecAgg)
+        if mask is None:
+            return None
+        public = identities_of(bundle.members(), tuple(told["names"]))
+        path = bundle.path / IDENTITY
+        if not path.exists():
+            raise ConfigError(f"'{path}' is gone: copy the bundle again.")
+        party = Party(told["number"], bundle.federation, Secret(path.read_bytes()), public)
+        return cls(party, mask.threshold, folder)
+
+    def session(self, client: int) -> Any:  # noqa: ARG002
+        """What the questions of a round begin with."""
+        return secure_sum.first_session(self.party, self.threshold, self.record)
+
+    def keep(self, client: int, session: Any) -> None:  # noqa: ARG002
+        """Puts the record of what this node helped to open on the disk, before its reply leaves."""
+        new = session.get("record", {})
+        for run, asks in new.items():
+            for one in asks[len(self.record.get(run, [])) :]:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                append(self.folder / OPENED, json.dumps([run, list(one)]))
+        self.record = {run: [list(one) for one in asks] for run, asks in new.items()}

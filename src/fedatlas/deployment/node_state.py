@@ -1,0 +1,122 @@
+"""What a node keeps of a run on its disk, so that nothing is lost or counted twice whichever process dies when.
+
+    state.bin          what it keeps as of the last round that landed: {round, state}
+    pending/NNN.bin    one file an ask of the round that is under way: {place, digest, reply, state afterwards}
+
+The file of an ask is on the disk before its reply leaves. The same ask gets the same bytes again; another one of that number is
+refused. A commit makes the last state afterwards the one that stands, or forgets it where this node did not count.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedatlas.errors import ProtocolError, TransportError
+from fedatlas.federation.client_states import PartyState
+from fedatlas.files import write_bytes
+from fedatlas.wire import codec
+
+Place = tuple[int, int, int]
+"""(round, attempt, number of the ask)."""
+
+
+class Kept(NamedTuple):
+    """A reply that was given."""
+
+    digest: str
+    head: Mapping[str, Any]
+    body: bytes | bytearray
+
+
+class NodeState:
+    """The state of one run at one node; ``party`` is what its party half works on."""
+
+    def __init__(self, folder: Path, client: int) -> None:
+        self.folder, self.client = folder, client
+        self.party = PartyState()
+        self.round = -1  # the last that landed here
+        self.place = (0, 0)  # (round, attempt) under way
+        self.replies: dict[Place, Kept] = {}
+        self._load()
+        self.broken = (
+            self.place if self.replies else None
+        )  # the attempt that another process had begun: its keys went with it
+
+    def _load(self) -> None:
+        if (self.folder / "state.bin").exists():
+            kept = codec.decode((self.folder / "state.bin").read_bytes())
+            self.round = kept["round"]
+            if kept["state"] is not None:
+                self.party.after.restore(self.client, kept["state"])
+        for path in sorted((self.folder / "pending").glob("*.bin")):
+            kept = codec.decode(path.read_bytes())
+            at = tuple(kept["place"])
+            if at[0] <= self.round:
+                continue
+            self.place = at[0], at[1]
+            self.party.begin(*self.place)
+            self.replies[at] = Kept(kept["digest"], kept["head"], kept["reply"].numpy().tobytes())
+            if kept["state"] is not None:
+                self.party.put(self.client, kept["state"])
+
+    def known(self, place: Place, digest: str) -> Kept | None:
+        """The reply that this ask was given already; ProtocolError where it cannot be asked here and now."""
+        at, attempt, _ = place
+        if kept := self.replies.get(place):
+            if kept.digest != digest:
+                raise ProtocolError("it was asked something else under the same number before.")
+            return kept
+        if at <= self.round:
+            raise ProtocolError(f"round {at} has landed; a server that was restored from a copy must begin a new run.")
+        if (at, attempt) < self.place:
+            raise ProtocolError(f"attempt {attempt} of round {at} is over.")
+        if (at, attempt) > self.place:
+            self._drop()
+            self.place = at, attempt
+        return None
+
+    def keep(self, place: Place, digest: str, head: Mapping[str, Any], body: bytearray) -> None:
+        """Puts a reply and the state behind it on the disk, before the reply leaves."""
+        import torch
+
+        state = self.party.get(self.client)
+        reply = torch.frombuffer(body, dtype=torch.uint8)
+        value = {"place": list(place), "digest": digest, "head": dict(head), "reply": reply, "state": state}
+        name = f"{place[0]:06d}-{place[1]:03d}-{place[2]:04d}.bin"
+        write_bytes(self.folder / "pending" / name, codec.encode(value))
+        self.replies[place] = Kept(digest, dict(head), body)
+
+    def commit(self, round: int, counted: bool) -> None:
+        """The round has landed. Once: a verdict that comes again changes nothing."""
+        if round <= self.round:
+            return
+        here = round == self.place[0]
+        if here:
+            self.party.commit(round, (self.client,) if counted else ())
+        else:
+            self._drop()
+        self.round = round
+        write_bytes(self.folder / "state.bin", codec.encode({"round": round, "state": self.party.get(self.client)}))
+        if self.replies:
+            shutil.rmtree(self.folder / "pending", ignore_errors=True)
+        self.replies.clear()
+
+    def _drop(self) -> None:
+        """What was done since the last commit did not count."""
+        if self.place[0] > self.round:
+            self.party.commit(self.place[0], ())
+        if self.replies:
+            shutil.rmtree(self.folder / "pending", ignore_errors=True)
+        self.replies.clear()
+
+
+def verdicts_of(head: Mapping[str, Any]) -> Sequence[tuple[int, bool]]:
+    """What a message says of rounds that landed; TransportError for what is no such list."""
+    given = head.get("verdicts", [])
+    try:
+        return sorted((int(at), bool(counted)) for at, counted in given)
+    except (TypeError, ValueError):
+        raise TransportError("the verdicts of a message are no list of rounds.") from None

@@ -1,0 +1,129 @@
+"""What a deployed run cannot do in this version, a sentence each; said before any node is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.config import ExperimentConfig
+from fedatlas.errors import ConfigError
+from fedatlas.privacy.mechanisms import Mechanism, SecAgg
+from fedatlas.setup.columns_method import method_of
+from fedatlas.setup.refusals import check
+from fedatlas.setup.resolution import resolve
+from fedatlas.vertical.boosting import SecureBoost
+
+ABLE = (
+    "fedsgd",
+    "fedavg",
+    "fedavgm",
+    "hwfedavg",
+    "nwfedavg",
+    "fedadagrad",
+    "fedadam",
+    "fedyogi",
+    "fedprox",
+    "feddyn",
+    "scaffold",
+    "moon",
+    "fednova",
+)
+
+
+def checked(config: ExperimentConfig, names: Sequence[str]) -> ExperimentConfig:
+    """The configuration made whole. ConfigError for what these nodes cannot run."""
+    if config.columns:
+        whole, how = method_of(config)
+        refuse_columns(whole, how, names)
+        return whole
+    resolved = resolve(config)
+    refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
+    check(resolved.config, resolved.algorithm, None, resolved.transform, resolved.mechanisms)
+    return resolved.config
+
+
+def refuse(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mechanism, ...], nodes: int) -> None:
+    """ConfigError for the first thing that is not possible between real parties, or not yet."""
+    for words in _said(config, algorithm, mechanisms, nodes):
+        raise ConfigError(words)
+
+
+def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mechanism, ...], nodes: int) -> list[str]:
+    out = []
+    if algorithm.name == "centralised":
+        out.append(
+            "'centralised' pools all rows, and between real parties nobody holds all rows: choose another algorithm."
+        )
+    if algorithm.serverless:
+        out.append(
+            f"'{algorithm.name}' lets nodes hear each other, and a server in the middle would see what only neighbours may."
+        )
+    if algorithm.name not in ABLE:
+        out.append(
+            f"algorithm.name = '{algorithm.name}': not in this version of deployment; it runs {', '.join(ABLE)}."
+        )
+    if config.seeds is not None:
+        out.append("seeds: a deployed run has one seed; write seed = N.")
+    if config.model.bn == "local":
+        out.append("model.bn = 'local': not in this version of deployment; use 'average'.")
+    if config.models:
+        out.append("[[models]]: nodes share one network in this version of deployment; use [model].")
+    if config.public is not None:
+        out.append("[public]: public rows do not travel in this version of deployment; remove the table.")
+    if config.observe is not None:
+        out.append("[observe] keeps views of a simulation: not in a deployed run in this version; remove the table.")
+    if config.evaluation.drift:
+        out.append("evaluation.drift = true looks into clients' labels: not in a deployed run; remove it.")
+    if config.evaluation.clients:
+        out.append("evaluation.clients: nodes hold out no rows in this version of deployment; remove it.")
+    if config.evaluation.on != "test":
+        out.append("evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it.")
+    out += [
+        f"[[privacy]] name = '{one.name}': of the mechanisms, 'secagg' alone is deployed in this version."
+        for one in mechanisms
+        if not isinstance(one, SecAgg)
+    ]
+    if config.attack:
+        out.append("[[attack]]: nobody attacks by an experiment file between real parties; remove the tables.")
+    if config.aggregation is not None and config.aggregation.name != "mean":
+        out.append(f"aggregation.name = '{config.aggregation.name}': not in this version of deployment; use 'mean'.")
+    if config.engine.plan == "stacked":
+        out.append("engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key.")
+    if config.model.init:
+        out.append("model.init names a file of this machine, which nodes do not have: remove it.")
+    if config.data.test_file:
+        out.append(
+            "data.test names a file: give it to the server (--test), or name a share that every node keeps for judging."
+        )
+    if config.data.name == "file" and config.data.options().get("client"):
+        out.append("data.client says who owns a row, and each node owns its own: remove it.")
+    if config.data.constants is not None:
+        out.append("data.constants names a file of this machine, which nodes do not have: remove it.")
+    if config.partition.clients != nodes:
+        out.append(
+            f"partition.clients = {config.partition.clients}: the run has {nodes} nodes; write partition.clients = {nodes}, "
+            "or name those that take part with --nodes."
+        )
+    return out
+
+
+def refuse_columns(config: ExperimentConfig, how: SecureBoost, names: Sequence[str]) -> None:
+    """ConfigError for what is not possible between real parties that hold columns. ``names``: of the run's nodes."""
+    if not config.parties:
+        raise ConfigError(
+            "partition.name = 'vertical' deals the columns of one table, and between real parties each has a table of its own: "
+            "write [[parties]], each with the name of its node."
+        )
+    if not how.encrypted:
+        raise ConfigError(
+            "gradients in the clear tell every label, which a simulation alone may do: add [[privacy]] with name = 'paillier'."
+        )
+    parties = [one.name for one in config.parties]
+    if odd := [name for name in parties if name not in names]:
+        raise ConfigError(
+            f"party '{odd[0]}' is no node of this run: give each of [[parties]] the name of its node ({', '.join(names)})."
+        )
+    if parties != list(names):
+        raise ConfigError(
+            f"the run's nodes are {', '.join(names)} and its parties {', '.join(parties)}: name the same."
+        )

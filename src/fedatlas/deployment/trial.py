@@ -1,0 +1,169 @@
+"""`fedatlas deploy trial`: a whole federation on one machine, in real processes over mutual TLS, in one command.
+
+It makes an authority and bundles in a folder of its own, deals the experiment's rows, starts the server and the nodes, submits the
+experiment as an operator would, and fetches the run. What dies is started again, as systemd would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedatlas.deployment.operator_client import Say, aloud, check_out, fetch, silent, submit, watch
+from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.wire.bundle import Bundle, init
+
+START = 120.0  # seconds that the server may take to be there
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        port: int = made.getsockname()[1]
+        return port
+
+
+class Kept:
+    """Processes that are started again where they die."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.over = folder, threading.Event()
+        self.commands: dict[str, list[str]] = {}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.given_up: dict[str, str] = {}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def start(self, name: str, command: Sequence[str]) -> None:
+        """Starts one; what it says goes into ``NAME.log``."""
+        self.commands[name] = list(command)
+        self._start(name)
+
+    def _start(self, name: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.running[name] = subprocess.Popen(
+                self.commands[name], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+
+    def _watch(self) -> None:
+        while not self.over.wait(0.1):
+            for name, process in list(self.running.items()):
+                code = process.poll()
+                if code is None or name in self.given_up or self.over.is_set():
+                    continue
+                if code == 2:  # a sentence, which would be the same again
+                    text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+                    self.given_up[name] = text.strip().splitlines()[-1] if text.strip() else "it ended"
+                else:
+                    self._start(name)
+
+    def end(self) -> None:
+        """Ends all of them."""
+        self.over.set()
+        for process in self.running.values():
+            process.terminate()
+        until = time.monotonic() + 5
+        for process in self.running.values():
+            try:
+                process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def tables_of(experiment: Path | None) -> dict[str, str]:
+    """Of an experiment whose parties hold columns: party -> its table. Else nothing."""
+    try:
+        parties = tomllib.loads(experiment.read_text(encoding="utf-8"))["parties"] if experiment else []
+        return {str(one["name"]): str(one["path"]) for one in parties}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # whatever is wrong is said by who deals
+
+
+@contextlib.contextmanager
+def federation(
+    folder: Path, names: Sequence[str], judge: str = "server", tables: Mapping[str, str] = {}
+) -> Iterator[tuple[Kept, dict[str, Path]]]:
+    """Bundles, a server and nodes; all ends with the block. Whose table is not given, gets rows dealt to ``folder/NAME.rows``."""
+    bundles = init(folder / "trial", list(names), "localhost", free_port())
+    kept = Kept(folder)
+    me = [sys.executable, "-m", "fedatlas", "deploy"]
+    try:
+        test = ["--test", str(folder / "test.rows"), "--late"] if judge == "server" and not tables else []
+        kept.start("server", [*me, "server", str(bundles["server"]), *test])
+        for name in names:
+            rows = tables.get(name, str(folder / f"{name}.rows"))
+            kept.start(name, [*me, "node", str(bundles[name]), "--data", rows, "--late"])
+        yield kept, bundles
+    finally:
+        kept.end()
+
+
+def trial(
+    experiment: Path | None,
+    overrides: Sequence[str],
+    nodes: int,
+    out: Path,
+    *,
+    quiet: bool = False,
+    judge: str = "server",
+) -> Mapping[str, Any]:
+    """Runs it; how it ended. The run's directory is ``out``."""
+    say: Say = silent if quiet else aloud
+    if nodes < 1:
+        raise ConfigError(f"--nodes {nodes}: ask for one node or more.")
+    check_out(out)
+    tables = tables_of(experiment)
+    names = [*tables] or [f"site-{k + 1}" for k in range(nodes)]
+    overrides = [*overrides]
+    if not tables and not any(one.replace(" ", "").startswith("partition.clients=") for one in overrides):
+        overrides.append(f"partition.clients={nodes}")
+    folder = Path(tempfile.mkdtemp(prefix="fedatlas-trial-"))
+    command = [sys.executable, "-m", "fedatlas.deployment.trial_rows", str(folder), ",".join(names), judge]
+    dealing = subprocess.Popen(
+        [*command, str(experiment) if experiment else "-", *overrides], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        with federation(folder, names, judge, tables) as (kept, bundles):
+            say(
+                f"{len(names)} nodes and a server start on this machine; nodes allow plain label counts here (label_counts = 'plain')."
+            )
+            for name in names:
+                plain = bundles[name] / "policy.toml"
+                plain.write_text(plain.read_text().replace('label_counts = "masked"', 'label_counts = "plain"'))
+            _, said = dealing.communicate()
+            if dealing.returncode:
+                words = said.strip().splitlines()[-1:] or ["the rows could not be dealt."]
+                raise ConfigError(words[0].removeprefix("fedatlas: "))
+            operator = Bundle.open(bundles["operator"], "operator")
+            run = submit(operator, experiment, overrides, [], START)
+            ended = watch(operator, run, say)
+            if ended["status"] in {"finished", "diverged", "stopped"}:
+                fetch(operator, run, out)
+            homes = {name: bundles[name] / "runs" / run for name in names}
+            for name, home in homes.items():
+                if home.is_dir():
+                    shutil.copytree(home, out / "nodes" / name)
+            if kept.given_up and ended["status"] == "failed":
+                name, why = next(iter(kept.given_up.items()))
+                raise FedatlasError(f"{name}: {why}")
+            return {**ended, "run": run}
+    finally:
+        if dealing.poll() is None:
+            dealing.kill()
+        if os.environ.get("FEDATLAS_KEEP_TRIAL"):
+            say(f"Kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,353 @@
+"""A finished run, read back, and its model on new rows. Everything needed lies in the run's folder; the training data do not."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Algorithm, Facts, Message, State
+from fedatlas.config import ExperimentConfig
+from fedatlas.course.client_models import files_of, models_of, used_by
+from fedatlas.data.files import read_inputs
+from fedatlas.data.frame import read_table
+from fedatlas.data.pictures import pictures_in
+from fedatlas.data.preprocess import Preprocess
+from fedatlas.engine.job import Built
+from fedatlas.engine.model import Network
+from fedatlas.errors import CheckpointError, ConfigError, DataError, unknown_name
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.sealing import MEMORY
+from fedatlas.metrics.quality import predictions
+from fedatlas.model import Model
+from fedatlas.models import flops, make_loss, make_model
+from fedatlas.models.config import names
+from fedatlas.record.checkpoint import Checkpoints, RunState
+from fedatlas.record.initial_files import own_module
+from fedatlas.record.run_folder import SUMMARY, RunFolder, file_of
+from fedatlas.setup.networks import DTYPES
+from fedatlas.setup.resolution import make_algorithm, with_batch_norm
+from fedatlas.setup.torch_model import Networks, TorchModel, dtype_of
+from fedatlas.tree import Tree
+
+if TYPE_CHECKING:
+    import pandas
+
+Holes = Literal["error", "empty"]
+
+
+class FinishedRun(NamedTuple):
+    """A finished run, read back."""
+
+    path: Path
+    config: ExperimentConfig
+    common: Model | None  # that of all clients; None where each has its own, or one of its architecture
+    rows: pandas.DataFrame  # of metrics.jsonl
+    summary: Mapping[str, Any]
+    preprocess: Preprocess
+    module: nn.Module | None = None  # the network of one's own that the run had
+
+    def predict(
+        self,
+        rows: str | Path | pandas.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor,
+        *,
+        client: int | None = None,
+        model: str = "",
+        holes: Holes = "error",
+        keep: Sequence[str] = (),
+    ) -> pandas.DataFrame:
+        """The class of each row and the probability of each class, or the number in the target's unit.
+
+        ``rows``: a file (.csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures), a table, or an array in stored form.
+        Of pictures the first column names the file. By the model that ``client`` would use, or one of several by name; else by
+        that of all; the rows are then prepared as that client's (``data.scale = "client"``).
+        ``holes``: rows with an infinite or missing number are a DataError, or have "empty" predictions and are
+        counted by a UserWarning. ``keep``: columns of the rows' table that stand in front of the predictions, such as a key.
+        """
+        if keep and isinstance(rows, str | Path) and not (Path(rows).is_dir() or Path(rows).suffix == ".npz"):
+            rows = read_table(rows)
+        kept = columns_of(rows, keep)
+        used = self.of_client(client) if client is not None else self.named(model)
+        if client is None and not model and self.personal:
+            warnings.warn(
+                f"The clients of '{self.path}' use models of their own or of their group ({self.config.algorithm.name}); these "
+                "predictions are by the common one. --client K, in Python client=K, takes what client K uses.",
+                stacklevel=2,
+            )
+        empty = holes == "empty"
+        done = self.preprocess if client is None else self.preprocess.of_client(client)
+        if isinstance(rows, str | Path):
+            x = read_rows(Path(rows), done, empty)
+        else:
+            x = done.apply(rows, keep_holes=empty)
+        lost = without_numbers(x, holes)
+        table = as_table(used.predict(x), self.preprocess)
+        if bool(lost.any()):
+            table.loc[lost.numpy()] = None
+        if isinstance(rows, str | Path) and Path(rows).is_dir():
+            table.insert(0, "file", [str(file.relative_to(rows)) for file in pictures_in(Path(rows))])
+        for place, (name, values) in enumerate(kept.items()):
+            table.insert(place, name, values, allow_duplicates=True)
+        return table
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients use models of their own, or of their cluster: their figures are means over clients, without an interval."""
+        return "interval" not in self.summary["final"]
+
+    def named(self, model: str = "") -> Model:
+        """One of the run's models: the first without a name; ConfigError where there is none of that name."""
+        if not model:
+            if self.common is None:
+                raise ConfigError(f"'{self.path}' has no model of all clients (model.safetensors): {self.choices()}.")
+            return self.common
+        file = self.path / file_of("model", model)
+        if not file.exists():
+            raise ConfigError(f"'{self.path}' has no model '{model}': {self.choices()}.")
+        return self.saved(file, model if self.config.models else "")
+
+    def saved(self, file: Path, architecture: str = "") -> Model:
+        """The model of a file; ConfigError where it is not what the run ended with: by its SHA-256, in older runs by the checkpoint."""
+        state, here = load_file(file)
+        hashes, what = self.summary.get("sha256"), f"{SUMMARY} has the SHA-256 of"
+        if hashes is None or hashes.get(file.name, here) == here:
+            model = self.filled(self.untrained(architecture), state, str(file))
+            if hashes is not None or self.is_own(file, state):
+                return model
+            what = "its checkpoint holds"
+        raise ConfigError(
+            f"'{file}' is not the model that this run ended with ({what} another): put the original back; "
+            f"'fedatlas run --resume {self.path}' writes it anew from the checkpoint."
+        )
+
+    def is_own(self, file: Path, state: Mapping[str, Tensor]) -> bool:
+        """Whether a model is that of the last checkpoint; a UserWarning, and True, where there is none of the run's end."""
+        kept: Mapping[str, Tensor] | None = None
+        with contextlib.suppress(CheckpointError, ConfigError), self.restored() as (run, _):
+            if run.round == self.summary["rounds"]:
+                algorithm, networks = self.algorithm(), self.networks(*self.architectures())
+                files = files_of(models_of(algorithm, run.server, networks), bool(self.config.models))
+                kept = files[file.name].save() if file.name in files else None
+        if kept is None:
+            warnings.warn(
+                f"Nothing says whether '{file}' is the model that this run ended with: {SUMMARY} has no SHA-256 of it, and there is "
+                "no checkpoint of the last round.",
+                stacklevel=4,
+            )
+            return True
+        return kept.keys() == state.keys() and all(torch.equal(kept[name], x) for name, x in state.items())
+
+    def filled(self, untrained: Model, state: Mapping[str, Tensor], where: str) -> Model:
+        """The model with a trained state; ConfigError where the state is another model's."""
+        wanted = untrained.save()
+        odd = [name for name in wanted if name in state and state[name].shape != wanted[name].shape]
+        with contextlib.suppress(ConfigError, KeyError, RuntimeError, ValueError):
+            model = untrained.load(state)
+            if not odd or self.serves(model):
+                return model
+        strange = [*sorted(wanted.keys() ^ state.keys()), *odd, *wanted][0]
+        advice = (
+            "put the run's own model back" if self.module is None else "pass the network that the run had as module"
+        )
+        raise ConfigError(
+            f"'{where}' holds the weights of another network than that of this run (see '{strange}'): {advice}."
+        )
+
+    def serves(self, model: Model) -> bool:
+        """Whether a model reads the run's rows and gives its outputs."""
+        return model.predict(self.sample()).shape[-1] == self.outputs()
+
+    def client_model(self, client: int) -> nn.Module:
+        """The network that a client would use, rebuilt from the last checkpoint: its own where it has one."""
+        return network_in(self.of_client(client))
+
+    def of_client(self, client: int) -> Model:
+        """The same, ready to predict."""
+        if not 0 <= client < self.summary["clients"]:
+            raise ConfigError(f"client {client}: the run has the clients 0 to {self.summary['clients'] - 1}.")
+        architecture, algorithm = self.architecture(client), self.algorithm()
+        networks = self.networks(*self.architectures())
+        K, classes = int(self.summary["clients"]), len(self.preprocess.class_names)
+        with self.restored() as (run, states):
+
+            def state_of(message: Message) -> State:
+                kept = {name: x for name, x in (states.get(client) or {}).items() if name != MEMORY}
+                if kept or algorithm.client_init is None:
+                    return kept
+                first = Tree(message["model"]) if "model" in message else networks.built[architecture].params
+                return algorithm.client_init(first, Facts(0.0, 0.0, K, classes, float(run.round), 0.0))
+
+            found = used_by(client, algorithm, run.server, state_of, networks, architecture)
+        return self.filled(self.untrained(architecture), found.save(), str(self.path / "checkpoint"))
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[tuple[RunState, PartyState]]:
+        """The last checkpoint: the server's side and the parties'; CheckpointError where there is none."""
+        states = PartyState()
+        try:
+            yield Checkpoints(self.path / "checkpoint", self.config.hash()).load(states).run, states
+        finally:
+            states.close()
+
+    def algorithm(self) -> Algorithm:
+        """The run's algorithm."""
+        return with_batch_norm(make_algorithm(self.config), self.config.model.bn, bool(self.config.models))
+
+    def architectures(self) -> Sequence[str]:
+        """Their names; "" where all clients have the same."""
+        return names(self.config.models) or ("",)
+
+    def architecture(self, client: int) -> str:
+        """The name of a client's architecture; "" where all have the same."""
+        if not self.config.models:
+            return ""
+        record = RunFolder(self.path).read_json("partition.json", "models")
+        return str(record["models"][str(client)])
+
+    def network(self, architecture: str = "") -> nn.Module:
+        """The run's network, untrained."""
+        config, done = self.config, self.preprocess
+        own = dict(zip(names(config.models), config.models, strict=True))
+        model = own[architecture].under(config.model) if architecture else config.model
+        wanted = model.model_copy(update={"init": ""}) if self.module is None else self.module
+        dtype = DTYPES[config.engine.precision]
+        return make_model(wanted, done.shape, self.outputs(), config.seed, dtype, tokens=done.kind == "tokens")
+
+    def outputs(self) -> int:
+        """How many numbers the network answers each row with."""
+        done = self.preprocess
+        return make_loss(self.config.model.loss, done.task, len(done.class_names)).width()
+
+    def sample(self) -> Tensor:
+        """Two rows of zeros, as the network reads rows."""
+        kind = torch.int64 if self.preprocess.kind == "tokens" else DTYPES[self.config.engine.precision]
+        return torch.zeros((2, *self.preprocess.shape), dtype=kind)
+
+    def networks(self, *architectures: str) -> Networks:
+        """What makes models of tensors, for these architectures of the run."""
+        done, built = self.preprocess, {}
+        loss = make_loss(self.config.model.loss, done.task, len(done.class_names))
+        for name in architectures:
+            module = self.network(name)
+            sample = torch.zeros((2, *done.shape), dtype=torch.int64 if done.kind == "tokens" else dtype_of(module))
+            built[name] = Built.of(Network(module, loss.mean), flops=flops(module, sample))
+        return Networks(built, loss)
+
+    def untrained(self, architecture: str = "") -> Model:
+        """The run's model before it learnt anything."""
+        return self.networks(architecture).initial()[architecture]
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The network of all clients, trained; None where each has its own, or one of its architecture."""
+        return None if self.common is None else network_in(self.common)
+
+    def choices(self) -> str:
+        """What can be named."""
+        stems = [path.stem.removeprefix("model-") for path in sorted(self.path.glob("model-*.safetensors"))]
+        named = f"one of its models ({', '.join(stems)}), or " if stems else ""
+        return f"name {named}a client (0 to {self.summary['clients'] - 1})"
+
+
+def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
+    """Models, configuration and rows of a run. ``module`` where the run had a network of one's own."""
+    import pandas
+
+    folder = RunFolder.open(Path(path))
+    config = folder.config()
+    if config.seeds is not None:
+        raise ConfigError(
+            f"'{path}' holds several seeds: name one of them, such as {Path(path) / f'seed-{config.seeds[0]}'}."
+        )
+    if config.columns:
+        raise ConfigError(
+            f"the model of '{path}' is in the hands of several parties: 'fedatlas predict {path} NAME=FILE ...' asks them all."
+        )
+    summary = folder.summary()
+    own_module(folder.path, module, resume=True)
+    done = Preprocess.from_json(folder.read_json("preprocess.json", *Preprocess.KEYS))
+    found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
+    file = folder.path / file_of("model")
+    return found._replace(common=found.saved(file)) if file.exists() else found
+
+
+def network_in(model: Model) -> nn.Module:
+    """The network that a model is made of."""
+    assert isinstance(model, TorchModel)
+    return model.module
+
+
+def load_file(file: Path) -> tuple[dict[str, Tensor], str]:
+    """A state dict from a .safetensors file, and the file's SHA-256."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as read
+
+    content = file.read_bytes()  # not by its name, which need not be UTF-8
+    try:
+        found: dict[str, Tensor] = read(content)
+    except SafetensorError as error:
+        raise RunFolder(file.parent).damaged(file.name, str(error)) from None
+    return found, hashlib.sha256(content).hexdigest()
+
+
+def columns_of(rows: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Columns of a table by name; ConfigError for one that it lacks, and for rows that are no table."""
+    if not names:
+        return {}
+    if not hasattr(rows, "keys"):
+        raise ConfigError("only tables have columns to keep (--keep): these rows have none.")
+    known = {str(name): name for name in rows.keys()}  # noqa: SIM118  # of a DataFrame or a mapping
+    for name in names:
+        if name not in known:
+            raise unknown_name("column", name, known)
+    return {name: list(rows[known[name]]) for name in names}
+
+
+def read_rows(file: Path, done: Preprocess, keep_holes: bool = False) -> Tensor:
+    """The rows of a file as the model reads them."""
+    if not file.exists():
+        raise DataError(f"there is no file '{file}'.")
+    return read_inputs(file, done, keep_holes=keep_holes)
+
+
+def without_numbers(x: Tensor, holes: Holes) -> Tensor:
+    """bool (n,): the rows of which a model can say nothing; a DataError or a warning where there are any."""
+    lost = ~torch.isfinite(x.flatten(1)).all(1)
+    wrong = lost.nonzero().flatten().tolist()
+    if wrong and holes == "error":
+        more = f", and {len(wrong) - 1} more like it" if len(wrong) > 1 else ""
+        raise DataError(
+            f"row {wrong[0]} (from 0) holds an infinite or missing number{more}: correct such rows or leave them "
+            "out (--holes empty)."
+        )
+    if wrong:
+        warnings.warn(
+            f"{len(wrong)} of {len(x)} rows hold an infinite or missing value: their predictions are empty.",
+            stacklevel=3,
+        )
+    return lost
+
+
+def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:
+    """Outputs -> a table with ``prediction`` and, for classes, a column ``p_NAME`` each."""
+    import pandas
+
+    if done.task == "numbers":
+        return pandas.DataFrame(
+            {"prediction": (outputs.reshape(-1).double() * done.target_sd + done.target_mean).numpy()}
+        )
+    found = predictions(outputs).tolist()
+    p = torch.softmax(outputs.double(), -1)
+    if outputs.shape[-1] == 1:
+        one = torch.sigmoid(outputs.double().reshape(-1))
+        p = torch.stack([1 - one, one], 1)
+    table = pandas.DataFrame({"prediction": [done.class_names[i] for i in found]})
+    probabilities = pandas.DataFrame(p.numpy(), columns=[f"p_{name}" for name in done.class_names])
+    return pandas.concat([table, probabilities], axis=1)

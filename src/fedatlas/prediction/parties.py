@@ -1,0 +1,142 @@
+"""``fedatlas predict RUN NAME=FILE ...``: a model whose trees several parties hold, on new rows of theirs.
+
+Each party matches its new rows with those of the active party, as in training; a row that it lacks takes the missing direction at that
+party's nodes. Then the active party walks the trees and asks the owner of a node for the way of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedatlas.algorithm import RoundGenerator, State
+from fedatlas.course.columns_end import MODEL, model_file
+from fedatlas.data.dataset import Column
+from fedatlas.data.party_tables import PartyTable, new_rows
+from fedatlas.errors import ConfigError, DataError, unknown_name
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.columns_federation import columns_federation
+from fedatlas.federation.link import Observer
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.setup.columns_method import method_of
+from fedatlas.setup.consortium import columns_of
+from fedatlas.vertical import align, boosting
+from fedatlas.vertical.judging import probabilities
+from fedatlas.vertical.parties import Columns, order, tensor
+from fedatlas.wording import bytes_text
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Predicted(NamedTuple):
+    """Predictions, and what they took."""
+
+    table: pandas.DataFrame  # the active party's ids, in its file's order, with the predictions
+    lacking: Mapping[str, int]  # party -> rows of the active party that it does not have
+    bytes: int  # up and down
+    notices: tuple[str, ...]
+
+
+def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] = ()) -> Predicted:
+    """The predictions of a finished run for new rows. ``files``: party -> its file; ConfigError where one is missing or a stranger."""
+    folder = RunFolder.open(path)
+    config, how = method_of(folder.config())
+    summary = folder.summary()
+    names = [one["name"] for one in summary["parties"]]
+    active = next(k for k, one in enumerate(summary["parties"]) if one["active"])
+    for name in files:
+        if name not in names:
+            raise unknown_name("party", name, names)
+    if absent := [name for name in names if name not in files]:
+        raise ConfigError(
+            f"party '{absent[0]}' has no rows: give a file for each party, as in {' '.join(f'{n}=FILE' for n in names)}."
+        )
+    saved = [folder.read_json(model_file(name), "party", "id", "schema", "records") for name in names]
+    skeleton = folder.read_json(MODEL, "trees")
+    tables = [read(one, files[name]) for name, one in zip(names, saved, strict=True)]
+    parties = [columns_of(k, one, active, tuple(names), config.seed) for k, one in enumerate(tables)]
+    if without := tables[active].without_id:
+        raise DataError(f"party '{names[active]}': {without} rows have no id and cannot be matched: give each one.")
+    states, sent = PartyState(), 0
+    how_matched = align.Align(config.align.name, config.align.group) if config.align else align.Align()
+    lacking: dict[str, int] = {}
+    at = np.arange(len(tables[active].ids))
+    for k, data in enumerate(parties):
+        found, cost = (at, 0) if k == active else matched(parties[active], data, how_matched, observers)
+        sent += cost
+        if k != active:
+            lacking[data.name] = int((found < 0).sum())
+        own = {"table": saved[k], "model": skeleton if k == active else None}
+        states.after.put(k, {**boosting.loaded(data, own), "align": {"order": tensor(found)}})
+    server: State = {"names": names, "active": active}
+    federation = columns_federation(
+        parties, boosting.questions(how._replace(key_bits=0)), states, observers=observers, run="predict"
+    )
+
+    def walk() -> RoundGenerator:
+        return (yield from boosting.infer(how._replace(key_bits=0), server))
+
+    federation.drive(walk, 1, 1.0)
+    state = federation.states.get(active)
+    assert state is not None
+    sent += federation.cost.bytes_up + federation.cost.bytes_down
+    said = tuple(
+        f"{n:,} of {len(at):,} rows are not at '{name}': they take the missing direction at its nodes."
+        for name, n in lacking.items()
+        if n
+    )
+    return Predicted(as_table(tables[active].ids, boosting.outputs(state), saved[active]), lacking, sent, said)
+
+
+def predicted(run: Path, files: Sequence[str]) -> tuple[pandas.DataFrame, list[str]]:
+    """(the predictions of a run, what is to be said of them) for ``NAME=FILE`` of each party; ConfigError for anything else."""
+    if odd := [text for text in files if "=" not in text]:
+        raise ConfigError(f"'{odd[0]}': parties that hold columns predict together: give NAME=FILE for each of them.")
+    named = [text.partition("=") for text in files]
+    names = [name for name, _, _ in named]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"party '{twice[0]}' has two files: give one.")
+    found = predict(run, {name: file for name, _, file in named})
+    return found.table, [*found.notices, f"{bytes_text(found.bytes)} were sent."]
+
+
+def read(saved: Mapping[str, Any], file: str) -> PartyTable:
+    """A party's new rows, by the columns that it was trained with."""
+    schema = [Column(one["name"], tuple(one["categories"])) for one in saved["schema"]]
+    return new_rows(file, saved["id"], schema, saved["party"])
+
+
+def matched(
+    active: Columns, other: Columns, how: align.Align, observers: Iterable[Observer]
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
+    """(by row of the active party the other's row, -1 where it has none; bytes sent)."""
+    pair = (active.name, other.name)
+    two = [one._replace(party=k, active=0, parties=pair) for k, one in enumerate((active, other))]
+    federation = columns_federation(two, align.QUESTIONS, observers=observers, name="align", run="predict")
+    found = np.full(len(active.ids), -1, dtype=np.int64)
+    try:
+        federation.drive(lambda: align.align(how, {"names": list(pair), "active": 0}), 0, 1.0)
+    except DataError:  # none of its rows: all take the missing direction
+        if how.name == "none":
+            raise
+        return found, federation.cost.bytes_up + federation.cost.bytes_down
+    mine, theirs = (federation.states.get(k) for k in range(2))
+    assert mine is not None
+    assert theirs is not None
+    found[order(mine)] = order(theirs)
+    return found, federation.cost.bytes_up + federation.cost.bytes_down
+
+
+def as_table(ids: Iterable[str], outputs: np.ndarray[Any, Any], saved: Mapping[str, Any]) -> pandas.DataFrame:
+    """Ids with ``prediction``, and for classes a column ``p_NAME`` each."""
+    import pandas
+
+    if saved["task"] == "numbers":
+        return pandas.DataFrame({saved["id"]: list(ids), "prediction": outputs})
+    p, names = probabilities(outputs), saved["class_names"]
+    said = [names[int(one > 0)] for one in outputs]
+    return pandas.DataFrame({saved["id"]: list(ids), "prediction": said, f"p_{names[0]}": 1 - p, f"p_{names[1]}": p})

@@ -1,0 +1,83 @@
+"""``fedatlas align``: which rows parties have in common, and nothing more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from fedatlas.config import ExperimentConfig
+from fedatlas.federation.columns_federation import columns_federation
+from fedatlas.federation.link import Observer
+from fedatlas.setup.consortium import Consortium, consortium
+from fedatlas.vertical import align, psi
+from fedatlas.vertical.ids import look_of
+
+TRIED = 200  # ids that a dry run masks to see how long one takes
+
+
+def aligned(config: ExperimentConfig, observers: Iterable[Observer] = ()) -> dict[str, Any]:
+    """Matches the rows of an experiment's parties: ids of each, how many all have, how many any two, bytes and seconds."""
+    held, began = consortium(config), time.perf_counter()
+    federation = columns_federation(held.parties, align.QUESTIONS, observers=observers, name="align", run="align")
+    state = federation.drive(lambda: align.align(held.align, held.beginning), 0, 1.0)
+    assert state is not None
+    cost = federation.cost
+    return {
+        **about(held),
+        "rows": state["align"]["rows"],
+        "common": state["align"]["common"],
+        "bytes": cost.bytes_up + cost.bytes_down,
+        "seconds": time.perf_counter() - began,
+        "notices": [*held.notices, *state["align"]["notices"]],
+    }
+
+
+def rehearsed(config: ExperimentConfig) -> dict[str, Any]:
+    """What would be matched, how many bytes would be sent and about how long it would take; sends nothing."""
+    return looked_at(consortium(config))
+
+
+def looked_at(held: Consortium) -> dict[str, Any]:
+    """The same of tables that have been read."""
+    ids = [int(n) for n in about(held)["ids"].values()]
+    return {
+        **about(held),
+        "looks": {one.name: look_of([x for x in one.ids if x])._asdict() for one in held.tables},
+        "bytes": bytes_of(held.align, ids),
+        "seconds": seconds_of(held.align, ids, held.parties[0].workers),
+        "notices": list(held.notices),
+    }
+
+
+def about(held: Consortium) -> dict[str, Any]:
+    """The parties' sizes."""
+    return {
+        "align": held.align._asdict(),
+        "parties": list(held.names),
+        "active": held.names[held.active],
+        "ids": {one.name: len(one.ids) - one.without_id for one in held.tables},
+    }
+
+
+def bytes_of(how: align.Align, ids: list[int]) -> int:
+    """About how many bytes a matching sends, up and down: points there and back, and of three or more parties round all of them."""
+    if how.name == "none":
+        return 0
+    points = psi.BYTES * sum(ids)
+    if len(ids) == 2:
+        return 4 * points
+    return (2 * len(ids) - 1) * points + 2 * (len(ids) - 1) * sum(ids)
+
+
+def seconds_of(how: align.Align, ids: list[int], workers: int) -> float:
+    """About how long a matching takes on this machine, by the pace of a few."""
+    if how.name == "none":
+        return 0.0
+    some = [str(i) for i in range(TRIED)]
+    began = time.perf_counter()
+    points = psi.hashed(some, how.group)
+    hashing = time.perf_counter() - began
+    psi.raised(points, psi.exponent(how.group), how.group)
+    each = time.perf_counter() - began - hashing
+    return (hashing + len(ids) * each) * sum(ids) / TRIED / workers

@@ -1,0 +1,57 @@
+"""Sentences about a matching of rows between parties, and about the preview of a run that needs one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedatlas.wording import bytes_text, seconds_text
+
+
+def length(shortest: int, longest: int) -> str:
+    """How long ids are."""
+    return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+
+
+def sentences(found: dict[str, Any]) -> list[str]:
+    """What came of a matching, or would come of it, for people."""
+    ids, out = found["ids"], []
+    for name, n in ids.items():
+        label = ", which holds the label" if name == found["active"] else ""
+        out.append(f"{name}: {n:,} ids{label}.")
+    took = f"{bytes_text(found['bytes'])}, {seconds_text(found['seconds'])}"
+    if "rows" not in found:
+        for name, one in found["looks"].items():
+            out.append(
+                f"Ids of {name}: {length(one['shortest'], one['longest'])} characters, {one['digits']:.0%} digits alone, "
+                f"{one['zeros']:.0%} with leading zeros, {one['letters']:.0%} with letters."
+            )
+        out.append(f"Matching would send about {took}. Nothing was sent.")
+    else:
+        if len(ids) > 2:
+            out += [f"{pair}: {n:,} rows in common." for pair, n in found["common"].items()]
+        shares = ", ".join(f"{found['rows'] / max(n, 1):.1%} of {name}'s" for name, n in ids.items())
+        out.append(f"All parties have {found['rows']:,} rows in common: {shares}.")
+        out.append(f"Sent {took}.")
+        out.append(LEARNT[min(len(ids), 3)])
+    return [*out, *(f"Notice: {said}" for said in found["notices"])]
+
+
+def expectations(found: dict[str, Any]) -> list[str]:
+    """What a dry run of parties that hold columns found, for people."""
+    lines = sentences({**found, "bytes": found["bytes_alignment"], "seconds": found["seconds_alignment"]})
+    notices = [line for line in lines if line.startswith("Notice")]
+    head = [line.removesuffix(" Nothing was sent.") for line in lines if not line.startswith("Notice")]
+    kind = "encrypted" if found["protected"] else "in the clear"
+    tree = (
+        f"A tree, {kind}, would send about {bytes_text(found['bytes_per_tree'])} and take {seconds_text(found['seconds_per_tree'])}, "
+        f"if all {found['rows_at_most']:,} rows of the smallest table were common; {found['trees']} of them with the matching "
+        f"{bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}."
+    )
+    return [*head, tree, *notices, "Nothing was matched or trained."]
+
+
+LEARNT = {
+    2: "Each party learnt which of its rows the other has, and how many ids the other has; no id crossed in the clear.",
+    3: "Each party learnt which of its rows all others have; the coordinator learnt the sizes of all overlaps, no id.",
+}
+"""Number of parties (3: or more) -> who learns what of a matching."""

@@ -1,0 +1,171 @@
+"""What each party gains: the federation beside the two ends it lies between, trained on the same rows from the same model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fedatlas.config import ExperimentConfig, parse
+from fedatlas.course.progress import Progress, Run
+from fedatlas.data.batches import examples_of
+from fedatlas.errors import DivergedError
+from fedatlas.files import write_json
+from fedatlas.metrics.fairness import client_summary
+from fedatlas.metrics.intervals import differences
+from fedatlas.record.run_folder import BASELINES, CONFIG, JUDGED, SUMMARY, RunFolder, baseline_path
+from fedatlas.reporting import write_report
+from fedatlas.runs.ensure import ensure, holds
+from fedatlas.setup.cohort import local_budget
+
+CHEAP = 2e12  # floating-point operations: about half a minute on one core of 2020
+
+
+def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> ExperimentConfig:
+    """The experiment with a baseline in place of its algorithm, for the rounds that were done; evaluated and saved where it has to be."""
+    plain = config.plain()
+    if config.local.schedule.name == "cosine":  # the same rates, also where the run was stopped early
+        plain["local"]["schedule"].setdefault("rounds", config.rounds)
+    plain["rounds"] = rounds
+    plain.pop("stop", None)
+    plain.pop("observe", None)
+    plain["algorithm"] = {"name": name}
+    plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
+    plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)
+    for table in ("attack", "aggregation", "compression", "privacy"):  # no update is sent that could be any of these
+        plain.pop(table, None)
+    plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
+    plain["evaluation"] = {**plain["evaluation"], "every": max(rounds, 1)}
+    plain["evaluation"].pop("rounds", None)
+    plain["checkpoint"] = {"every": max(rounds // 4, 1), "keep": 1}
+    return parse(plain)
+
+
+def compared(
+    done: Run, config: ExperimentConfig, module: nn.Module | None, baselines: bool | None, progress: Progress
+) -> Run:
+    """A finished run with its baselines, where they are wanted, what each party gained by it, and its report."""
+    path, summary = done.path, dict(done.summary)
+    rows = [row["train_rows"] for row in summary["per_client"]]
+    judged = sum(row["test_rows"] for row in summary["per_client"])
+    wanted = wants_baselines(config, rows, judged, summary["forward_flops"], baselines)
+    if wanted and "diverged" not in summary:  # which left no model to compare anything with
+        for name in BASELINES:
+            try:
+                with progress.beside(name) as line:
+                    ensure_baseline(path, name, module, line)
+            except DivergedError as error:
+                progress.said(f"Baseline {name} is left out: {error}")
+        summary["gain"] = gain(path)
+        write_json(path / SUMMARY, summary)
+    write_report([path])
+    progress.finished(path, summary)
+    return Run(path, summary)
+
+
+def ensure_baseline(path: Path, name: str, module: nn.Module | None, progress: Progress) -> None:
+    """Trains, or continues, one baseline of a run, with what its algorithm fixed: the same rows, the same local work (H0)."""
+    run, folder = RunFolder.open(path), baseline_path(path, name)
+    config = baseline_config(run.config(), name, run.rows()[-1]["round"])
+    if (folder / CONFIG).exists() and not holds(folder, config, module):
+        shutil.rmtree(folder)  # the run went further: so do its baselines
+    ensure(config, folder, module=module, report=False, progress=progress)
+
+
+def gain(run: Path) -> dict[str, Any] | None:
+    """A row a client: local-only, federated, centralised on the same test rows; None where no baseline was trained."""
+    parts = {"federated": RunFolder.open(run).summary()}
+    for name in BASELINES:
+        folder = baseline_path(run, name)
+        if RunFolder(folder).finished():
+            parts[name] = RunFolder.open(folder).summary()
+    if len(parts) == 1:
+        return None
+    by_client = {name: {row["client"]: row for row in part["per_client"]} for name, part in parts.items()}
+    first = by_client["federated"]
+    known = won(run, parts["federated"]) if "local_only" in parts else {}
+    rows = [
+        {
+            **{key: first[k][key] for key in ("client", "train_rows", "test_rows", "own_rows")},
+            **_values(by_client, k),
+            **({"gain": known[k]} if k in known else {}),
+        }
+        for k in sorted(first)
+    ]
+    summary = {name: _summary(part["per_client"], part["task"]) for name, part in parts.items()}
+    return {
+        "figure": "rmse" if parts["federated"]["task"] == "numbers" else "accuracy",
+        "clients": rows,
+        "summary": summary,
+    }
+
+
+def won(run: Path, summary: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    """client -> 95% interval of what it has more together than alone, {low, high}; the test rows drawn alike for both sides.
+
+    Accuracy won, or error avoided. {} where the scores of the rows were too many to be kept.
+    """
+    together, alone = (RunFolder(folder).arrays(JUDGED) for folder in (run, baseline_path(run, "local_only")))
+    numbers, seed = summary["task"] == "numbers", summary["seed"]
+    clients = [
+        row["client"] for row in summary["per_client"] if row["train_rows"] and f"score-{row['client']}" in alone
+    ]
+    common = [k for k in clients if f"weight-{k}" not in alone]
+    out: dict[int, dict[str, float]] = {}
+    for group in ([common] if common else []) + [[k] for k in clients if k not in common]:
+        own = f"-{group[0]}" if group is not common else ""
+        weight = together.get(f"weight{own}")
+        if weight is None or np.count_nonzero(weight) < 2:  # not kept, or no two rows that count
+            continue
+        sides = [
+            np.stack([side[f"score-{k}"] for k in group]) if f"score-{group[0]}" in side else side["score"][None]
+            for side in (together, alone)
+        ]
+        one, other = reversed(sides) if numbers else sides
+        key = ("gain", group[0]) if own else ("gain",)
+        low, high = differences(one, other, weight, seed, *key, root=numbers)
+        out |= {k: {"low": float(a), "high": float(b)} for k, a, b in zip(group, low, high, strict=True)}
+    return out
+
+
+def _values(by_client: Mapping[str, Mapping[int, Mapping[str, Any]]], client: int) -> dict[str, Any]:
+    return {name: {key: rows[client][key] for key in ("value", "low", "high")} for name, rows in by_client.items()}
+
+
+def _summary(rows: list[dict[str, Any]], task: str) -> dict[str, float | None]:
+    """{mean, p10, min}; for errors the 90th percentile and the largest, under the same names: the worst end.
+
+    Where clients are judged on rows of their own, those that have too few, and are judged on the common ones, count nowhere.
+    """
+    sign = -1.0 if task == "numbers" else 1.0
+    own = any(row["own_rows"] for row in rows)
+    values = [None if row["value"] is None else sign * row["value"] for row in rows]
+    found = client_summary(values, [row["test_rows"] if row["own_rows"] or not own else 0 for row in rows])
+    return {key: None if value is None else sign * value for key, value in found.items()}
+
+
+def wants_baselines(
+    config: ExperimentConfig, rows: Sequence[int], judged: int, forward: int, asked: bool | None
+) -> bool:
+    """Whether the baselines are trained: as asked, else where they cost less than `CHEAP`; never for a baseline itself.
+
+    ``rows`` of each client; ``judged``: the rows that all clients' models are judged on, added up; ``forward``:
+    operations of a forward pass of one row.
+    """
+    if config.algorithm.name in BASELINES:
+        return False
+    if asked is not None:
+        return asked
+    passes = (
+        2 * 3.0 * examples_alone(config, rows) * config.rounds + 2 * judged
+    )  # the clients' models twice: row and end
+    return passes * forward < CHEAP
+
+
+def examples_alone(config: ExperimentConfig, rows: Sequence[int]) -> int:
+    """Examples of a round in which every client trains."""
+    return sum(examples_of(local_budget(config), n, config.local.batch_size) for n in rows)

@@ -1,0 +1,229 @@
+"""Looking before running: ``--dry-run`` and ``fedatlas partition``. Nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from torch import nn
+
+from fedatlas.algorithm import Groups, Round
+from fedatlas.config import ExperimentConfig
+from fedatlas.course.plan import resolve_plan
+from fedatlas.course.timing import Judging, trial, trial_of_evaluation, trial_of_setup
+from fedatlas.engine.executors import Plan
+from fedatlas.errors import ConfigError
+from fedatlas.federation.cost import Cost
+from fedatlas.files import write_text
+from fedatlas.machine import one_thread_an_operator
+from fedatlas.record.summary import partition_facts
+from fedatlas.reporting.drawing.partition import draw, draw_text
+from fedatlas.runs import columns_preview
+from fedatlas.runs.alignment_text import expectations
+from fedatlas.runs.baselines import examples_alone, wants_baselines
+from fedatlas.runs.privacy_preview import sentences, spent_protected
+from fedatlas.setup.assembly import Setup, judged_rows, set_up, share_out
+from fedatlas.setup.cohort import Drawn, draw_round
+from fedatlas.wire import codec
+from fedatlas.wording import bytes_text, count, facts_text, held_text, seconds_text
+
+SHOWN = 40  # clients whose holdings fit on a screen
+DRAWN = 20  # rounds that are drawn to see how many return
+
+
+class Shown(NamedTuple):
+    """A partition in figures and as text."""
+
+    facts: dict[str, Any]
+    text: str
+    clients: tuple[np.ndarray, ...]  # training rows of each client
+
+
+def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.Module | None = None) -> Shown:
+    """Who would hold what; ``out``: also draw it as SVG."""
+    if out is not None and out.suffix != ".svg":
+        raise ConfigError(f"--out {out}: the picture is an SVG; name a file that ends with .svg.")
+    held = share_out(config, (config.seeds or (config.seed,))[0], module)
+    labels, names = held.dataset.train.y.numpy(), held.dataset.class_names
+    if out is not None:
+        write_text(out, draw(held.partition, labels, names))
+    return Shown(partition_facts(held), draw_text(held.partition, labels, names), held.partition.clients)
+
+
+@one_thread_an_operator()
+def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines: bool | None = None) -> dict[str, Any]:
+    """Who holds what, how many bytes, about how long. One party's work is timed, from a model that is thrown away.
+
+    Of several seeds all are set up, for what they refuse; the first is looked at and stands for each.
+    """
+    if config.columns:
+        return columns_preview.rehearsed(config)
+    setup, seeds = first_setup(config, module), len(config.seeds or (config.seed,))
+    plan, rounds, algorithm = resolve_plan(setup), setup.config.rounds, setup.algorithm
+    before, server = trial_of_setup(setup, plan) if algorithm.prepare is not None else (Cost(), {})
+    groups = algorithm.groups(server) if algorithm.groups is not None else None
+    drawn = first_rounds(setup, groups)
+    returning = sum(d.round.m for d in drawn) / len(drawn)
+    parties = [party for d in drawn for party in parties_of(d.round)]
+    spent, own, private = looked_at(setup, plan, drawn, parties)
+    share = 1 / len(drawn) if parties else 0.0
+    known = returning / len(setup.sizes)  # of them were there in the round before, too
+    sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer")}
+    sent |= private.get("expected", {})  # of a secret cohort, whatever these rounds drew
+    messages = algorithm.card.sends == "messages"
+    up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
+    workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)
+    judged = judging.rounds + (judging.one * len(setup.sizes) if setup.personal else judging.ends)
+    seconds = spent[0][1] if algorithm.card.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
+    peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
+    begun = sum(cost.bytes_up + cost.bytes_down + cost.bytes_peer for cost in (setup.before, before))
+    notices = list(setup.notices)
+    if not returning and setup.config.failures.dropout < 1:  # which is said already
+        notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
+    alone = beside(setup, baselines, drawn[0].round.examples, seconds * own, workers, judging)
+    keys = private.get("seconds_keys", 0.0)
+    return {
+        "seeds": seeds,
+        "rounds": rounds,
+        "partition": partition_facts(setup),
+        "held": draw_text(setup.partition, setup.dataset.train.y.numpy(), setup.dataset.class_names),
+        "cohort": private.get("cohort", len(drawn[0].selected)),
+        "returning": private.get("returning", returning),
+        "sends": algorithm.card.sends,
+        "examples_per_round": drawn[0].round.examples,
+        "flops_per_round": 3 * setup.first.flops * drawn[0].round.examples,
+        "bytes_setup": begun,
+        "bytes_up_per_round": up,
+        "bytes_down_per_round": down,
+        "bytes_peer_per_round": peer,
+        "bytes_total": seeds * (begun + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0)),
+        "seconds_setup": sum(before.seconds.values()) / workers,
+        "seconds_evaluation": judged,
+        "seconds_baselines": alone,
+        "seconds_about": seeds * (sum(before.seconds.values()) / workers + seconds * rounds + judged + alone + keys),
+        "plan": plan.plain(),
+        "algorithm_facts": dict(setup.algorithm_facts),
+        **({"privacy": private} if private else {}),
+        "models": setup.owned(),
+        "read": setup.dataset.facts.get("read", ""),
+        "notices": notices,
+    }
+
+
+def first_setup(config: ExperimentConfig, module: nn.Module | None) -> Setup:
+    """The first seed set up; the others too, for what they refuse, and let go."""
+    first, *others = config.seeds or (config.seed,)
+    for seed in others:
+        set_up(config, seed, module)
+    return set_up(config, first, module)
+
+
+def first_rounds(setup: Setup, groups: Groups | None) -> list[Drawn]:
+    """Some rounds as they would be drawn."""
+    count = min(max(setup.config.rounds, 1), DRAWN)
+    return [draw_round(setup.config, setup.sizes, setup.seed, t, groups) for t in range(1, count + 1)]
+
+
+def looked_at(
+    setup: Setup, plan: Plan, drawn: Sequence[Drawn], parties: list[tuple[int, ...]]
+) -> tuple[list[tuple[list[Cost], float, int]], float, dict[str, Any]]:
+    """(`spent_by`, the share of its seconds that goes into the work itself, what is said of protection)."""
+    if setup.bench.protection is None:
+        somebody = [tuple(k for k, n in setup.sizes.items() if n)[:1]]
+        return spent_by(setup, plan, parties or somebody), 1.0, {}
+    costs, seconds, work, private = spent_protected(setup, plan, drawn)
+    return [(costs, seconds, len(parties))], work / seconds, private
+
+
+def sent_by(spent: Sequence[tuple[Sequence[Cost], float, int]], known: float, key: str) -> float:
+    """Bytes of all parties, of which a share ``known`` was there in the round before, too."""
+    return sum(float((1 - known) * getattr(a, key) + known * getattr(b, key)) * n for (a, b), _, n in spent)
+
+
+def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, workers: int, judging: Judging) -> float:
+    """About how long the baselines take that are made after the run, trained at the pace of its rounds; 0 where none are."""
+    config, rows = setup.config, list(setup.sizes.values())
+    common = judged_rows(setup).n
+    tested = [len(setup.held_out.get(k, ())) or common for k in setup.sizes]
+    if not examples or not wants_baselines(config, rows, sum(tested), setup.first.flops, asked):
+        return 0.0
+    trained = config.rounds * seconds * (workers + examples_alone(config, rows) / examples)
+    each = judging.one / max(common, 1)  # a row; every client's model is judged twice, after its rounds and at the end
+    return trained + 2 * sum(tested) * each + 3 * judging.one + 3 * judging.ends
+
+
+def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[tuple[list[Cost], float, int]]:
+    """(costs of a first and a second round, seconds, how many parties) of one party of each architecture, worked through alone."""
+    alike: dict[str, list[tuple[int, ...]]] = {}
+    for party in parties:
+        alike.setdefault(setup.bench.architecture(party[0]), []).append(party)
+    return [(*trial(setup, plan._replace(workers=1), some[0]), len(some)) for some in alike.values()]
+
+
+def parties_of(round: Round) -> list[tuple[int, ...]]:
+    """Those who work apart from each other in a round: its clients, or its groups where these are drawn as one."""
+    if round.units:
+        return [unit.members for unit in round.units if unit.members]
+    return [(k,) for k in round.cohort]
+
+
+def between_clients(setup: Setup, m: int) -> int:
+    """About how many bytes m of the clients send each other in a round: the models of the messages whose ends both take part."""
+    K = len(setup.sizes)
+    share = m * (m - 1) / max(K * (K - 1), 1)
+    first = setup.first
+    parts = {"model": first.params, **({"buffers": first.buffers} if first.buffers else {})}
+    messages = float(setup.algorithm_facts.get("messages", 0))
+    return round(messages * share * codec.size(parts))
+
+
+def show(found: dict[str, Any]) -> None:
+    """`dry_run` for people."""
+    console = Console(highlight=False, soft_wrap=True)
+    if "parties" in found:
+        console.print("\n".join(expectations(found)), markup=False)
+        return
+    sizes = found["partition"]["sizes"]
+    if len(sizes) <= SHOWN:
+        console.print(found["held"], markup=False)
+    else:
+        console.print(f"{count(len(sizes), 'client')} hold {held_text(sizes)}.")
+    console.print(
+        f"{count(found['cohort'], 'client')} a round."
+        if isinstance(found["cohort"], int)
+        else f"{found['cohort']:.3g} clients a round are to be expected."
+    )
+    if found["read"]:
+        console.print(f"Read: {found['read']}.", markup=False)
+    for name, clients in found["models"].items():
+        console.print(f"Model {name}: clients {', '.join(map(str, clients))}.", markup=False)
+    up, down, total = (bytes_text(found[k]) for k in ("bytes_up_per_round", "bytes_down_per_round", "bytes_total"))
+    if found["returning"] < found["cohort"]:
+        console.print(f"Of these, {found['returning']:.3g} return on average.")
+    between = found["bytes_peer_per_round"]
+    peer = f", about {bytes_text(between)} between clients" if between else ""
+    of_seeds = f" of {found['seeds']} seeds" if found["seeds"] > 1 else ""
+    said = {
+        "messages": f"A round sends {up} up and {down} down{peer}, all rounds{of_seeds} {total}.",
+        "rows": f"All rows go up once: {total}.",
+        "nothing": "Nothing is sent.",
+    }
+    if found["bytes_setup"] or found["seconds_setup"]:
+        spent = f" and takes about {seconds_text(found['seconds_setup'])}" if found["seconds_setup"] else ""
+        console.print(f"What comes before round 1 sends {bytes_text(found['bytes_setup'])}{spent}.")
+    console.print(said[found["sends"]])
+    for sentence in sentences(found["privacy"], found["rounds"]) if "privacy" in found else ():
+        console.print(sentence, markup=False)
+    if found["algorithm_facts"]:
+        console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
+    about, judging = (seconds_text(found[k]) for k in ("seconds_about", "seconds_evaluation"))
+    alone = f" and {seconds_text(found['seconds_baselines'])} for the baselines" if found["seconds_baselines"] else ""
+    seeds = found["seeds"]
+    each = f"for all {seeds} seeds; of each seed's time" if seeds > 1 else "in all, of which"
+    console.print(f"About {about} {each} {judging} go to evaluation{alone} ({found['plan']['reason']}).")
+    for notice in found["notices"]:
+        console.print(f"Notice: {notice}", markup=False)
+    console.print("Nothing was trained.")

@@ -1,0 +1,147 @@
+"""What ``--dry-run`` says of a run under ``[[privacy]]``: bytes with the protocols' messages, seconds of keys, epsilon of all rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedatlas.course.privacy_record import coming, expected, number
+from fedatlas.course.protocol_trial import Rehearsed, rehearse
+from fedatlas.engine.executors import Plan
+from fedatlas.federation.cost import KEYS, PHASES, Cost
+from fedatlas.privacy import accountant
+from fedatlas.privacy.mechanisms import SecAgg
+from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.secagg.fixed import largest_cap
+from fedatlas.setup.assembly import Setup
+from fedatlas.setup.cohort import Drawn
+from fedatlas.setup.privacy_refusals import fewest_of
+from fedatlas.wording import bytes_text, count, seconds_text
+
+NOTICED = 0.005  # of the bytes: what protection may add without being mentioned
+FEWEST_BITS = 12  # below them a value is too coarse to advise them
+
+
+class Spent(NamedTuple):
+    """What a party costs in a first and a second round, the seconds of the second, and what is said of protection."""
+
+    costs: list[Cost]
+    seconds: float
+    work: float  # of these seconds, those without protection
+    said: dict[str, Any]
+
+
+def spent_protected(setup: Setup, plan: Plan, drawn: Sequence[Drawn]) -> Spent:
+    """One round is rehearsed, that of the cohorts drawn whose size is nearest to their mean; its costs are shared out evenly."""
+    how = setup.bench.protection
+    assert how is not None
+    mean = sum(len(d.selected) for d in drawn) / len(drawn)
+    usual = min(drawn, key=lambda d: abs(len(d.selected) - mean))
+    everybody = tuple(k for k, n in setup.sizes.items() if n)
+    fewest = max(
+        (fewest_of(one) for one in setup.mechanisms), default=1
+    )  # a smaller cohort is given up, and costs nothing
+    cohort = usual.selected if len(usual.selected) >= fewest else everybody[:fewest]
+    asked = usual.round if usual.round.units else usual.round._replace(cohort=cohort)
+    asked = asked._replace(sizes={k: setup.sizes[k] for k in everybody})
+    found = rehearse(setup, plan, asked)
+    parties = len([unit for unit in asked.units if unit.members]) or len(asked.cohort)
+    costs = [shared(cost, parties) for cost in found.costs]
+    seconds = costs[1].seconds
+    work = sum(s for phase, s in seconds.items() if phase not in PHASES)
+    return Spent(costs, sum(seconds.values()), work, said(setup, how, found, parties))
+
+
+def shared(cost: Cost, parties: int) -> Cost:
+    """A party's part of a round's cost, in whole bytes."""
+    keys = ("bytes_up", "bytes_down", "bytes_peer", "bytes_privacy")
+    seconds = {phase: s / parties for phase, s in cost.seconds.items()}
+    return cost._replace(**{key: round(getattr(cost, key) / parties) for key in keys}, seconds=seconds)
+
+
+def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[str, Any]:
+    """``privacy`` of the dry run."""
+    second = found.costs[1]
+    out: dict[str, Any] = {
+        "mechanisms": [one.name for one in how.mechanisms],
+        "parties": parties,
+        "bytes_more_per_round": second.bytes_privacy,
+        "bytes_per_round": second.bytes_up + second.bytes_down + second.bytes_peer,
+        "seconds_by_phase": dict(second.seconds),
+        "seconds_keys": found.seconds_keys,
+        "secret_cohort": how.secret_cohort,
+    }
+    if how.fraction < 1 and setup.algorithm.groups is None:  # a few draws say little of their mean
+        out |= {"cohort": how.fraction * how.K, "returning": coming(how, setup.config)}
+    if how.secret_cohort:  # who would come in these rounds is as secret as who will
+        out["expected"] = expected(how, setup, 1)
+    if (mask := how.of(SecAgg)) is not None and found.hidden:
+        out["n_cap"] = smaller_words(mask, parties, max(setup.sizes.values()), 4 * found.hidden * parties)
+    return {**out, **planned(how, setup.config.rounds)} if how.noises else out
+
+
+def smaller_words(mask: SecAgg, parties: int, largest: int, saved: int) -> dict[str, Any]:
+    """The n_cap with which words of 32 bits hold, at these bits, or at the most bits at which the largest client still fits."""
+    bits = mask.bits
+    if largest_cap(parties, bits) < largest:
+        bits = next((b for b in range(bits - 1, FEWEST_BITS - 1, -1) if largest_cap(parties, b) >= largest), 0)
+    fits = {"n_cap": largest_cap(parties, bits), "bits": bits} if bits else {}
+    return {
+        "saves_per_round": saved,
+        "now": mask.bits,
+        "at_these_bits": largest_cap(parties, mask.bits),
+        **fits,
+    }
+
+
+def planned(how: Protection, rounds: int) -> dict[str, Any]:
+    """Epsilon of all rounds, of local noise for a client that takes part in each of them."""
+    events = [event for t in range(1, rounds + 1) for event in how.released(t, (0,))]
+    if not events:
+        return {"epsilon": 0.0, "delta": how.delta(), "upper_bound": False, "how": "No round, no release."}
+    spent = accountant.spent(events, how.delta())
+    return {
+        "epsilon": number(spent.epsilon),
+        "delta": how.delta(),
+        "upper_bound": spent.upper_bound,
+        "how": spent.how,
+        "unit": events[0].unit,
+    }
+
+
+def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
+    """The same for people."""
+    names, more, whole = " and ".join(found["mechanisms"]), found["bytes_more_per_round"], found["bytes_per_round"]
+    out = []
+    if more > NOTICED * whole:
+        exchanged = found["seconds_by_phase"].get(KEYS, 0.0)
+        each = f" and {seconds_text(exchanged)} in each" if exchanged else ""
+        keys = f"; keys take about {seconds_text(found['seconds_keys'])} before round 1{each}"
+        rest = f"{whole / (whole - more):.3g} times the bytes without it" if whole > more else "all that is sent"
+        said_of = f"with {count(found['parties'], 'client')} a round, {bytes_text(more)} of them its own"
+        out.append(f"Under {names} this is {rest} ({said_of}){keys}.")
+    if found["secret_cohort"]:
+        out.append(
+            "How many take part stays secret: bytes are those to be expected, and the run will not tell its own."
+        )
+    if "n_cap" in found:
+        out.append(cap_sentence(found["n_cap"]))
+    if "epsilon" in found:
+        epsilon = found["epsilon"] if isinstance(found["epsilon"], str) else f"{found['epsilon']:.4g}"
+        bound = "at most " if found["upper_bound"] else ""
+        out.append(
+            f"{count(rounds, 'round')} will cost {bound}epsilon = {epsilon} at delta = {found['delta']:.3g}. {found['how']}"
+        )
+    return out
+
+
+def cap_sentence(found: Mapping[str, Any]) -> str:
+    """What a lower n_cap would save."""
+    saved = f"save {bytes_text(found['saves_per_round'])} a round, since words of 32 bits would do"
+    if found.get("bits") == found["now"]:
+        return f"privacy.secagg.n_cap = {found['n_cap']} would {saved}."
+    most = f"{count(found['at_these_bits'], 'row')} a client" if found["at_these_bits"] else "not a single row"
+    why = f"At {found['now']} bits words of 32 bits hold {most}, which is too few here"
+    if "bits" not in found:
+        return f'{why}: algorithm.weights = "uniform", where the algorithm has it, would {saved}.'
+    return f"{why}: privacy.secagg.bits = {found['bits']} with n_cap = {found['n_cap']} would {saved}."

@@ -1,0 +1,216 @@
+"""What a party holds: a folder with its key, its certificate, the lists that the authority signed, and what it is told of the others.
+
+bundle.toml   federation, role, name, host, port
+key.pem cert.pem ca.pem   mutual TLS; the key's file is its owner's alone
+members.json  who is registered, signed by the authority
+identity.key  of a node: signs its part in secure sums
+policy.toml   of a node: what it takes part in
+README.md     what to do with it
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from fedatlas import secret
+from fedatlas.errors import ConfigError
+from fedatlas.files import write_text
+from fedatlas.wire import certificates
+from fedatlas.wire.certificates import CA, CERT, KEY, MEMBERS, REVOKED, Authority, signed_list, write_secret
+from fedatlas.wire.policy import TEMPLATE
+
+FILE, IDENTITY, POLICY = "bundle.toml", "identity.key", "policy.toml"
+AUTHORITY = "authority"
+PORT = 8443
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+RESERVED = {"server", AUTHORITY}
+
+
+class Member(NamedTuple):
+    """A registered party."""
+
+    role: str
+    serial: str
+    identity: str = ""  # hexadecimal; of a node
+
+
+class Bundle(NamedTuple):
+    """A party's folder, read."""
+
+    path: Path
+    federation: str
+    role: str
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def open(cls, path: Path, role: str) -> Bundle:
+        """ConfigError where there is none, or one of another role."""
+        certificates.installed()
+        try:
+            given = tomllib.loads((path / FILE).read_text(encoding="utf-8"))
+            made = cls(path, given["federation"], given["role"], given["name"], given["host"], int(given["port"]))
+        except FileNotFoundError:
+            raise ConfigError(f"'{path}' is no bundle: name a folder that 'fedatlas deploy init' made.") from None
+        except (tomllib.TOMLDecodeError, KeyError, ValueError) as error:
+            raise ConfigError(f"'{path / FILE}' is damaged ({error}): copy the bundle again.") from None
+        if made.role != role:
+            raise ConfigError(
+                f"'{path}' is the bundle of {a(made.role)} '{made.name}'; this command takes that of {a(role)}."
+            )
+        return made
+
+    @property
+    def address(self) -> str:
+        """Where the server is found."""
+        return f"{self.host}:{self.port}"
+
+    def pem(self) -> tuple[bytes, bytes, bytes]:
+        """(key, certificate, the authority's certificate)."""
+        return tuple((self.path / name).read_bytes() for name in (KEY, CERT, CA))  # type: ignore[return-value]
+
+    def members(self) -> dict[str, Member]:
+        """Who is registered, in the order of registration."""
+        found = signed_list(self.path / MEMBERS, self.path / CA)
+        if found["federation"] != self.federation:
+            raise ConfigError(f"'{self.path / MEMBERS}' is of another federation: copy the right one.")
+        return {name: Member(*entry) for name, entry in found["members"].items()}
+
+    def revoked(self) -> set[str]:
+        """Numbers of the certificates that hold no longer."""
+        path = self.path / REVOKED
+        return set(signed_list(path, self.path / CA)["serials"]) if path.exists() else set()
+
+
+def a(role: str) -> str:
+    """With its article."""
+    return f"{'an' if role[0] in 'aeiou' else 'a'} {role}"
+
+
+def check_name(name: str) -> None:
+    """ConfigError for what cannot be a party's name."""
+    if not NAME.fullmatch(name) or name in RESERVED:
+        raise ConfigError(
+            f"'{name}' cannot be a party's name: use small letters, digits, '-', '_' and '.', not 'server'."
+        )
+
+
+def init(
+    folder: Path, nodes: Sequence[str], host: str, port: int = PORT, operator: str = "operator"
+) -> dict[str, Path]:
+    """A new federation: its authority, and a bundle for the server, each node and an operator."""
+    certificates.installed()
+    if (folder / AUTHORITY).exists():
+        raise ConfigError(
+            f"'{folder}' holds a federation already: 'fedatlas deploy add {folder} NAME' adds a party to it."
+        )
+    for name in (*nodes, operator):
+        check_name(name)
+    if len({*nodes, operator}) < len(nodes) + 1:
+        raise ConfigError(f"--nodes {','.join(nodes)}: every party needs a name of its own.")
+    federation = f"{re.sub(r'[^a-z0-9-]', '-', folder.name.lower()) or 'federation'}-{secret.random_bytes(4).hex()}"
+    authority = Authority.make(folder / AUTHORITY, federation)
+    about = {"federation": federation, "host": host, "port": port}
+    members: dict[str, Member] = {}
+    for role, name in (("server", "server"), *(("node", name) for name in nodes), ("operator", operator)):
+        members[name] = _party(authority, folder / name, about, role, name)
+    write_text(folder / AUTHORITY / FILE, tomli_w.dumps(about))
+    _publish(authority, folder, federation, members, [])
+    return {name: folder / name for name in members}
+
+
+def add(folder: Path, name: str, role: str = "node") -> Path:
+    """One more party, or a new certificate for one whose old one was revoked."""
+    authority, about, members, revoked = _known(folder)
+    check_name(name)
+    if name in members and members[name].serial not in revoked:
+        raise ConfigError(f"'{name}' is registered already: revoke it first, or choose another name.")
+    if (folder / name).exists():
+        shutil.rmtree(folder / name)
+    members[name] = _party(authority, folder / name, about, role, name)
+    _publish(authority, folder, about["federation"], members, revoked)
+    return folder / name
+
+
+def revoke(folder: Path, name: str) -> None:
+    """The certificate of a party holds no longer."""
+    authority, about, members, revoked = _known(folder)
+    if name not in members:
+        raise ConfigError(f"'{name}' is not registered; registered are {', '.join(members)}.")
+    _publish(authority, folder, about["federation"], members, sorted({*revoked, members[name].serial}))
+
+
+def _known(folder: Path) -> tuple[Authority, dict[str, Any], dict[str, Member], list[str]]:
+    certificates.installed()
+    home = folder / AUTHORITY
+    authority = Authority(home)
+    about = tomllib.loads((home / FILE).read_text(encoding="utf-8"))
+    members = {name: Member(*entry) for name, entry in signed_list(home / MEMBERS, home / CA)["members"].items()}
+    return authority, about, members, signed_list(home / REVOKED, home / CA)["serials"]
+
+
+def _party(authority: Authority, bundle: Path, about: Mapping[str, Any], role: str, name: str) -> Member:
+    bundle.mkdir(parents=True, mode=0o700)
+    serial = authority.issue(bundle, about["federation"], role, name, about["host"])
+    write_text(bundle / FILE, tomli_w.dumps({**about, "role": role, "name": name}))
+    write_text(bundle / "README.md", README[role].format(name=name, **about))
+    if role != "node":
+        return Member(role, serial)
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    write_secret(
+        bundle / IDENTITY, private.private_bytes(form.Encoding.Raw, form.PrivateFormat.Raw, form.NoEncryption())
+    )
+    write_text(bundle / POLICY, TEMPLATE)
+    public = private.public_key().public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
+    return Member(role, serial, public.hex())
+
+
+def _publish(
+    authority: Authority, folder: Path, federation: str, members: Mapping[str, Member], revoked: Sequence[str]
+) -> None:
+    """The lists into the authority's folder, and into every bundle that still lies beside it."""
+    listed = {"federation": federation, "members": {name: list(one) for name, one in members.items()}}
+    for home in (folder / AUTHORITY, *(folder / name for name in members)):
+        if home.is_dir():
+            authority.sign(home / MEMBERS, listed)
+            if home.name in {AUTHORITY, "server"}:
+                authority.sign(home / REVOKED, {"federation": federation, "serials": list(revoked)})
+
+
+README = {
+    "server": """# The server of {federation}
+
+Keep this folder on the machine called {host}. It listens on port {port}.
+
+    pip install "fedatlas[deploy]"
+    fedatlas deploy server .
+    fedatlas deploy server . --test rows.csv      # where the server has test rows
+""",
+    "node": """# The node '{name}' of {federation}
+
+Keep this folder where the rows are. It speaks to {host}:{port}, and nobody speaks to it: open no port.
+
+    pip install "fedatlas[deploy]"
+    edit policy.toml                              # what this site takes part in
+    fedatlas deploy node . --data rows.csv
+""",
+    "operator": """# The operator '{name}' of {federation}
+
+Keep this folder where experiments are started. It speaks to {host}:{port}.
+
+    pip install "fedatlas[deploy]"
+    fedatlas deploy run EXPERIMENT.toml --bundle .
+    fedatlas deploy status --bundle .
+""",
+}

@@ -1,0 +1,67 @@
+"""The other ends of the network: a channel to the server, an operator's call. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from fedatlas.errors import FedatlasError, TransportError
+from fedatlas.wire.bundle import Bundle
+from fedatlas.wire.frames import FRAME, LIMIT, Assembler, Message
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", FRAME + 64),
+    ("grpc.max_send_message_length", FRAME + 64),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5000),
+]
+
+
+def channel(bundle: Bundle) -> Any:
+    """A channel to the server, with this party's certificate."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    import grpc
+
+    key, certificate, ca = bundle.pem()
+    return grpc.secure_channel(bundle.address, grpc.ssl_channel_credentials(ca, key, certificate), options=OPTIONS)
+
+
+def refusal(error: Any) -> str:
+    """Why the server did not take a call; "" where it was not there to say."""
+    import grpc
+
+    told = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION}
+    return str(error.details()) if error.code() in told else ""
+
+
+class Refused(FedatlasError):
+    """The server's own sentence."""
+
+
+def call(bundle: Bundle, message: Message) -> Iterator[Message]:
+    """What the server answers an operator. Refused with its reason; TransportError where it is not there."""
+    import grpc
+
+    from fedatlas.wire.frames import frames
+    from fedatlas.wire.listener import OPERATE, SERVICE
+
+    parts = list(frames(message))
+    if len(parts) > 1:
+        raise TransportError(f"what is sent is larger than {FRAME >> 20} MiB.")
+    with channel(bundle) as way:
+        assembler = Assembler(LIMIT)
+        try:
+            for frame in way.unary_stream(f"/{SERVICE}/{OPERATE}")(parts[0][9:]):
+                if (found := assembler.feed(frame)) is not None:
+                    yield found
+        except grpc.RpcError as error:
+            if said := refusal(error):
+                raise Refused(said) from None
+            raise TransportError(f"the server at {bundle.address} is not to be reached: {_why(error)}.") from None
+
+
+def _why(error: Any) -> str:
+    text = str(error.details() or error.code().name)
+    return text.splitlines()[0][:200].rstrip(".")

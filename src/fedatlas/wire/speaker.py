@@ -1,0 +1,194 @@
+"""The process of a node that speaks: one outbound stream to the server, and pipes to the process that trains. It never imports torch.
+
+The two are apart because gRPC does not survive a fork, and so that signs of life go on while the other computes. The speaker
+starts the trainer again where it ends; the trainer ends when its pipe is closed.
+"""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedatlas import secret
+from fedatlas.errors import TransportError
+from fedatlas.files import write_text
+from fedatlas.wire.bundle import Bundle
+from fedatlas.wire.channel import channel, refusal
+from fedatlas.wire.frames import BEAT, EVERY, LIMIT, SILENT, Assembler, Message, frames, read, write
+from fedatlas.wire.listener import SERVICE, STREAM
+
+BACK_OFF = (0.2, 5.0)  # seconds before it tries again: the first time, at most
+PIPE = 1 << 20  # bytes that a pipe holds: models go through in few turns
+GIVE_UP = 3  # trainers that ended before they were ready, one after another
+
+
+def instance_of(folder: Path) -> str:
+    """What tells this folder from a copy that somebody else runs."""
+    path = folder / "instance"
+    if not path.exists():
+        write_text(path, secret.random_bytes(16).hex())
+    return path.read_text(encoding="utf-8").strip()
+
+
+class Trainer:
+    """The process that trains, behind pipes; started again where it ends."""
+
+    def __init__(self, command: Sequence[str], heard: Callable[[Message], None], log: Callable[[str], None]) -> None:
+        self.command, self.heard, self.log = list(command), heard, log
+        self.ready: Message | None = None  # its first word, while it is there
+        self.over = False
+        self.failed = 0  # times in a row that it ended before it was ready
+        self.told: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=PIPE)
+        self.told = queue.SimpleQueue()
+        threading.Thread(target=self._write, args=(self.process, self.told), daemon=True).start()
+        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+
+    def _write(self, process: subprocess.Popen[bytes], told: queue.SimpleQueue[Message | None]) -> None:
+        assert process.stdin is not None
+        try:
+            while (message := told.get()) is not None:
+                write(process.stdin, message)
+        except OSError:
+            pass
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        while (message := read(process.stdout)) is not None:
+            if message.kind == "ready":
+                self.ready, self.failed = message, 0
+            self.heard(message)
+        self.told.put(None)
+        code = process.wait()
+        if self.over:
+            return
+        self.failed = self.failed + 1 if self.ready is None else 0
+        self.ready = None
+        self.heard(Message({"kind": "trainer lost", "why": f"its trainer ended ({code})"}))
+        if self.failed >= GIVE_UP or code == 2:
+            self.over = True
+            return
+        self.log(f"the trainer ended ({code}); it is started again")
+        time.sleep(BACK_OFF[0])
+        self._start()
+
+    def end(self) -> None:
+        """Closes its pipe, and waits for it a moment."""
+        self.over = True
+        self.told.put(None)
+        assert self.process.stdin is not None
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+class Speaker:
+    """Speaks for a node."""
+
+    def __init__(self, bundle: Bundle, command: Sequence[str], log: Callable[[str], None]) -> None:
+        self.bundle, self.log = bundle, log
+        self.instance = instance_of(bundle.path)
+        self.out: queue.SimpleQueue[Message | None] | None = None  # while there is a stream
+        self.trainer = Trainer(command, self._said, log)
+
+    def _said(self, message: Message) -> None:
+        if message.kind == "refused":
+            self.log(f"refused: {message.head['why']}")
+        elif message.kind == "at home":
+            self.log(f"a run has ended, and its model is in '{message.head['where']}'")
+        if self.out is not None:
+            self.out.put(message)
+
+    def speak(self) -> None:
+        """Until the trainer gives up: a stream to the server, and another one where it breaks."""
+        wait = BACK_OFF[0]
+        while not self.trainer.over:
+            if self.trainer.ready is None:
+                time.sleep(0.05)
+                continue
+            began = time.monotonic()
+            why = self._stream()
+            self.out = None
+            wait = BACK_OFF[0] if time.monotonic() - began > BACK_OFF[1] else min(2 * wait, BACK_OFF[1])
+            if why:
+                self.log(why)
+            time.sleep(wait)
+
+    def _stream(self) -> str:
+        """One stream, from hello to its end; why it ended, where the server said so."""
+        import grpc
+
+        with channel(self.bundle) as way:
+            try:
+                grpc.channel_ready_future(way).result(timeout=BACK_OFF[1])
+            except grpc.FutureTimeoutError:
+                return f"the server at {self.bundle.address} is not to be reached"
+            out: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+            self.out = out
+            ready = self.trainer.ready
+            about = dict(ready.head) if ready else {}
+            hello = {
+                **about,
+                "kind": "hello",
+                "instance": self.instance,
+                "version": version("fedatlas"),
+                "ready": bool(ready),
+            }
+            out.put(Message(hello))
+            heard = [time.monotonic()]
+            call = way.stream_stream(f"/{SERVICE}/{STREAM}")(self._frames(out))
+            threading.Thread(target=self._watch, args=(call, heard), daemon=True).start()
+            try:
+                self._listen(call, heard)
+            except grpc.RpcError as error:
+                return refusal(error) or "the stream to the server broke"
+            except TransportError as error:
+                return str(error)
+            finally:
+                out.put(None)
+                call.cancel()
+            return "the server ended the stream"
+
+    def _listen(self, call: Any, heard: list[float]) -> None:
+        assembler, welcome = Assembler(LIMIT), False
+        for frame in call:
+            if not welcome:
+                self.log(f"speaks to the server at {self.bundle.address}")
+            heard[0], welcome = time.monotonic(), True
+            if (message := assembler.feed(frame)) is not None:
+                self.trainer.told.put(message)
+
+    def _watch(self, call: Any, heard: list[float]) -> None:
+        """Ends a stream on which nothing comes any more."""
+        while call.is_active():
+            time.sleep(EVERY)
+            if time.monotonic() - heard[0] > SILENT + EVERY:
+                call.cancel()
+
+    def _frames(self, out: queue.SimpleQueue[Message | None]) -> Iterator[bytes]:
+        while True:
+            try:
+                message = out.get(timeout=EVERY)
+            except queue.Empty:
+                yield BEAT
+                continue
+            if message is None:
+                return
+            yield from frames(message)
+
+    def end(self) -> None:
+        """Ends the trainer, and with it `speak`."""
+        self.trainer.end()
+        if self.out is not None:
+            self.out.put(None)
