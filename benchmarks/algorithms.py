@@ -23,6 +23,7 @@ from fedatlas.engine.executors import make_executor
 from fedatlas.errors import FedatlasError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.start import RoundStart
 from fedatlas.machine import cores, describe
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import all_clients, first_server, set_up
@@ -57,7 +58,7 @@ class Contestant:
         self.seconds: list[float] = []
         if self.setup.algorithm.prepare is not None:
             before = self.setup.algorithm.prepare(self.setup.algorithm, self.server, all_clients(self.setup))
-            self.server = self.host.drive(before, 0, 0.01)
+            self.server = self.host.drive(before, RoundStart(0, 0.01))
 
     def round(self) -> None:
         """The next round; the first derives the step and is forgotten."""
@@ -67,7 +68,9 @@ class Contestant:
         drawn = draw_round(self.setup.config, self.setup.sizes, 1, self.number, groups).round
         torch.set_num_threads(self.threads)
         started = time.perf_counter()
-        self.server = self.host.drive((algorithm.rounds or federated)(algorithm, self.server, drawn), self.number, 0.01)
+        self.server = self.host.drive(
+            (algorithm.rounds or federated)(algorithm, self.server, drawn), RoundStart(self.number, 0.01)
+        )
         if self.number > 1:
             self.seconds.append(time.perf_counter() - started)
 

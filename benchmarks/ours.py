@@ -19,6 +19,7 @@ from fedatlas.course.plan import resolve_plan
 from fedatlas.engine.executors import make_executor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess, server_facts
+from fedatlas.federation.start import RoundStart
 from fedatlas.models import Dropout
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, set_up
@@ -77,9 +78,11 @@ class Ours:
         setup, sizes = self.setup, {k: self.setup.sizes[k] for k in cohort}
         budgets = {k: Budget(epochs=epochs) for k in cohort}
         self.number += 1
-        K, n = self.host.server.K, self.host.server.n
+        K, n = self.host.server.of.K, self.host.server.of.n
         given = Round(self.number, tuple(cohort), K, n, sizes, epochs * sum(sizes.values()), budgets)
-        self.server = dict(self.host.drive(federated(setup.algorithm, self.server, given), self.number, self.lr))
+        self.server = dict(
+            self.host.drive(federated(setup.algorithm, self.server, given), RoundStart(self.number, self.lr))
+        )
 
     def parameters(self) -> list[Tensor]:
         return list(self.server["model"].values())

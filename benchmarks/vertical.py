@@ -20,6 +20,7 @@ from table import table
 
 from fedatlas import machine
 from fedatlas.federation.columns_federation import columns_federation
+from fedatlas.federation.start import RoundStart
 from fedatlas.vertical import align
 from fedatlas.vertical.parties import Columns, order
 
@@ -39,7 +40,7 @@ def psi(count: int = IDS) -> list[dict[str, Any]]:
         federation = columns_federation(parties, align.QUESTIONS, name="align")
         how, server = align.Align("psi", group), {"names": list(names), "active": 0}
         began, work = time.perf_counter(), time.process_time()
-        state = federation.drive(lambda how=how, server=server: align.align(how, server), 0, 1.0)
+        state = federation.drive(lambda how=how, server=server: align.align(how, server), RoundStart(0, 1.0))
         seconds, work = time.perf_counter() - began, time.process_time() - work
         assert state is not None
         found = [[ids[k][i] for i in order(federation.states.get(k))] for k in range(2)]

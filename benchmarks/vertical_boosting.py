@@ -30,6 +30,7 @@ from privacy import processors  # noqa: E402
 
 from boosting_federation import Table, Trained, federation_of, parties_of, trained  # noqa: E402
 from fedatlas import machine, secret  # noqa: E402
+from fedatlas.federation.start import RoundStart  # noqa: E402
 from fedatlas.metrics.quality import auc  # noqa: E402
 from fedatlas.privacy import paillier  # noqa: E402
 from fedatlas.vertical import boosting  # noqa: E402
@@ -120,9 +121,9 @@ def encrypted(table: Table, owners: Any, how: Any, train: np.ndarray, holder: pa
     held, server = federation_of(parties, how, train)
     if holder is not None:
         held.party.secrets.kept[0] = {active.KEY: holder}  # type: ignore[union-attr]
-    server = held.drive(boosting.begin(how, server), 1, 0.0)
+    server = held.drive(boosting.begin(how, server), RoundStart(1, 0.0))
     for number in range(1, how.trees + 1):
-        server = held.drive(boosting.grow(how, server, number), 1 + number, 0.0)
+        server = held.drive(boosting.grow(how, server, number), RoundStart(1 + number, 0.0))
     return Trained(held, server, parties)
 
 
@@ -212,10 +213,10 @@ def credit(trees: int = TREES) -> list[Row]:
     held, server = federation_of(parties, sealed_how, train)
     begun, worked, crossed = time.perf_counter(), processors(), 0
     phases: dict[str, float] = {}
-    server = held.drive(boosting.begin(sealed_how, server), 1, 0.0)
+    server = held.drive(boosting.begin(sealed_how, server), RoundStart(1, 0.0))
     for number in range(1, trees + 1):
         before = time.perf_counter()
-        server = held.drive(boosting.grow(sealed_how, server, number), 1 + number, 0.0)
+        server = held.drive(boosting.grow(sealed_how, server, number), RoundStart(1 + number, 0.0))
         crossed += held.cost.bytes_up + held.cost.bytes_down
         phases |= {name: phases.get(name, 0.0) + s for name, s in held.cost.seconds.items()}
         print(f"tree {number}: {time.perf_counter() - before:.1f} s", file=sys.stderr, flush=True)

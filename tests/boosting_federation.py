@@ -12,6 +12,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
+from fedatlas.federation.start import RoundStart
 from fedatlas.vertical import boosting
 from fedatlas.vertical.parties import Columns
 
@@ -117,7 +118,7 @@ def trained(
     parties = parties_of(table, owners, active)
     rows = np.arange(len(table.y)) if train is None else train
     held, server = federation_of(parties, how, rows, observers)
-    server = held.drive(boosting.begin(how, server), 1, 0.0)
+    server = held.drive(boosting.begin(how, server), RoundStart(1, 0.0))
     for number in range(1, how.trees + 1):
-        server = held.drive(boosting.grow(how, server, number), 1 + number, 0.0)
+        server = held.drive(boosting.grow(how, server, number), RoundStart(1 + number, 0.0))
     return Trained(held, server, parties)

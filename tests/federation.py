@@ -13,6 +13,7 @@ from torch import nn
 from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, Round, State, Unit
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows, examples_of
+from fedatlas.engine.attackers import Order
 from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench, Built, Executor, LocalOptions
@@ -21,6 +22,7 @@ from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess, server_facts
+from fedatlas.federation.start import RoundStart
 from fedatlas.models.chain import elastic, find_chain
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import federated
@@ -176,7 +178,7 @@ class Federation(NamedTuple):
         if algorithm.prepare is None:
             return server
         everybody = self.round(0, tuple(sorted(self.held)))
-        return host.drive(partial(algorithm.prepare, algorithm, server, everybody), 0, lr) or server
+        return host.drive(partial(algorithm.prepare, algorithm, server, everybody), RoundStart(0, lr)) or server
 
     def round(
         self,
@@ -251,6 +253,7 @@ def play(
     host: InProcess | None = None,
     first: int = 1,
     budgets: Mapping[int, Budget] | None = None,
+    orders: Mapping[int, Order] | None = None,
 ) -> tuple[State, InProcess]:
     """Runs so many rounds (or the given cohorts) and returns the server's state and the host."""
     plan = cohorts(rounds, len(fed.held), min(3, len(fed.held))) if isinstance(rounds, int) else rounds
@@ -260,8 +263,8 @@ def play(
     for number, cohort in enumerate(plan, start=first):
         limited = {k: b for k, b in (budgets or {}).items() if k in cohort}
         drawn = fed.round(number, cohort, limited, server)
-        host.server.told = partial(fed.bench.algorithm.broadcast, server, 0)
-        after = host.drive(partial(generate, fed.bench.algorithm, server, drawn), number, lr)
+        start = RoundStart(number, lr, orders=orders or {}, told=partial(fed.bench.algorithm.broadcast, server, 0))
+        after = host.drive(partial(generate, fed.bench.algorithm, server, drawn), start)
         server = server if after is None else after  # None: the round was closed without a change
     return server, host
 

@@ -38,6 +38,7 @@ from fedatlas.federation.cost import Cost
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.server import ServerHalf
+from fedatlas.federation.start import RoundStart
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.wire import codec
 from federation import SIZES, Federation, Normed, Smooth, brief, federation, rows_of
@@ -248,9 +249,9 @@ class Remote:
         sizes = {k: rows.n for k, rows in fed.held.items()}
         self.server = ServerHalf(bench.algorithm, parties, sizes, 1, transform=bench.transform)
 
-    def drive(self, make: Callable[[], RoundGenerator], number: int, lr: float) -> State:
-        state = self.server.drive(make(), number, lr)
-        self.server.commit(number)
+    def drive(self, make: Callable[[], RoundGenerator], start: RoundStart) -> State:
+        state = self.server.drive(make(), start)
+        self.server.commit(start.round)
         return state
 
     @property

@@ -17,6 +17,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import Keyring
+from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.mechanisms import Mechanism, central_dp, paillier, secagg
 from fedatlas.privacy.protection import Protection, under
 from fedatlas.setup.mechanism_choice import why_not
@@ -59,9 +60,9 @@ class Host(InProcess):
         self.refusals: list[tuple[Request, FedatlasError]] | None = None  # None: what a party refuses ends the run
         self.requests: list[Request] = []
 
-    def drive(self, generator: Any, number: int, lr: float, *, commit: bool = True) -> Any:
-        self.server.leaving = dict(self.leavers.get(number, {}))
-        return super().drive(generator, number, lr, commit=commit)
+    def drive(self, generator: Any, start: RoundStart, *, commit: bool = True) -> Any:
+        leaving = dict(self.leavers.get(start.round, {}))
+        return super().drive(generator, start._replace(leaving=leaving), commit=commit)
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:
         self.requests += requests

@@ -15,6 +15,7 @@ from fedatlas.errors import DataError, ProtocolError
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.server import ServerHalf
+from fedatlas.federation.start import RoundStart
 from fedatlas.vertical import align, psi, split
 from fedatlas.vertical.ids import Look, difference, look_of, ordered
 from fedatlas.vertical.parties import Columns, PartyLeft, order, places
@@ -43,7 +44,7 @@ PSI = align.Align()
 
 def aligned(*tables, how=PSI, observers=()):
     fed, parties, server = federation(*tables, observers=observers)
-    state = fed.drive(lambda: align.align(how, server), 0, 1.0)
+    state = fed.drive(lambda: align.align(how, server), RoundStart(0, 1.0))
     return state["align"], [[p.ids[i] for i in order(fed.states.get(p.party))] for p in parties], fed
 
 
@@ -158,7 +159,7 @@ def test_a_set_comes_back_in_another_order_than_that_of_the_file():
     """Else the other party would learn where in the file the common rows stand."""
     fed, _, _ = federation([str(i) for i in range(40)], ["1"])
     request = next(align.align(PSI, {"names": ["a", "b"], "active": 0}))
-    replies = fed.server.answer(request, 0, 1.0)
+    replies = fed.server.answer(request)
     rows = fed.party.sessions[0]["psi"]["rows"]
     assert len(replies.each[0]["points"]) == 40
     assert sorted(rows) == list(range(40))
@@ -167,9 +168,8 @@ def test_a_set_comes_back_in_another_order_than_that_of_the_file():
 
 def test_a_party_that_leaves_ends_the_matching_with_its_name():
     fed, _, server = federation(["1", "2"], ["1", "2"])
-    fed.server.leaving = {1: align.REMASK}
     with pytest.raises(PartyLeft, match="party 'b' left when it was asked for 'mask again'"):
-        fed.drive(lambda: align.align(PSI, server), 0, 1.0)
+        fed.drive(lambda: align.align(PSI, server), RoundStart(0, 1.0, leaving={1: align.REMASK}))
 
 
 def test_places_are_drawn_by_the_active_party_and_told_to_all():
@@ -180,7 +180,7 @@ def test_places_are_drawn_by_the_active_party_and_told_to_all():
         server_ = yield from align.align(PSI, server)
         return (yield from split.split(server_, 0.25, 0.2))
 
-    state = fed.drive(both, 0, 1.0)
+    state = fed.drive(both, RoundStart(0, 1.0))
     assert state["rows"] == {"train": 56, "held": 20, "test": 24}
     for part in split.PARTS:
         known = [places(fed.states.get(k), part) for k in range(3)]
@@ -200,7 +200,7 @@ def test_too_few_common_rows_are_refused():
         return (yield from split.split(server_, 0.25))
 
     with pytest.raises(DataError, match="2 common rows are too few"):
-        fed.drive(both, 0, 1.0)
+        fed.drive(both, RoundStart(0, 1.0))
 
 
 def csv(path: Path, header: str, rows) -> dict:
@@ -219,7 +219,7 @@ def test_parties_in_processes_that_can_open_only_their_own_file_align_as_in_one(
     _, expected, _ = aligned(*ids)
     with ColumnParties(files, 0, seed=3) as link:
         server = ServerHalf(Algorithm("align", tasks=all_questions({})), link, {0: n, 1: n + 1}, 3)
-        state = server.drive(align.align(PSI, {"names": ["bank", "shop"], "active": 0}), 0, 1.0)
+        state = server.drive(align.align(PSI, {"names": ["bank", "shop"], "active": 0}), RoundStart(0, 1.0))
         server.commit(0)
         assert state["align"]["rows"] == 25
         found = [[ids[k][i] for i in link.state(k)["align"]["order"]] for k in range(2)]

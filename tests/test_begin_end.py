@@ -158,7 +158,7 @@ def test_figures_that_are_no_numbers_end_a_run() -> None:
 def test_an_algorithm_that_asks_for_what_cannot_be_answered_is_told(asked: Ask, said: str) -> None:
     """A mean without weights was a plain sum: twelve clients, twelve times the model."""
     with pytest.raises(ProtocolError, match=said):
-        federation(Algorithm("mine")).host().server.answer(asked, 1, 0.1)
+        federation(Algorithm("mine")).host().server.answer(asked)
 
 
 def test_updates_that_are_added_up_have_the_same_parts() -> None:

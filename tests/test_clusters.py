@@ -20,6 +20,7 @@ from fedatlas.course.evaluation import Evaluator
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.federation.sealing import MEMORY
+from fedatlas.federation.start import RoundStart
 from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
 from fedatlas.rng import numpy_stream
 from fedatlas.runs.loop import run_one
@@ -179,9 +180,9 @@ def test_a_new_client_that_leaves_before_it_has_trained_stays_new(answers: str) 
     host = fed.host()
     answer = host.server.answer
 
-    def losing(ask: Ask, number: int, lr: float) -> Replies:
-        lost = 5 if number == 13 and (ask.what == "train" or answers == "nothing") else None
-        return answer(ask._replace(to=tuple(k for k in ask.to if k != lost)), number, lr)
+    def losing(ask: Ask) -> Replies:
+        lost = 5 if host.server.now.start.round == 13 and (ask.what == "train" or answers == "nothing") else None
+        return answer(ask._replace(to=tuple(k for k in ask.to if k != lost)))
 
     host.server.answer = losing  # type: ignore[method-assign]
     after, _ = play(fed, everyone(fed, 1), server=server, first=13, lr=0.3, host=host)
@@ -304,9 +305,8 @@ def test_the_set_up_keeps_the_models_with_the_lowest_training_loss() -> None:
     single = federation(ALGORITHMS["ifca"](starts=1), populations(), **WHOLE)
     alone = single.begin()
     for _ in range(2):
-        alone = single.host().drive(
-            single.bench.algorithm.rounds(single.bench.algorithm, alone, single.round(0, tuple(range(K)))), 0, 0.1
-        )  # type: ignore[misc]
+        rounds = single.bench.algorithm.rounds(single.bench.algorithm, alone, single.round(0, tuple(range(K))))  # type: ignore[misc]
+        alone = single.host().drive(rounds, RoundStart(0, 0.1))
     assert kept["starts"] == []
     assert score(fed, kept) <= score(single, alone) + 1e-12
 
@@ -314,7 +314,8 @@ def test_the_set_up_keeps_the_models_with_the_lowest_training_loss() -> None:
 def score(fed: Federation, server: State) -> float:
     """Training loss where every client uses the model that fits it best."""
     made, host, clients = fed.bench.algorithm, fed.host(), tuple(range(K))
-    replies = host.server.answer(Ask(clients, "score", {k: made.broadcast(server, k) for k in clients}, "each"), 0, 0.1)
+    host.server.begin(RoundStart(0, 0.1))
+    replies = host.server.answer(Ask(clients, "score", {k: made.broadcast(server, k) for k in clients}, "each"))
     sizes = {k: fed.held[k].n for k in clients}
     return sum(sizes[k] * replies.each[k]["loss"] for k in clients) / sum(sizes.values())
 

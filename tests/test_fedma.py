@@ -27,6 +27,7 @@ from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
+from fedatlas.federation.start import RoundStart
 from fedatlas.setup.assembly import first_server, set_up, state_notices
 from fedatlas.tree import Tree
 from federation import federation, gap, play, same, sgd
@@ -264,7 +265,7 @@ def test_a_round_that_breaks_off(answering: int) -> None:
     )
     assert rounds is not None
     host.server.answer = lambda *ask: answer(*ask) if next(asks) < answering else nobody  # type: ignore[method-assign]
-    after = host.drive(rounds(fed.bench.algorithm, server, fed.round(2, (0, 1))), 2, 0.1)
+    after = host.drive(rounds(fed.bench.algorithm, server, fed.round(2, (0, 1))), RoundStart(2, 0.1))
     assert same(after["model"], server["model"])
     assert after["there"] == [2]
     assert "model" in fed.bench.algorithm.broadcast(after, 0)

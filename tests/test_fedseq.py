@@ -283,8 +283,8 @@ def test_confidence_finds_the_class_a_client_holds() -> None:
     host = fed.host()
     answer = host.server.answer
 
-    def watch(ask: Any, number: int, lr: float) -> Any:
-        replies = answer(ask, number, lr)
+    def watch(ask: Any) -> Any:
+        replies = answer(ask)
         if ask.what == "confidence":
             seen.append(int(next(iter(replies.each.values()))["p"].argmax()))
         return replies

@@ -68,7 +68,7 @@ def test_updates_that_are_none_are_left_out_as_if_their_clients_had_not_come(
     host = fed.host(hostile(fed, change, 0))
     host.server.defence = defence
     server, host = play(fed, [(0, 1, 2, 4), (0, 1, 2, 4)], host=host)
-    assert host.server.seen.hostile == {0}
+    assert host.server.now.seen.hostile == {0}
     assert 0 not in host.server.counted
     assert gap(server["model"], others["model"]) < 1e-12
     assert gap(server["buffers"], others["buffers"]) < 1e-12
@@ -80,7 +80,7 @@ def test_most_clients_say_what_an_update_is() -> None:
     host = fed.host(hostile(fed, without, 0, 1))
     host.server.defence = Defence()
     _, host = play(fed, [(0, 1, 2, 3, 4)], host=host)
-    assert host.server.seen.hostile == {0, 1}
+    assert host.server.now.seen.hostile == {0, 1}
 
 
 def test_a_run_ends_where_fewer_than_half_are_finite() -> None:
@@ -98,7 +98,7 @@ def test_a_compressed_update_that_cannot_be_opened_is_left_out(make: str) -> Non
     host = fed.host(hostile(fed, lambda update: {"model": {"odd": torch.zeros(3)}}, 2))
     host.server.defence = Defence(RULES["median"]())
     _, host = play(fed, [(0, 1, 2, 3)], host=host)
-    assert host.server.seen.hostile == {2}
+    assert host.server.now.seen.hostile == {2}
 
 
 def test_a_client_whose_training_diverges_is_left_out_only_where_something_is_declared() -> None:
@@ -111,7 +111,7 @@ def test_a_client_whose_training_diverges_is_left_out_only_where_something_is_de
     host = fed.host()
     host.server.defence = Defence()
     _, host = play(fed, [(0, 1, 2)], host=host)
-    assert host.server.seen.hostile == {1}
+    assert host.server.now.seen.hostile == {1}
 
 
 def test_orders_reach_whatever_trains() -> None:
@@ -124,8 +124,7 @@ def test_orders_reach_whatever_trains() -> None:
     play(fed, [(0, 1)], host=host)
     host, seen = fed.host(), Sent()
     host.server.observers = (seen,)
-    host.orders = {1: Order("0", 2.0)}
-    play(fed, [(0, 1)], host=host)
+    play(fed, [(0, 1)], host=host, orders={1: Order("0", 2.0)})
     assert same(honest.models[1, 0], seen.models[1, 0])
     w = fed.params
     assert gap(seen.models[1, 1] - w, -2.0 * (honest.models[1, 1] - w)) < 1e-12

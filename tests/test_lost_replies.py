@@ -14,6 +14,7 @@ from fedatlas.federation.asks import Mend, coefficients_of
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer, Request
+from fedatlas.federation.start import RoundStart
 from fedatlas.rounds import federated
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
@@ -38,11 +39,11 @@ class Answered:
         self.asks: list[tuple[int, int, Ask, Replies]] = []  # round, number, ask, replies
         answer = host.server.answer
 
-        def noted(ask: Ask, number: int, lr: float) -> Replies:
-            at = host.server.asks
-            replies = answer(ask, number, lr)
+        def noted(ask: Ask) -> Replies:
+            at = host.server.now.asks
+            replies = answer(ask)
             value = replies.value and codec.decode(codec.encode(dict(replies.value)))
-            self.asks.append((number, at, ask, replies._replace(value=value)))
+            self.asks.append((host.server.now.start.round, at, ask, replies._replace(value=value)))
             return replies
 
         host.server.answer = noted  # type: ignore[method-assign]
@@ -113,7 +114,8 @@ def test_a_sum_is_not_mended() -> None:
     told = {k: {"model": fed.params} for k in range(5)}
     asked = Ask(tuple(range(5)), "train", told, "mean", lambda who: {k: 1 / len(who) for k in who})
     for ask in (asked, asked._replace(reduce="sum", weights=None)):
-        replies = host.server.answer(ask, 1, 0.1)
+        host.server.begin(RoundStart(1, 0.1))
+        replies = host.server.answer(ask)
         assert replies.clients == (0, 1, 2, 4)
         assert replies.value is not None
         assert replies.value["rows"] == 5 + 12 + 9 + 7
@@ -191,7 +193,7 @@ def test_a_round_that_is_begun_anew_begins_with_what_was_kept_before_it() -> Non
     server, host = play(fed, [(0, 1)])
     for attempt in (0, 1, 2):
         drawn = fed.round(2, (0, 1, 2))
-        again = host.server.drive(federated(fed.bench.algorithm, server, drawn), 2, 0.1, attempt)
+        again = host.server.drive(federated(fed.bench.algorithm, server, drawn), RoundStart(2, 0.1, attempt))
     host.server.commit(2)
     assert same(again, once)
     assert same(states(host), kept)

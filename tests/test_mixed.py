@@ -121,9 +121,9 @@ def test_identical_models_agree_with_their_consensus() -> None:
     host = fed.host()
     answer = host.server.answer
 
-    def watched(ask: Ask, number: int, lr: float) -> Replies:
+    def watched(ask: Ask) -> Replies:
         asks.append(ask)
-        return answer(ask, number, lr)
+        return answer(ask)
 
     host.server.answer = watched  # type: ignore[method-assign]
     server, _ = play(fed, [(0, 1, 3)], host=host)

@@ -21,6 +21,7 @@ from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.start import RoundStart
 from fedatlas.runs.loop import run_one
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.resolution import with_batch_norm
@@ -260,7 +261,8 @@ def test_statistics_stay_where_everybody_leaves_before_they_are_asked_for() -> N
     fed = federation(made, make=Normed, **WHOLE)
     server, host = fed.begin(), fed.host()
     rounds = made.rounds(made, server, fed.round(1, (0, 1)))  # type: ignore[misc]
-    ask = rounds.send(host.server.answer(next(rounds), 1, 0.1))
+    host.server.begin(RoundStart(1, 0.1))
+    ask = rounds.send(host.server.answer(next(rounds)))
     assert ask.what == "statistics"
     with pytest.raises(StopIteration) as end:
         rounds.send(Replies((), None, {}))

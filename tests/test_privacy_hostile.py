@@ -82,7 +82,7 @@ def test_a_session_goes_on_without_a_client_that_breaks_its_rules(how: str) -> N
     plain, _ = play(federation(ALGORITHMS["scaffold"]()), [there])
     assert gap(server["model"], plain["model"]) < 1e-4
     assert host.server.counted == {*there}
-    assert host.server.attempt == 0
+    assert host.server.now.start.attempt == 0
 
 
 def test_a_replayed_share_is_refused_by_whom_it_was_sent_to() -> None:

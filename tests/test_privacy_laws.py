@@ -88,10 +88,10 @@ def test_codec(kind: str, name: str) -> None:
     before, silent = wires[-1].received, 0
     answer = other.server.answer
 
-    def watched(ask: Ask, number: int, lr: float) -> Replies:
+    def watched(ask: Ask) -> Replies:
         nonlocal silent
         received = wires[-1].received
-        replies = answer(ask, number, lr)
+        replies = answer(ask)
         silent += wires[-1].received - received if ask.to == (-1,) else 0  # the server, which talks to itself
         return replies
 

@@ -22,6 +22,7 @@ from fedatlas.federation.cost import parted
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.secrets import Keyring
+from fedatlas.federation.start import RoundStart
 from fedatlas.privacy import ledger, mechanisms, paillier
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.privacy.protection import Protection, under
@@ -126,9 +127,8 @@ def test_what_a_failed_attempt_cost_was_spent() -> None:
     ):  # below the threshold: begun anew, and then nobody leaves
         fed, host = protected(mechanisms.secagg())
         server, drawn = fed.begin(host, 0.1), fed.round(1, COHORTS[1], {}, {})
-        host.server.leaving = leaving
-        host.drive(partial(federated, fed.bench.algorithm, server, drawn), 1, 0.1)
-        costs.append((host.server.attempt, host.cost))
+        host.drive(partial(federated, fed.bench.algorithm, server, drawn), RoundStart(1, 0.1, leaving=leaving))
+        costs.append((host.server.now.start.attempt, host.cost))
     (_, whole), (attempt, begun_anew) = costs
     assert attempt == 1
     assert begun_anew.bytes_up > whole.bytes_up

@@ -49,10 +49,10 @@ class Seen:
                 self.updates[client] = update, changed(update, base)
             return protect(how, transform, task, message, update, *rest)
 
-        def compared(ask: Ask, number: int, lr: float) -> Replies:
+        def compared(ask: Ask) -> Replies:
             self.updates.clear()
-            leaving = tuple(host.server.leaving)
-            replies = guarded(ask, number, lr)
+            leaving = tuple(host.server.now.leaving)
+            replies = guarded(ask)
             if SERVER not in ask.to and ask.reduce in {"mean", "sum"} and replies.value:
                 self.compare(ask, tuple(sorted({*ask.to, *leaving})), replies)
             return replies
@@ -184,7 +184,7 @@ def test_a_client_that_falls_silent(monkeypatch: pytest.MonkeyPatch, name: str, 
     host.lose = silent(phase, {3}, {2})
     play(fed, [tuple(range(5))] * 2, host=host)
     assert seen.opened >= 2
-    assert host.server.attempt == 0
+    assert host.server.now.start.attempt == 0
     assert (3 in host.server.counted) is (what == "unmask")
 
 

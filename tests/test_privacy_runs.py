@@ -72,9 +72,9 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, round: int) -> Callable[[], None]:
     """The run dies when a sum of this round is about to be used: opened, in the journal, in no checkpoint."""
     guarded = ServerHalf._guarded
 
-    def deadly(self: ServerHalf, ask: Any, number: int, lr: float) -> Any:
-        found = guarded(self, ask, number, lr)
-        if number == round and found.value is not None:
+    def deadly(self: ServerHalf, ask: Any) -> Any:
+        found = guarded(self, ask)
+        if self.now.start.round == round and found.value is not None:
             raise Killed
         return found
 
@@ -134,10 +134,10 @@ def life(path: Path, witness: Path, what: Experiment, moment: Moment) -> None:
         if moment == (calls, False):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def witnessed(self: ServerHalf, ask: Any, number: int, lr: float) -> Any:
-        found = guarded(self, ask, number, lr)
+    def witnessed(self: ServerHalf, ask: Any) -> Any:
+        found = guarded(self, ask)
         with witness.open("a") as file:  # a process that is killed loses nothing that it wrote
-            file.write(f"{number}\n")
+            file.write(f"{self.now.start.round}\n")
         return found
 
     os.fsync, ServerHalf._guarded = flushed, witnessed

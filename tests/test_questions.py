@@ -153,7 +153,7 @@ def test_a_question_has_the_row_options_of_a_task(
         return {"n": data.n if data else -1, "counts": torch.bincount(y, minlength=3)}, state, session
 
     fed = federation(Algorithm("asking", tasks={"count": Question(count, **options)}))
-    replies = hosts(fed).server.answer(Ask((2,), "count", {2: {}}, "sum"), 1, 0.1)
+    replies = hosts(fed).server.answer(Ask((2,), "count", {2: {}}, "sum"))
     assert replies.value is not None
     counts = replies.value["counts"].tolist()
     assert rows in {replies.value["n"], None}

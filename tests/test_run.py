@@ -20,7 +20,8 @@ from fedatlas.api import resume, run
 from fedatlas.config import CohortConfig, ScheduleConfig
 from fedatlas.course.plan import chunk_for
 from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
-from fedatlas.federation.in_process import InProcess, joined
+from fedatlas.federation.host import joined
+from fedatlas.federation.in_process import InProcess
 from fedatlas.privacy.noise import Noise
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.assembly import set_up
@@ -223,10 +224,10 @@ def test_after_a_divergence_clients_have_the_models_of_the_last_good_round(
     drive = InProcess.drive
     changed = []
 
-    def diverging(self: InProcess, generator: Any, number: int, lr: float, **how: Any) -> Any:
+    def diverging(self: InProcess, generator: Any, start: Any, **how: Any) -> Any:
         before = self.states.get(0)
-        server = drive(self, generator, number, lr, **how)
-        if number == 2:
+        server = drive(self, generator, start, **how)
+        if start.round == 2:
             changed.append(codec.encode(before) != codec.encode(self.states.get(0)))
             raise DivergedError("the training loss of client 11 is nan")
         return server

@@ -16,6 +16,7 @@ from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Reply
+from fedatlas.federation.start import RoundStart
 from fedatlas.rounds import federated
 from federation import brief, cohorts, fast, federation, play, same, states
 from parties import Parties, Remote, problem
@@ -82,7 +83,7 @@ def test_a_party_that_is_late_never_came(parties: Parties) -> None:
     parties.processes[1].send_signal(signal.SIGSTOP)
     os.waitpid(parties.processes[1].pid, os.WUNTRACED)  # until it stands
     remote.server.deadline = 1.0
-    there = remote.server.drive(federated(fed.bench.algorithm, there, fed.round(2, PLAN[1])), 2, 0.1)
+    there = remote.server.drive(federated(fed.bench.algorithm, there, fed.round(2, PLAN[1])), RoundStart(2, 0.1))
     came = remote.server.counted
     parties.processes[1].send_signal(signal.SIGCONT)
     remote.server.deadline = None
@@ -106,7 +107,7 @@ def test_a_party_in_another_process_refuses_what_was_not_declared(parties: Parti
     remote.server.algorithm = fed.bench.algorithm._replace(tasks={"train": task})
     ask = Ask((0, 1), "train", {k: {"model": fed.params} for k in (0, 1)}, "each")
     with pytest.raises(ProtocolError, match=r"client [01] is asked for 'train' on its own, but 'fedavg' declares"):
-        remote.server.answer(ask, 1, 0.1)
+        remote.server.answer(ask)
 
 
 class Disorder:

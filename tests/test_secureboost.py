@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from boosting_federation import Table, Trained, parties_of, trained
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
+from fedatlas.federation.start import RoundStart
 from fedatlas.privacy import paillier
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical import boosting
@@ -338,7 +339,7 @@ def restored(found: Trained, table: Table) -> np.ndarray:
     how = secureboost()
     held = columns_federation(new, boosting.questions(how), states)
     server = {"names": [one.name for one in new], "active": new[0].active}
-    held.drive(boosting.infer(how, server), 1, 0.0)
+    held.drive(boosting.infer(how, server), RoundStart(1, 0.0))
     return boosting.outputs(held.states.get(new[0].active))
 
 
@@ -361,7 +362,7 @@ def test_a_files_table_names_no_other_partys_columns() -> None:
 def test_importance_is_the_gain_of_each_column() -> None:
     table, how = made(), secureboost(trees=3)
     found = trained(table, HALVES, how)
-    server = found.federation.drive(boosting.importance(how, found.server), 9, 0.0)
+    server = found.federation.drive(boosting.importance(how, found.server), RoundStart(9, 0.0))
     expected = {name: [0.0] * 3 for name in ("p0", "p1")}
     for node in (node for tree in found.trees for node in tree if "leaf" not in node):
         of = [f"x{c}" for c in HALVES[int(node["party"][1:])]]

@@ -15,6 +15,7 @@ from fedatlas.algorithm import Question
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer, Request
+from fedatlas.federation.start import RoundStart
 from fedatlas.privacy import paillier
 from fedatlas.vertical import boosting
 from fedatlas.vertical.boosting import active, gains, inference, nodes, passive, records
@@ -68,11 +69,11 @@ def test_no_name_threshold_id_or_label_crosses(how: boosting.SecureBoost) -> Non
     ]
     train = np.arange(0, 60, 2)
     held = columns_federation(parties, boosting.questions(how), states_of(parties, train), observers=[wire])
-    server: Any = held.drive(boosting.begin(how, {"names": ["p0", "p1"], "active": 0}), 1, 0.0)
+    server: Any = held.drive(boosting.begin(how, {"names": ["p0", "p1"], "active": 0}), RoundStart(1, 0.0))
     for number in (1, 2):
-        server = held.drive(boosting.grow(how, server, number), 1 + number, 0.0)
-    server = held.drive(boosting.importance(how, server), 4, 0.0)
-    held.drive(boosting.infer(how, server), 5, 0.0)
+        server = held.drive(boosting.grow(how, server, number), RoundStart(1 + number, 0.0))
+    server = held.drive(boosting.importance(how, server), RoundStart(4, 0.0))
+    held.drive(boosting.infer(how, server), RoundStart(5, 0.0))
     assert {what for what, _ in wire.frames} >= {"histogram", "open", "split", "leaves", "importance", "walk", "way"}
     cuts = [cut for k in (0, 1) for cut in records.column_cuts(held.states.get(k)["boost"])]
     thresholds = {float(cut) for one in cuts for cut in one}
@@ -134,8 +135,8 @@ def misled(how: boosting.SecureBoost, change: Callable[[Any], Any]) -> None:
     asked["histogram"] = Question(answer, stateful=True, shows=("sums", "counts"))
     parties = parties_of(table(), OWNERS)
     held = columns_federation(parties, asked, states_of(parties, np.arange(60)))
-    server = held.drive(boosting.begin(how, {"names": ["p0", "p1"], "active": 0}), 1, 0.0)
-    held.drive(boosting.grow(how, server, 1), 2, 0.0)
+    server = held.drive(boosting.begin(how, {"names": ["p0", "p1"], "active": 0}), RoundStart(1, 0.0))
+    held.drive(boosting.grow(how, server, 1), RoundStart(2, 0.0))
 
 
 def fewer(sums: Any) -> Any:
@@ -225,9 +226,9 @@ def test_garbage_under_the_right_key_is_no_sum() -> None:
     asked["histogram"] = Question(answer, stateful=True, shows=("sums", "counts"))
     parties = parties_of(table(), OWNERS)
     held = columns_federation(parties, asked, states_of(parties, np.arange(60)))
-    server = held.drive(boosting.begin(SEALED, {"names": ["p0", "p1"], "active": 0}), 1, 0.0)
+    server = held.drive(boosting.begin(SEALED, {"names": ["p0", "p1"], "active": 0}), RoundStart(1, 0.0))
     with pytest.raises(ProtocolError, match=r"party 'p1' (did not answer|answered) with"):
-        held.drive(boosting.grow(SEALED, server, 1), 2, 0.0)
+        held.drive(boosting.grow(SEALED, server, 1), RoundStart(2, 0.0))
 
 
 def test_a_split_of_other_rows_is_refused() -> None:
@@ -266,16 +267,14 @@ def test_a_file_of_other_columns_is_refused() -> None:
 def test_who_leaves_ends_the_tree_and_the_next_attempt_grows_the_same(how: Any, what: str) -> None:
     """The second tree breaks off; what the first left holds, and grown again it is the tree of an undisturbed run."""
     held, server = federation_of(parties_of(table(), OWNERS), how, np.arange(60))
-    server = held.drive(boosting.begin(how, server), 1, 0.0)
-    server = held.drive(boosting.grow(how, server, 1), 2, 0.0)
+    server = held.drive(boosting.begin(how, server), RoundStart(1, 0.0))
+    server = held.drive(boosting.grow(how, server, 1), RoundStart(2, 0.0))
     before = [codec.encode(dict(held.states.get(k))) for k in (0, 1)]
-    held.server.leaving = {1: what}
     with pytest.raises(PartyLeft, match=f"party 'p1' left when it was asked for '{what}'"):
-        held.drive(boosting.grow(how, server, 2), 3, 0.0)
-    held.server.leaving = {}
+        held.drive(boosting.grow(how, server, 2), RoundStart(3, 0.0, leaving={1: what}))
     held.server.commit(3, ())
     assert [codec.encode(dict(held.states.get(k))) for k in (0, 1)] == before
-    held.drive(boosting.grow(how, server, 2), 3, 0.0)
+    held.drive(boosting.grow(how, server, 2), RoundStart(3, 0.0))
     expected = trained(table(), OWNERS, how)
     assert [codec.encode(dict(held.states.get(k))) for k in (0, 1)] == [
         codec.encode(dict(expected.state(k))) for k in (0, 1)
@@ -285,10 +284,10 @@ def test_who_leaves_ends_the_tree_and_the_next_attempt_grows_the_same(how: Any, 
 def test_a_new_process_makes_a_new_key_and_grows_the_same_trees() -> None:
     """Resume: what was kept in memory alone is gone."""
     held, server = federation_of(parties_of(table(), OWNERS), SEALED, np.arange(60))
-    server = held.drive(boosting.begin(SEALED, server), 1, 0.0)
-    server = held.drive(boosting.grow(SEALED, server, 1), 2, 0.0)
+    server = held.drive(boosting.begin(SEALED, server), RoundStart(1, 0.0))
+    server = held.drive(boosting.grow(SEALED, server, 1), RoundStart(2, 0.0))
     memory: Any = held.party.secrets
     first = memory.kept.pop(0)[active.KEY].public
-    held.drive(boosting.grow(SEALED, server, 2), 3, 0.0)
+    held.drive(boosting.grow(SEALED, server, 2), RoundStart(3, 0.0))
     assert memory.kept[0][active.KEY].public != first
     assert boosting.outputs(held.states.get(0)).tolist() == trained(table(), OWNERS, HOW).outputs.tolist()

@@ -21,6 +21,7 @@ from fedatlas.errors import ConfigError, DataError
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.server import ServerHalf
+from fedatlas.federation.start import RoundStart
 from fedatlas.prediction.parties import predict
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs import preview
@@ -172,7 +173,9 @@ def test_a_party_that_leaves_in_the_middle_of_a_tree_ends_the_run_after_the_last
     growing = growing_in(run, config, how)
     growing.begin()
     growing.step()
-    growing.federation.server.leaving = {1: "split"}
+    drive = growing.federation.drive
+    leaves = {1: "split"}
+    growing.federation.drive = lambda make, start, **how: drive(make, start._replace(leaving=leaves), **how)  # type: ignore[method-assign]
     with pytest.raises(PartyLeft) as raised:
         growing.step()
     said = str(raised.value)
@@ -287,10 +290,10 @@ def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(
             state = yield from split.split(state, 0.25)
             return (yield from boosting.begin(how, state))
 
-        state = server.drive(first(), 0, 1.0)
+        state = server.drive(first(), RoundStart(0, 1.0))
         server.commit(0)
         for number in range(1, TREES + 1):
-            state = server.drive(boosting.grow(how, state, number), number, 1.0)
+            state = server.drive(boosting.grow(how, state, number), RoundStart(number, 1.0))
             server.commit(number)
         assert np.array_equal(link.outputs(0), expected)
         for k in range(2):

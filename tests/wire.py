@@ -55,9 +55,9 @@ def spied(fed: Federation) -> tuple[State, InProcess, Wire]:
     server, wire, answer = fed.begin(host), wires[-1], host.server.answer
     wire.received = wire.down = 0
 
-    def watched(ask: Ask, number: int, lr: float) -> Replies:
+    def watched(ask: Ask) -> Replies:
         before, told = wire.received, wire.down
-        replies = answer(ask, number, lr)
+        replies = answer(ask)
         if ask.to == (SERVER,):  # talks to itself
             wire.down = told
             return replies

@@ -11,9 +11,7 @@ import torch
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.course.evaluation import Evaluator
 from fedatlas.data.batches import Rows
-from fedatlas.engine.attackers import Order
-from fedatlas.federation.in_process import View
-from fedatlas.federation.server import ServerHalf
+from fedatlas.federation.host import Host
 from fedatlas.model import Model
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.attackers import classes_of, settled
@@ -21,14 +19,6 @@ from fedatlas.setup.cohort import Drawn
 
 Row = dict[str, Any]
 SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
-
-
-class Host(Protocol):
-    """Of what speaks for the parties."""
-
-    server: ServerHalf
-    view: View
-    orders: Mapping[int, Order]
 
 
 class Attacked(Protocol):
@@ -55,7 +45,8 @@ def outcome(simulation: Attacked, drawn: Drawn | None) -> Row:
     how = simulation.setup.bench.protection
     if how is not None and how.secret_cohort:  # a row would show who came
         return dict.fromkeys(("attackers", "left_out", "hostile"))
-    seen, orders = simulation.federation.server.seen, simulation.federation.orders
+    now = simulation.federation.server.now
+    seen, orders = now.seen, now.start.orders
     worked = simulation.federation.view.work if drawn else {}
     units = [set(unit.members) for unit in drawn.round.units] if drawn else []
     whole = {k for unit in units if unit & seen.unchosen for k in unit}

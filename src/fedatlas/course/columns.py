@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,9 @@ from fedatlas.data.party_tables import PartyTable
 from fedatlas.errors import CheckpointError, FedatlasError, ProtocolError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.columns_federation import columns_federation
-from fedatlas.federation.cost import Cost
-from fedatlas.federation.in_process import Rounds
+from fedatlas.federation.host import Host, Rounds
 from fedatlas.federation.link import Observer
-from fedatlas.federation.server import ServerHalf
+from fedatlas.federation.start import RoundStart
 from fedatlas.record.checkpoint import Checkpoints, Restored, RunState
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.setup.columns_method import method_of
@@ -39,24 +38,6 @@ from fedatlas.vertical.boosting import SecureBoost
 def questions(how: SecureBoost) -> dict[str, Question]:
     """Everything that a party of a run can be asked."""
     return {**align.QUESTIONS, **split.QUESTIONS, **boosting.questions(how), **judging.question(boosting.outputs)}
-
-
-class Host(Protocol):
-    """What speaks with the parties: in this process, or elsewhere (`deployment.columns_host`)."""
-
-    server: ServerHalf
-    given_up: str
-    resumes: str
-
-    @property
-    def cost(self) -> Cost: ...
-    @property
-    def states(self) -> PartyState: ...
-    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None: ...
-    def record(self) -> dict[str, Any]: ...
-    def restore(self, extra: Mapping[str, Any]) -> None: ...
-    def landed(self, number: int) -> None: ...
-    def close(self) -> None: ...
 
 
 class Growing:
@@ -140,7 +121,7 @@ class Growing:
 
     def _driven(self, make: Rounds, number: int, *, commit: bool) -> State:
         """What comes of a round. ProtocolError where it was given up."""
-        server = self.federation.drive(make, number, 1.0, commit=commit)
+        server = self.federation.drive(make, RoundStart(number, 1.0), commit=commit)
         if server is None:
             raise ProtocolError(self.federation.given_up)
         return server

@@ -25,6 +25,7 @@ from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Link, Observer, Request
 from fedatlas.federation.sealing import told
 from fedatlas.federation.secrets import Keyring
+from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.ask_protocol import CHAIN, RoundClosed, SessionFailed
 from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.privacy.protection import Doing, Protection, protect
@@ -66,19 +67,19 @@ class Rehearsal(Sampled):
         self.updates: dict[str, Update] = {}  # by task
         self.hidden = 0
 
-    def answer(self, ask: Ask, number: int, lr: float) -> Replies:
-        found = super().answer(ask, number, lr)
+    def answer(self, ask: Ask) -> Replies:
+        found = super().answer(ask)
         task = self.algorithm.tasks[ask.what]
         update = self.updates.setdefault(ask.what, self.last.update)
         if ask.to and update and hidden(ask, task):
-            self.cost = _plus(self.cost, self._protocol(ask, task, update, number))
+            self.now.cost = _plus(self.cost, self._protocol(ask, task, update))
         return found
 
-    def _protocol(self, ask: Ask, task: Task | Question, update: Update, number: int) -> Cost:
+    def _protocol(self, ask: Ask, task: Task | Question, update: Update) -> Cost:
         """What the protocol around an ask costs beyond the ask itself."""
-        protocol = self.protocols.around(self, ask, self._place(ask, number, task))
-        played, cost = _Played(self, ask, task, update, number), Cost()
-        self.sums += 1
+        protocol = self.protocols.around(self, ask, self._place(ask, task))
+        played, cost = _Played(self, ask, task, update), Cost()
+        self.now.sums += 1
         inner: Ask | None = None
         replies: Replies | None = None
         while True:
@@ -96,8 +97,8 @@ class Rehearsal(Sampled):
 class _Played:
     """All parties of one ask."""
 
-    def __init__(self, server: Rehearsal, ask: Ask, task: Task | Question, update: Update, number: int) -> None:
-        self.server, self.ask, self.task, self.update, self.number = server, ask, task, update, number
+    def __init__(self, server: Rehearsal, ask: Ask, task: Task | Question, update: Update) -> None:
+        self.server, self.ask, self.task, self.update = server, ask, task, update
         self.sessions = {k: server.keyring.session(k) for k in ask.to}
         self.hidden = 0
 
@@ -149,7 +150,7 @@ class _Played:
 
     def _sealed(self, how: Protection, inner: Ask, k: int) -> Update:
         server, rows = self.server, self.server.sizes[k]
-        doing = Doing(k, self.number, inner.what, 0, rows)
+        doing = Doing(k, server.now.start.round, inner.what, 0, rows)
         memory: State | None = None if server.transform is None else {}
         message = told(self.ask.messages[k], self.ask.route.anchors.get(k))
         given = (how, server.transform, self.task, message, self.update, memory, torch.Generator())
@@ -196,7 +197,7 @@ def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
             asking.known.clear()  # what a client is told and sends may change once it has been there
             asking.updates.clear()
             generator = (algorithm.rounds or federated)(algorithm, server, drawn._replace(number=number))
-            server = dict(asking.drive(generator, number, setup.config.local.lr))
+            server = dict(asking.drive(generator, RoundStart(number, setup.config.local.lr)))
             costs.append(asking.cost)
     finally:
         both.close()

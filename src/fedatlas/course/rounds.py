@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from fedatlas import machine
-from fedatlas.algorithm import SERVER, Facts, RoundGenerator, State, Task, Work
+from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
 from fedatlas.course import attack_record
 from fedatlas.course.client_models import models_of, used_by
 from fedatlas.course.drift import Drift
@@ -17,17 +17,16 @@ from fedatlas.course.keeper import Keeper
 from fedatlas.course.privacy_record import OWN_VIEW, SILENT, leaving, parted
 from fedatlas.course.progress import Row
 from fedatlas.course.recorder import recorder_of
-from fedatlas.engine.attackers import Order
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor
-from fedatlas.engine.job import Executor
 from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.cost import KEYS, Cost
-from fedatlas.federation.in_process import InProcess, Rounds, View
+from fedatlas.federation.host import Host, View
+from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
 from fedatlas.federation.secrets import Keyring
-from fedatlas.federation.server import ServerHalf
+from fedatlas.federation.start import RoundStart
 from fedatlas.model import Model
 from fedatlas.models import flops
 from fedatlas.privacy.protection import Protection
@@ -36,30 +35,6 @@ from fedatlas.record.run_folder import RunFolder
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, all_clients, first_server
 from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
-
-
-class Host(Protocol):
-    """The server half of a run, and what it is given to know of its parties: in this process, or elsewhere (`deployment.rows_host`)."""
-
-    server: ServerHalf
-    view: View
-    given_up: str
-    judge: Evaluator | None
-    orders: Mapping[int, Order]
-
-    @property
-    def cost(self) -> Cost: ...
-    @property
-    def states(self) -> PartyState: ...
-    @property
-    def executor(self) -> Executor | None: ...
-    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None: ...
-    def facts(self, client: int, number: int, lr: float) -> Facts: ...
-    def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State: ...
-    def record(self) -> dict[str, Any]: ...
-    def restore(self, extra: Mapping[str, Any]) -> None: ...
-    def landed(self, number: int) -> None: ...
-    def close(self) -> None: ...
 
 
 class Simulation:
@@ -135,7 +110,7 @@ class Simulation:
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
             everybody, prepare = all_clients(self.setup), algorithm.prepare
-            self._drive(lambda: prepare(algorithm, self.server, everybody), 0, self.setup.config.local.lr)
+            self._drive(lambda: prepare(algorithm, self.server, everybody), RoundStart(0, self.setup.config.local.lr))
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
             cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
@@ -159,9 +134,14 @@ class Simulation:
         how = self.protection
         secret = how.noise if how is not None and how.secret_cohort else None
         drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups, secret)
-        if how is not None and how.masks:
-            self.federation.server.leaving = leaving(drawn, setup.seed)
-        self.federation.orders = setup.cast.orders(drawn, groups) if setup.poisonings else {}
+        begun = self.server
+        start = RoundStart(
+            number,
+            lr,
+            leaving=leaving(drawn, setup.seed) if how is not None and how.masks else {},
+            orders=setup.cast.orders(drawn, groups) if setup.poisonings else {},
+            told=lambda: setup.algorithm.broadcast(begun, 0),
+        )
         self.began = self.state
         try:
             if self.recorder:
@@ -169,9 +149,7 @@ class Simulation:
             if self.drift:
                 self.drift.begin(self.server.get("model", {}))
             rounds = setup.algorithm.rounds or federated
-            begun = self.server
-            self.federation.server.told = lambda: setup.algorithm.broadcast(begun, 0)
-            self._drive(lambda: rounds(setup.algorithm, begun, drawn.round), number, lr)
+            self._drive(lambda: rounds(setup.algorithm, begun, drawn.round), start)
             return self._close(number, drawn, self.federation.cost, lr, started)
         except DivergedError:  # the last state that was finite is what is kept, on both sides
             self.state = self.began
@@ -180,12 +158,14 @@ class Simulation:
             self.federation.server.commit(number, ())
             raise
 
-    def _drive(self, make: Callable[[], RoundGenerator], number: int, lr: float) -> None:
+    def _drive(self, make: Callable[[], RoundGenerator], start: RoundStart) -> None:
         try:
-            server = self.federation.drive(make, number, lr, commit=False)
+            server = self.federation.drive(make, start, commit=False)
             self.state = self.state if server is None else self.state._replace(server=server)
         except DivergedError as error:
-            raise self._diverged(number, f"{error}{self.setup.loss.domain}; lower local.lr (now {lr:g})") from None
+            raise self._diverged(
+                start.round, f"{error}{self.setup.loss.domain}; lower local.lr (now {start.lr:g})"
+            ) from None
 
     def _diverged(self, number: int, why: str) -> DivergedError:
         if number == 0:

@@ -15,6 +15,7 @@ from fedatlas.federation.cost import Cost
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Link, Observer
 from fedatlas.federation.server import ServerHalf
+from fedatlas.federation.start import RoundStart
 from fedatlas.metrics.intervals import bootstrap, usual_draws
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, all_clients, first_server
@@ -33,20 +34,20 @@ class Sampled(ServerHalf):
         super().__init__(*half, transform=bench.transform, raw_bytes=bench.raw_bytes, observers=observers)
         self.known: dict[tuple[str, str], tuple[Replies, Cost]] = {}  # by task, and who asks and answers
 
-    def answer(self, ask: Ask, number: int, lr: float) -> Replies:
+    def answer(self, ask: Ask) -> Replies:
         if not ask.to:
-            return super().answer(ask, number, lr)
+            return super().answer(ask)
         one, before = ask.to[:1], self.cost
         key = (ask.what, "itself" if one == (SERVER,) else ask.route.via)
         if key not in self.known:
             for _ in range(2):  # the first derives the step
-                self.cost = Cost()
-                found = super().answer(ask._replace(to=one), number, lr)
+                self.now.cost = Cost()
+                found = super().answer(ask._replace(to=one))
             self.known[key] = found, self.cost
         found, cost = self.known[key]
         many = len(ask.to)
         seconds = {ask.what: before.seconds.get(ask.what, 0.0) + many * sum(cost.seconds.values())}
-        self.cost = before._replace(
+        self.now.cost = before._replace(
             bytes_up=before.bytes_up + many * cost.bytes_up,
             bytes_down=before.bytes_down + many * cost.bytes_down,
             bytes_peer=before.bytes_peer + many * cost.bytes_peer,
@@ -64,7 +65,7 @@ def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
     try:
         if algorithm.prepare is not None:
             before = algorithm.prepare(algorithm, server, all_clients(setup))
-            server = dict(asking.drive(before, 0, setup.config.local.lr))
+            server = dict(asking.drive(before, RoundStart(0, setup.config.local.lr)))
     finally:
         both.close()
     return asking.cost, server
@@ -85,7 +86,7 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost]
     try:
         for number in (1, 2):
             started, asked = time.perf_counter(), some._replace(number=number)
-            after = both.drive((algorithm.rounds or federated)(algorithm, server, asked), number, lr)
+            after = both.drive((algorithm.rounds or federated)(algorithm, server, asked), RoundStart(number, lr))
             server = server if after is None else after
             seconds = time.perf_counter() - started
             costs.append(both.cost)

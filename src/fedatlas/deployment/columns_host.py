@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.algorithm import RoundGenerator, State
+from fedatlas.algorithm import RoundGenerator
 from fedatlas.config import ExperimentConfig
 from fedatlas.course.columns import questions
 from fedatlas.data.dataset import Column
 from fedatlas.data.party_tables import PartyTable
-from fedatlas.deployment.rows_host import Afar, Streams
-from fedatlas.errors import ProtocolError, first_line
+from fedatlas.deployment.streams_host import Streams, StreamsHost
 from fedatlas.federation.columns_federation import bench_of
-from fedatlas.federation.in_process import Rounds
-from fedatlas.federation.server import ServerHalf
 from fedatlas.privacy.ask_protocol import SessionFailed
 from fedatlas.setup.consortium import Consortium, align_of, columns_of, said_of
 from fedatlas.vertical.boosting import SecureBoost
@@ -53,24 +50,13 @@ def blank(name: str, facts: Mapping[str, Any]) -> PartyTable:
     )
 
 
-class Between(Afar):
-    """A host of `Growing` whose parties are nodes."""
-
-    resumes = "; submit the experiment again to begin anew"
-
-    def __init__(self, held: Consortium, how: SecureBoost, streams: Streams) -> None:
-        super().__init__(streams)
-        sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
-        algorithm = bench_of("secureboost", questions(how), {}).algorithm
-        self.server = ServerHalf(algorithm, streams, sizes, held.config.seed, run=streams.run)
-
-    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
-        """As `Driver.drive`: a tree that a party fell out of is begun anew. ProtocolError for replies that no party sends."""
-        make = generator if callable(generator) else lambda: generator
-        try:
-            return super().drive(lambda: _whole(make()), number, lr, commit=commit)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolError(f"a party's reply is not what it was asked for ({first_line(error)})") from None
+def columns_host(held: Consortium, how: SecureBoost, streams: Streams) -> StreamsHost:
+    """Return the host of a run whose nodes hold columns; a tree that a party fell out of is begun again."""
+    sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
+    algorithm = bench_of("secureboost", questions(how), {}).algorithm
+    host = StreamsHost(streams, algorithm, sizes, held.config.seed, whole=_whole)
+    host.resumes = "; submit the experiment again to begin anew"
+    return host
 
 
 def _whole(inner: RoundGenerator) -> RoundGenerator:

@@ -21,14 +21,14 @@ from fedatlas.course.columns import Growing, all_trees
 from fedatlas.course.progress import Row
 from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
-from fedatlas.deployment.columns_host import Between, consortium_of
+from fedatlas.deployment.columns_host import columns_host, consortium_of
 from fedatlas.deployment.model_delivery import home_of
 from fedatlas.deployment.node_judging import with_judging
 from fedatlas.deployment.node_keys import identities_of
 from fedatlas.deployment.node_rows import agreed, coded, read_rows
 from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.refusals import refuse, refuse_columns
-from fedatlas.deployment.rows_host import Begin, Elsewhere, Patience, Streams
+from fedatlas.deployment.streams_host import Begin, Patience, Streams, rows_host
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, FedatlasError, TransportError
@@ -171,7 +171,7 @@ def _run(job: Job, serving: Serving) -> None:
     streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
     if start != "resume":  # who was set up before says so, or says that it knows nothing
         learnt.begin_all(streams)
-    host = Elsewhere(setup, streams, learnt.guard(setup), learnt.judging)
+    host = rows_host(setup, streams, learnt.guard(setup), learnt.judging)
     run_rounds(setup, folder, Told(job, streams), start, parties=Parties(learnt.plan, host))
     write_report([path])
     bring_home(job, serving, names, path, patience)
@@ -200,7 +200,7 @@ def _run_columns(
     streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
     if start != "resume":
         learnt.begin_all(streams)
-    all_trees(Growing(held, how, folder, Between(held, how, streams)), start, Told(job, streams))
+    all_trees(Growing(held, how, folder, columns_host(held, how, streams)), start, Told(job, streams))
     write_report([path])
     bring_home(job, serving, names, path, patience)
 

@@ -18,6 +18,27 @@ Place = tuple[str, int, int, int]
 """(run, round, attempt, number) of an ask."""
 
 
+class Head(NamedTuple):
+    """Everything of a request but its content: a party that knows the experiment and the round can work it out (`federation.start`)."""
+
+    run: str
+    round: int
+    attempt: int
+    number: int
+    client: int
+    what: str
+    lr: float
+    K: int
+    n: int
+    reduce: str
+    single: bool
+    budget: Budget | None
+    visits: int
+    architecture: str
+    sender: int | None
+    peer: bool
+
+
 class Request(NamedTuple):
     """What one party is asked to do. (run, round, attempt, number, client) tell it from every other request."""
 
@@ -45,6 +66,11 @@ class Request(NamedTuple):
     def ask(self) -> Place:
         """Of which ask it is."""
         return self.run, self.round, self.attempt, self.number
+
+    @property
+    def head(self) -> Head:
+        """The request without its content."""
+        return Head(*(getattr(self, name) for name in Head._fields))
 
     def plain(self) -> dict[str, Any]:
         """As the codec carries it."""

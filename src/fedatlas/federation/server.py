@@ -7,7 +7,7 @@ coefficients of those asked; where some are lost one factor a part mends a mean 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ from fedatlas.algorithm import (
     SERVER,
     Algorithm,
     Ask,
-    Message,
     Question,
     Replies,
     Round,
@@ -42,6 +41,7 @@ from fedatlas.federation.cost import QUESTIONS, Cost, phases_of, server_phase
 from fedatlas.federation.defence import Defence, Seen, Sorting
 from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told, unseal
+from fedatlas.federation.start import Federation, RoundStart, head_of
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
 from fedatlas.privacy.ask_protocol import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
@@ -83,12 +83,25 @@ class Guard(NamedTuple):
 
 def zero_update(server: ServerHalf, what: str) -> Update:
     """An update that changes nothing: of the model, and of the parts that follow it."""
-    task, model = server.algorithm.training(what), Tree(server.told()["model"])
+    task, model = server.algorithm.training(what), Tree(server.now.start.told()["model"])
     return {part: model.zeros() for part in ("model", *task.sealing.tracked)}
 
 
+class UnderWay:
+    """A round under way at the server: what it began with, and what was asked, answered and spent since."""
+
+    def __init__(self, start: RoundStart, cost: Cost) -> None:
+        self.start, self.cost = start, cost
+        self.leaving = start.leaving  # clients that leave, until they are gone
+        self.asks = 0  # so far
+        self.sums = 0  # that a protocol opened so far: a repeated round counts the same
+        self.asked: set[int] = set()
+        self.lost: set[int] = set()  # those who owe a reply
+        self.seen = Seen()  # what became of the updates
+
+
 class ServerHalf:
-    """Answers the asks of rounds over a link. Keeps nothing between rounds."""
+    """Answers the asks of rounds over a link. Keeps nothing between rounds but the round under way."""
 
     def __init__(
         self,
@@ -105,35 +118,29 @@ class ServerHalf:
         guard: Guard | None = None,
         defence: Defence | None = None,
     ) -> None:
-        self.algorithm, self.link, self.sizes, self.seed, self.run = algorithm, link, sizes, seed, run
+        self.algorithm, self.link, self.sizes, self.seed = algorithm, link, sizes, seed
+        self.of = Federation(run, len(sizes), sum(sizes.values()))
         self.transform, self.raw_bytes, self.deadline = transform, raw_bytes, deadline
         self.observers, self.guard, self.defence = tuple(observers), guard, defence
-        self.seen = Seen()  # what became of this round's updates
-        self.leaving: Mapping[int, str] = {}  # clients of this round that leave, and the phase in which
-        self.told: Callable[[], Message] = (
-            dict  # what a client of this round would be told, for a round that nobody came to
-        )
-        self.n, self.K = sum(sizes.values()), len(sizes)
-        self.cost = Cost()
-        self.attempt = 0  # how often this round was begun anew
-        self.asks = 0  # of this round, so far
-        self.sums = 0  # that a protocol opened in this round, so far: a repeated round counts the same
-        self.asked: set[int] = set()  # of this round
-        self.lost: set[int] = set()  # those who owe a reply
+        self.now = UnderWay(RoundStart(0, 0.0), Cost())
+
+    @property
+    def cost(self) -> Cost:
+        """The round's so far."""
+        return self.now.cost
 
     @property
     def counted(self) -> frozenset[int]:
-        """Who was asked in this round and answered every time."""
-        return frozenset(self.asked - self.lost)
+        """Clients that were asked in this round and answered every time."""
+        return frozenset(self.now.asked - self.now.lost)
 
-    def drive(self, generator: RoundGenerator, number: int, lr: float, attempt: int = 0) -> State:
-        """Runs one round to its end: sends the generator the replies to each ask. The caller commits it.
+    def begin(self, start: RoundStart) -> None:
+        """Begin a round, or another attempt at it; what earlier attempts cost was spent all the same."""
+        self.now = UnderWay(start, self.now.cost.in_vain() if start.attempt else Cost())
 
-        What an attempt before this one has cost was spent all the same.
-        """
-        self.cost = self.cost.in_vain() if attempt else Cost()
-        self.attempt, self.asks, self.sums, self.asked, self.lost = attempt, 0, 0, set(), set()
-        self.seen = Seen()
+    def drive(self, generator: RoundGenerator, start: RoundStart) -> State:
+        """Run one round to its end: send the generator the replies to each ask. The caller commits the round."""
+        self.begin(start)
         replies: Replies | None = None
         while True:
             try:
@@ -141,29 +148,38 @@ class ServerHalf:
             except StopIteration as end:
                 state: State = end.value
                 return state
-            replies = self.ask(ask, number, lr)
+            replies = self.ask(ask)
 
-    def ask(self, ask: Ask, number: int, lr: float) -> Replies:
-        """The replies to one ask, protected where the run is."""
-        return self.answer(ask, number, lr) if self.guard is None else self._guarded(ask, number, lr)
+    def aside(self, ask: Ask) -> Replies:
+        """Return the replies to an ask that decides nothing of who counts in the round, and whose bytes no row has."""
+        now = self.now
+        kept = set(now.asked), set(now.lost), now.cost
+        replies = self.ask(ask)
+        now.asked, now.lost, now.cost = kept
+        return replies
 
-    def _guarded(self, ask: Ask, number: int, lr: float) -> Replies:
+    def ask(self, ask: Ask) -> Replies:
+        """Return the replies to one ask, protected where the run is."""
+        return self.answer(ask) if self.guard is None else self._guarded(ask)
+
+    def _guarded(self, ask: Ask) -> Replies:
         """The replies to an ask of a protected run: by the protocol of its mechanisms, where the server would see something."""
         guard, task = self.guard, self.algorithm.tasks.get(ask.what)
         assert guard is not None
         if task is None or not hidden(ask, task):
-            replies = self.answer(ask, number, lr)
+            replies = self.answer(ask)
             if summed(ask) and replies.value:
                 raise ProtocolError(f"'{self.algorithm.name}' says that '{ask.what}' sends nothing, but it does.")
             return replies
         if not ask.to and not guard.protection.secret_cohort:
             return Replies((), None, {})
-        place, before = self._place(ask, number, task), set(self.lost)
+        now = self.now
+        place, before = self._place(ask, task), set(now.lost)
         protocol = guard.around(self, ask, place)
-        self.sums += 1
+        now.sums += 1
         inner, messages = next(protocol), None
         while True:
-            replies = self.answer(inner, number, lr)
+            replies = self.answer(inner)
             if inner.what == ask.what:
                 messages = inner.messages
             try:
@@ -172,34 +188,35 @@ class ServerHalf:
             except StopIteration as end:
                 found: Replies = end.value
                 break
-        self.leaving = {}
+        now.leaving = {}
         # Who is in the sum counts, whoever fell silent while it was opened; who was left out of it does not.
-        self.lost = before | ({*ask.to, *place.leaving} - {*found.clients})
-        self.asked |= self.lost
+        now.lost = before | ({*ask.to, *place.leaving} - {*found.clients})
+        now.asked |= now.lost
         if ask.reduce == "mean":
             self._weigh(ask, found.clients)
         if found.value is None or guard.protection.whole:
             return found
         k = next((k for k in found.clients if k in (messages or {})), None)
-        told_ = self.told() if k is None else told(ask.messages[k], ask.route.anchors.get(k))
+        told_ = now.start.told() if k is None else told(ask.messages[k], ask.route.anchors.get(k))
         base = bases(task, told_, found.value, chain=bool(ask.route.anchors))
         return found._replace(value=with_counters(restored(found.value, base, exact=True), told_))
 
-    def _place(self, ask: Ask, number: int, task: Task | Question) -> Place:
+    def _place(self, ask: Ask, task: Task | Question) -> Place:
         sums = task.sums if isinstance(task, Task) else ()
-        asked = tuple(sorted({*ask.to, *self.leaving}))
+        now = self.now
+        asked = tuple(sorted({*ask.to, *now.leaving}))
         return Place(
-            run=self.run,
-            round=number,
-            attempt=self.attempt,
-            number=self.sums,
+            run=self.of.run,
+            round=now.start.round,
+            attempt=now.start.attempt,
+            number=now.sums,
             task=task,
             sizes=self.sizes,
-            n=self.n,
-            K=self.K,
+            n=self.of.n,
+            K=self.of.K,
             coefficients=coefficients_of(ask, asked, sums),
             mend=lambda answered: Mend(ask, asked, answered, sums),
-            leaving=self.leaving,
+            leaving=now.leaving,
             by_rows=partial(by_rows, self.algorithm),
             journal=self.guard.journal if self.guard else None,
         )
@@ -208,29 +225,29 @@ class ServerHalf:
         """Notes the coefficients of a protected mean, where they are no secret."""
         if answered and not (self.guard and self.guard.protection.secret_cohort):
             found = coefficients_of(ask, answered, ())
-            self.cost = self.cost._replace(weights={k: part_of(c, "model") for k, c in found.items()})
+            self.now.cost = self.cost._replace(weights={k: part_of(c, "model") for k, c in found.items()})
 
     def commit(self, number: int, counted: Collection[int] | None = None) -> None:
         """Tells the parties that the round has landed and who counted; with nobody all go back to the state before it."""
-        self.link.commit(self.run, number, self.counted if counted is None else counted)
+        self.link.commit(self.of.run, number, self.counted if counted is None else counted)
 
     def close(self, number: int) -> None:
         """Ends a round that is given up: nobody counts."""
-        self.lost |= self.asked
-        self.cost = self.cost._replace(weights={})
+        self.now.lost |= self.now.asked
+        self.now.cost = self.cost._replace(weights={})
         self.commit(number)
 
-    def answer(self, ask: Ask, number: int, lr: float) -> Replies:
+    def answer(self, ask: Ask) -> Replies:
         """The replies to one ask, its updates reduced as they come."""
-        started = time.perf_counter()
+        started, now = time.perf_counter(), self.now
         reducer = reducer_of(ask)
         check_ask(ask, reducer, self.algorithm)
         clients = tuple(sorted(ask.to, key=lambda k: ask.route.seats.get(k, k)))
         task = self.algorithm.tasks[ask.what]
         sums = task.sums if isinstance(task, Task) else ()
         coefficients = coefficients_of(ask, clients, sums)
-        requests = {k: self._request(ask, reducer, k, number, lr) for k in clients}
-        self.asks += 1
+        requests = {k: self._request(ask, reducer, k) for k in clients}
+        now.asks += 1
         sorting = self._sorting(ask, task, reducer, requests)
         total: Any = None
         sizes: dict[int, int] = {}
@@ -248,8 +265,8 @@ class ServerHalf:
                 sorting.add(reply.client, update, coefficients[reply.client])
             adding += time.perf_counter() - began
         answered = tuple(k for k in clients if k in sizes) if sorting is None else sorting.accepted()
-        self.asked.update(k for k in clients if k != SERVER)
-        self.lost.update(set(clients) - set(answered))
+        now.asked.update(k for k in clients if k != SERVER)
+        now.lost.update(set(clients) - set(answered))
         mend = Mend(ask, clients, answered, sums)
         closing, began = Closing(answered, mend, ask.mixing), time.perf_counter()
         reduced = reducer.close(total, closing) if sorting is None else sorting.close(closing, len(clients))
@@ -259,14 +276,14 @@ class ServerHalf:
                 observer.mixed(ask.mixing(answered))
         if ask.reduce == "mean":
             weights = {k: part_of(coefficients[k], "model") * mend("model") for k in answered}
-            self.cost = self.cost._replace(weights=weights if sorting is None else sorting.weights(weights))
+            now.cost = self.cost._replace(weights=weights if sorting is None else sorting.weights(weights))
         if sorting is not None:
-            self.seen.note(sorting)
-        value = self._finalized(ask, reduced.value, requests, number)
-        self._count(ask, requests, sizes, number, more)
+            now.seen.note(sorting)
+        value = self._finalized(ask, reduced.value, requests)
+        self._count(ask, requests, sizes, more)
         how = None if self.guard is None else self.guard.protection
         spent = phases_of(ask, how, time.perf_counter() - started, adding, worked, sealed_for)
-        self.cost = self.cost.spending(spent)
+        now.cost = self.cost.spending(spent)
         return Replies(answered, value, reduced.each)
 
     def _sorting(
@@ -284,28 +301,10 @@ class ServerHalf:
 
         return Sorting(self.defence, ask, task, reducer, base)
 
-    def _request(self, ask: Ask, reducer: Reducer, k: int, number: int, lr: float) -> Request:
-        return Request(
-            run=self.run,
-            round=number,
-            attempt=self.attempt,
-            number=self.asks,
-            client=k,
-            what=ask.what,
-            message=ask.messages[k],
-            lr=lr,
-            K=self.K,
-            n=self.n,
-            reduce=reducer.name,
-            single=reducer.single,
-            budget=ask.budgets.get(k),
-            visits=ask.route.visits.get(k, 0),
-            anchor=ask.route.anchors.get(k),
-            word={**ask.words[k], CHAIN: bool(ask.route.anchors)} if k in ask.words else None,
-            architecture=ask.architectures.get(k, ""),
-            sender=ask.route.sender.get(k),
-            peer=ask.route.via == "peer",
-        )
+    def _request(self, ask: Ask, reducer: Reducer, k: int) -> Request:
+        head = head_of(self.of, self.now.start, self.now.asks, ask, reducer.name, k, single=reducer.single)
+        word = {**ask.words[k], CHAIN: bool(ask.route.anchors)} if k in ask.words else None
+        return Request(**head._asdict(), message=ask.messages[k], anchor=ask.route.anchors.get(k), word=word)
 
     def _replies(self, requests: Mapping[int, Request]) -> Iterator[Reply]:
         """The first reply of each party that was asked, as they come; what answers an earlier ask is passed over."""
@@ -338,7 +337,7 @@ class ServerHalf:
             observer.opened(request, update)
         return update
 
-    def _finalized(self, ask: Ask, value: Update | None, requests: Mapping[int, Request], number: int) -> Update | None:
+    def _finalized(self, ask: Ask, value: Update | None, requests: Mapping[int, Request]) -> Update | None:
         """The reduced value after `Transform.finalize`."""
         transform = self.transform
         if value is None or transform is None or transform.finalize is None:
@@ -346,7 +345,8 @@ class ServerHalf:
         if not all(sealed(transform, self.algorithm.tasks[ask.what], request) for request in requests.values()):
             return value
         clients = tuple(requests)
-        drawn = Round(number, clients, self.K, self.n, {k: self.sizes.get(k, self.n) for k in clients})
+        number, n = self.now.start.round, self.of.n
+        drawn = Round(number, clients, self.of.K, n, {k: self.sizes.get(k, n) for k in clients})
         return transform.finalize(value, drawn, torch_stream(self.seed, "compression", number, "server", ask.what))
 
     @contextmanager
@@ -356,11 +356,9 @@ class ServerHalf:
         try:
             yield
         finally:
-            self.cost = self.cost.spending({phase: time.perf_counter() - began})
+            self.now.cost = self.cost.spending({phase: time.perf_counter() - began})
 
-    def _count(
-        self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], number: int, more: int
-    ) -> None:
+    def _count(self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], more: int) -> None:
         known: dict[tuple[int, ...], int] = {}
         task = self.algorithm.tasks[ask.what]
         down = {"server": 0, "peer": 0, "nobody": 0}  # bytes by who hands the messages over
@@ -381,11 +379,12 @@ class ServerHalf:
         own = sum(sizes.values()) + sum(down.values()) if ask.what in QUESTIONS else words + more
         c, mine = self.cost, tuple(requests) == (SERVER,)
         peer = down["peer"] + heard_by_others(ask, sizes)
-        self.cost = c._replace(
+        self.now.cost = c._replace(
             bytes_up=c.bytes_up + (0 if ask.route.via == "peer" or mine else sum(sizes.values())),
             bytes_down=c.bytes_down + (0 if mine else down["server"]),
             bytes_peer=c.bytes_peer + peer,
             bytes_privacy=c.bytes_privacy + own,
         )
         if self.algorithm.card.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
-            self.cost = self.cost._replace(bytes_up=self.raw_bytes if number == 1 else 0, bytes_down=0)
+            first = self.now.start.round == 1
+            self.now.cost = self.cost._replace(bytes_up=self.raw_bytes if first else 0, bytes_down=0)

@@ -20,6 +20,7 @@ from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
+from fedatlas.federation.start import RoundStart
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.columns_method import method_of
 from fedatlas.setup.consortium import columns_of
@@ -80,7 +81,7 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
     def walk() -> RoundGenerator:
         return (yield from boosting.infer(how._replace(key_bits=0), server))
 
-    federation.drive(walk, 1, 1.0)
+    federation.drive(walk, RoundStart(1, 1.0))
     state = federation.states.get(active)
     assert state is not None
     sent += federation.cost.bytes_up + federation.cost.bytes_down
@@ -119,7 +120,7 @@ def matched(
     federation = columns_federation(two, align.QUESTIONS, observers=observers, name="align", run="predict")
     found = np.full(len(active.ids), -1, dtype=np.int64)
     try:
-        federation.drive(lambda: align.align(how, {"names": list(pair), "active": 0}), 0, 1.0)
+        federation.drive(lambda: align.align(how, {"names": list(pair), "active": 0}), RoundStart(0, 1.0))
     except DataError:  # none of its rows: all take the missing direction
         if how.name == "none":
             raise

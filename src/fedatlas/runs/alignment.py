@@ -9,6 +9,7 @@ from typing import Any
 from fedatlas.config import ExperimentConfig
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
+from fedatlas.federation.start import RoundStart
 from fedatlas.setup.consortium import Consortium, consortium
 from fedatlas.vertical import align, psi
 from fedatlas.vertical.ids import look_of
@@ -20,7 +21,7 @@ def aligned(config: ExperimentConfig, observers: Iterable[Observer] = ()) -> dic
     """Matches the rows of an experiment's parties: ids of each, how many all have, how many any two, bytes and seconds."""
     held, began = consortium(config), time.perf_counter()
     federation = columns_federation(held.parties, align.QUESTIONS, observers=observers, name="align", run="align")
-    state = federation.drive(lambda: align.align(held.align, held.beginning), 0, 1.0)
+    state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
     assert state is not None
     cost = federation.cost
     return {

@@ -21,6 +21,7 @@ from fedatlas.algorithm import RoundGenerator, State
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.cost import Cost
+from fedatlas.federation.start import RoundStart
 from fedatlas.metrics.intervals import drawings, interval
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.vertical import boosting
@@ -78,7 +79,7 @@ def trial(side: Side, how: SecureBoost) -> Cost:
 
 def drive(federation: Any, make: Callable[[], RoundGenerator], number: int) -> State:
     """One round, whole."""
-    state = federation.drive(make, number, 1.0)
+    state = federation.drive(make, RoundStart(number, 1.0))
     assert state is not None
     return dict(state)
 

@@ -12,11 +12,12 @@ from fedatlas import machine
 from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.course.plan import resolve_plan
 from fedatlas.course.progress import Progress, Row, Run, Silent, stopped
-from fedatlas.course.rounds import Host, Simulation
+from fedatlas.course.rounds import Simulation
 from fedatlas.course.rounds_end import write_end
 from fedatlas.engine.executors import Plan, restore
 from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import ClientStates, PartyState
+from fedatlas.federation.host import Host
 from fedatlas.federation.link import Observer
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.record.initial_files import own_module, restore_derived, same_constants, same_plugins, write_beginning

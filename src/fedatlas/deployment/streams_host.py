@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedatlas.algorithm import Ask, Facts, State, Update, Work
-from fedatlas.course.evaluation import Evaluator
+from fedatlas.algorithm import Algorithm, Ask, Facts, RoundGenerator, State, Update, Work
 from fedatlas.deployment.node_judging import JUDGE, NodeJudge
 from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.trainer import digest_of
-from fedatlas.engine.job import Executor
-from fedatlas.errors import FedatlasError, TransportError
+from fedatlas.engine.job import Bench
+from fedatlas.errors import FedatlasError, ProtocolError, TransportError, first_line
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.in_process import Driver, Rounds, View
+from fedatlas.federation.host import Host, Rounds
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.secrets import append, whole_lines
 from fedatlas.federation.server import Guard, ServerHalf
+from fedatlas.federation.start import RoundStart
 from fedatlas.setup.assembly import Setup
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
@@ -315,94 +315,81 @@ def misshapen(update: Update, model: Mapping[str, Any] | None) -> str:
     return ""
 
 
-class Afar(Driver):
-    """Drives rounds whose parties are nodes: the verdicts of rounds stand in the checkpoint, and are told once it is there."""
+class StreamsHost(Host):
+    """A host whose parties are nodes: the verdicts of rounds stand in the checkpoint, and are told once it is there.
 
-    def __init__(self, streams: Streams) -> None:
-        self.streams = streams
-        self.view = View()
+    It is the link of its server half: the nodes' streams, and beside them what the nodes say of their work. ``bench``: where that work is
+    training. ``whole``: what stands around the generator of a round in which every party is needed.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        algorithm: Algorithm,
+        sizes: Mapping[int, int],
+        seed: int,
+        *,
+        bench: Bench | None = None,
+        guard: Guard | None = None,
+        whole: Callable[[RoundGenerator], RoundGenerator] | None = None,
+    ) -> None:
+        super().__init__()
+        self.streams, self.bench, self.whole = streams, bench, whole
         self.states = PartyState()  # none: a client's state lies with the client
+        transform = None if bench is None else bench.transform
+        self.server = ServerHalf(algorithm, self, sizes, seed, run=streams.run, transform=transform, guard=guard)
+        self._half = None if bench is None else PartyHalf(bench, _NoExecutor(), self.states, sizes, seed)
+        if bench is not None:
+            streams.check = self._check
+
+    def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:
+        """The link."""
+        asked = {request.client: request for request in requests}
+        for reply in self.streams(requests, deadline):
+            if self.bench is not None and asked[reply.client].what != JUDGE:
+                self.view.add(asked[reply.client], self.streams.work[reply.client], self.bench)
+            yield reply
+
+    def commit(self, run: str, round: int, counted: Collection[int]) -> None:
+        """The link's commit."""
+        self.streams.commit(run, round, counted)
+
+    def drive(self, generator: Rounds, start: RoundStart, *, commit: bool = True) -> State | None:
+        """As `Host.drive`. ProtocolError for replies that no party of a round of all sends."""
+        whole = self.whole
+        if whole is None:
+            return super().drive(generator, start, commit=commit)
+        make = generator if callable(generator) else lambda: generator
+        try:
+            return super().drive(lambda: whole(make()), start, commit=commit)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"a party's reply is not what it was asked for ({first_line(error)})") from None
 
     def attempt_of(self, number: int) -> int:
         """As the journal has it."""
         return self.streams.closed.attempt(number)
 
     def record(self) -> dict[str, Any]:
-        """The verdicts that are still to be told."""
+        """Return the verdicts that are still to be told."""
         return {VERDICTS: [[at, list(who)] for at, who in sorted(self.streams.verdicts.items())]}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """After a restart."""
+        """Take up the verdicts after a restart."""
         self.streams.verdicts = {at: tuple(who) for at, who in extra.get(VERDICTS, [])}
 
     def landed(self, number: int) -> None:
-        """Tells the nodes."""
+        """Tell the nodes."""
         self.streams.landed(number)
 
-    def close(self) -> None:
-        """Nothing is held here."""
-
-
-class Elsewhere(Afar):
-    """A host of `Simulation` whose parties are nodes."""
-
-    executor: Executor | None = None
-
-    def __init__(
-        self, setup: Setup, streams: Streams, guard: Guard | None = None, judging: Sequence[int] | None = None
-    ) -> None:
-        super().__init__(streams)
-        self.setup = setup
-        self.number, self.lr = 0, setup.config.local.lr
-        self.server = ServerHalf(
-            setup.bench.algorithm,
-            self._link(),
-            setup.sizes,
-            setup.seed,
-            run=streams.run,
-            transform=setup.bench.transform,
-            guard=guard,
-        )
-        streams.check = self._check
-        self.judge: Evaluator | None = None if judging is None else NodeJudge(setup, self._judged, judging)
-        self._half = PartyHalf(setup.bench, _NoExecutor(), self.states, setup.sizes, setup.seed)
-
-    def _link(self) -> Any:
-        host = self
-
-        class Seen:
-            """The streams, and beside them what the nodes say of their work."""
-
-            def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:
-                for reply in host.streams(requests, deadline):
-                    request = next(one for one in requests if one.client == reply.client)
-                    if request.what != JUDGE:
-                        host.view.add(request, host.streams.work[reply.client], host.setup.bench)
-                    yield reply
-
-            def commit(self, run: str, round: int, counted: Collection[int]) -> None:
-                host.streams.commit(run, round, counted)
-
-        return Seen()
-
-    def drive(self, generator: Rounds, number: int, lr: float, *, commit: bool = True) -> State | None:
-        """As `Driver.drive`."""
-        self.number, self.lr = number, lr
-        return super().drive(generator, number, lr, commit=commit)
-
-    def _judged(self, message: Mapping[str, Any], to: Sequence[int]) -> Update:
-        """The sum of what nodes say of a model. It decides nothing of who counts in the round."""
-        server = self.server
-        kept = set(server.asked), set(server.lost), server.cost
-        ask = Ask(to=tuple(to), what=JUDGE, messages=dict.fromkeys(to, message), reduce="sum")
-        replies = server.ask(ask, self.number, self.lr)
-        server.asked, server.lost, server.cost = kept
+    def judged(self, message: Mapping[str, Any], to: Sequence[int]) -> Update:
+        """Return the sum of the nodes' figures of a model. It decides nothing of who counts in the round."""
+        replies = self.server.aside(Ask(tuple(to), JUDGE, dict.fromkeys(to, message), "sum"))
         if replies.value is None:
-            raise TooFew(f"round {self.number}: no node could judge the model.")
+            raise TooFew(f"round {self.server.now.start.round}: no node could judge the model.")
         return replies.value
 
     def _check(self, request: Request, update: Update) -> str:
-        """Why a reply cannot be added up. What is masked says nothing that could be looked at."""
+        """Return why a reply cannot be added up, or "". What is masked says nothing that could be looked at."""
         if request.word is not None:
             return ""
         opened = self.server.opened(request, update)
@@ -410,12 +397,23 @@ class Elsewhere(Afar):
         return misshapen(opened, model if isinstance(model, Tree) else None)
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
-        """What a party knows before its work."""
-        return self._half.facts(client, number, lr, self.server.K, self.server.n)
+        """Return what a party knows before its work."""
+        assert self._half is not None
+        return self._half.facts(client, number, lr, self.server.of.K, self.server.of.n)
 
     def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
         """A client's state lies with the client."""
+        assert self._half is not None
         return self._half.state_of(client, message, facts)
+
+
+def rows_host(
+    setup: Setup, streams: Streams, guard: Guard | None = None, judging: Sequence[int] | None = None
+) -> StreamsHost:
+    """Return the host of a run whose nodes hold rows. ``judging``: the nodes that judge, where the server has no test rows."""
+    host = StreamsHost(streams, setup.bench.algorithm, setup.sizes, setup.seed, bench=setup.bench, guard=guard)
+    host.judge = None if judging is None else NodeJudge(setup, host.judged, judging)
+    return host
 
 
 class _NoExecutor:
