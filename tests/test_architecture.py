@@ -48,8 +48,8 @@ SEAM = {
 }  # what crosses between parties, and how it is sealed
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
-COURSE = RECORD | {"record"}
-RUNS = COURSE | {"course", "reporting", "wording"}
+COURSE = RECORD | {"record", "wording"}
+RUNS = COURSE | {"course", "leakage", "reporting"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "rng": set(),
@@ -81,23 +81,35 @@ ROOMS: dict[str, set[str]] = {
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine", "vertical"},
     "wire": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
-    "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
+    "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks", "vertical"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,
     "course": COURSE,
     "reporting": {"errors", "registry", "files", "wording", "data", "metrics", "config", "record"},
     "runs": RUNS,
-    "prediction": COURSE | {"course", "wording"},
-    "leakage": RUNS | {"runs"},
+    "prediction": COURSE | {"course"},
+    "leakage": COURSE,
     "deployment": RUNS | {"runs", "wire"},
     "study": RUNS | {"runs"},
     "recommender": RUNS | {"runs", "study"},
-    "published": {"errors", "files", "machine", "wording", "config", "record", "course", "reporting", "runs", "study"}
+    "published": {
+        "errors",
+        "files",
+        "machine",
+        "wording",
+        "config",
+        "setup",
+        "record",
+        "course",
+        "reporting",
+        "runs",
+        "study",
+    }
     | {"leakage", "metrics"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
-    "api": RUNS | {"runs", "prediction", "leakage"},
-    "terminal": {"errors", "engine", "wording", "setup", "course"},
+    "api": RUNS | {"runs", "prediction"},
+    "terminal": {"errors", "engine", "wording", "record", "course"},
     "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "runs"},
     "cli_study": {"errors", "commands", "study", "recommender"},
     "cli": {

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from configured import run_one, set_up
 from fedatlas import config
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.runs.baselines import baseline_config
-from fedatlas.runs.loop import run_one
-from fedatlas.setup.assembly import judged_rows, own_rows, set_up
+from fedatlas.setup.assembly import judged_rows, own_rows
 from fedatlas.setup.cohort import draw_round
 
 FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200")

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from configured import set_up
 from fedatlas import Experiment, attack, run
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.leakage.attack_run import built
 from fedatlas.leakage.attacker_process import work
 from fedatlas.leakage.knowledge import given
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.candidates import candidates_of
 
 ONE_ROW: dict[str, Any] = {

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from configured import set_up
 from fedatlas import config
 from fedatlas.course.evaluation import Evaluator
 from fedatlas.errors import ConfigError
@@ -18,7 +19,7 @@ from fedatlas.model import Model, Scores
 from fedatlas.models import parameter_count
 from fedatlas.prediction.finished_run import as_table
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.setup.assembly import Setup
 from fedatlas.setup.torch_model import TorchModel
 
 SMALL = ("partition={name='iid', clients=3}", "data.limit=200", "evaluation.clients=0.2")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from configured import set_up
 from fedatlas import config
 from fedatlas.api import longer
 from fedatlas.config.template import TEMPLATE
@@ -16,7 +17,6 @@ from fedatlas.privacy.mechanisms import LATER, MECHANISMS, ORDER, CentralDP, Loc
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.setup import mechanism_choice
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.resolution import resolve
 

@@ -18,12 +18,12 @@ import pytest
 from torch import nn
 
 import fedatlas
+from configured import set_up
 from fedatlas import Experiment, catalogue, cli, config, plugins
 from fedatlas.api import run
 from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
 from fedatlas.registry import PLUGINS
 from fedatlas.runs import baselines
-from fedatlas.setup.assembly import set_up
 from tables import table
 
 PYDANTIC = ("Input", "should be", "valid dictionary", "instance of", "Field required", "validation error")

@@ -216,8 +216,9 @@ def test_a_file_is_hashed_by_its_content(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "rows.csv"
     file.write_text("x,y\n" + "1,0\n2,1\n" * 20)
     values = {**BASE, "data": {"name": "file", "path": str(file), "label": "y"}}
-    config = described(written(values, 1)).config
-    assert config is not None
+    found = described(written(values, 1)).checked
+    assert found is not None
+    config = found.config
     before = run_key.data_hashes(config)
     assert run_key.data_hashes(config) == before
     file.write_text("x,y\n" + "1,0\n3,1\n" * 21)

@@ -29,7 +29,7 @@ from fedatlas.setup.aggregation_rule import why_not as no_rule
 from fedatlas.setup.mechanism_choice import goes_with
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
-from fedatlas.vertical.boosting import secureboost
+from fedatlas.vertical import SCHEMES
 
 Rows = list[dict[str, Any]]
 COLUMNS = (
@@ -57,7 +57,7 @@ EXTRAS = {
     "tracking": ("mlflow", "MLflow and TensorBoard"),
 }
 BETWEEN: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "algorithms": {"secureboost": secureboost},
+    "algorithms": {name: scheme.build for name, scheme in SCHEMES.items()},
     "partitions": {VERTICAL: vertical},
 }
 """Of parties that hold columns: their components by kind, which no other experiment takes."""
@@ -76,16 +76,16 @@ def between_parties() -> Rows:
     return [
         {
             "name": name,
-            "summary": summary(builder),
-            "parameters": defaults(builder),
-            "accepts": accepts(builder),
+            "summary": summary(one.build),
+            "parameters": defaults(one.build),
+            "accepts": accepts(one.build),
             "partitioning": "vertical",
             "communication": "centralised",
-            "client_keeps": "its columns, its lookup table; the party with the label also labels, margins and the trees' shape",
-            "leaves_client": "g and h, under [[privacy]] paillier encrypted; sums of a node by bin; which rows go left",
-            "source": prose_of_file(builder),
+            "client_keeps": one.words.keeps,
+            "leaves_client": one.words.leaves,
+            "source": prose_of_file(one.build),
         }
-        for name, builder in BETWEEN["algorithms"].items()
+        for name, one in SCHEMES.items()
     ]
 
 

@@ -13,11 +13,11 @@ from fedatlas.course.evaluation import Evaluator
 from fedatlas.data.batches import Rows
 from fedatlas.federation.host import Host
 from fedatlas.model import Model
+from fedatlas.record.fields import Row
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.attackers import classes_of, settled
 from fedatlas.setup.cohort import Drawn
 
-Row = dict[str, Any]
 SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
 
 
@@ -30,7 +30,7 @@ class Attacked(Protocol):
     def federation(self) -> Host: ...
     @property
     def evaluator(self) -> Evaluator: ...
-    def models(self) -> Mapping[str, Model]: ...
+    def models_by_name(self) -> Mapping[str, Model]: ...
     def client_model(self, client: int) -> Model: ...
     def attackers(self) -> Mapping[int, int]: ...
 
@@ -60,7 +60,7 @@ def outcome(simulation: Attacked, drawn: Drawn | None) -> Row:
 
 def figures(simulation: Attacked, evaluated: bool) -> Row:
     """Accuracy on the test rows of attacked classes and on the others, and the share of rows that became what the attackers wanted."""
-    flips = [one for one in simulation.setup.poisonings if one.flip is not None]
+    flips = [one for one in simulation.setup.checked.poisonings if one.flip is not None]
     if not flips:
         return {}
     row: Row = {SWAPPED: None, REST: None, **({SUCCESS: None} if wanted(flips) else {})}
@@ -71,7 +71,7 @@ def figures(simulation: Attacked, evaluated: bool) -> Row:
         honest = [k for k, n in simulation.setup.sizes.items() if n and k not in hostile]
         models: Iterable[Model] = (simulation.client_model(k) for k in honest)
     else:
-        models = [next(iter(simulation.models().values()))]
+        models = [next(iter(simulation.models_by_name().values()))]
     found = [of_model(model, simulation.evaluator.rows, flips) for model in models]
     return {key: mean([one[key] for one in found]) for key in row}
 
@@ -132,7 +132,7 @@ def summary(simulation: Attacked, rows: Sequence[Mapping[str, Any]]) -> dict[str
     if setup.defence is None:
         return {}
     found = simulation.attackers()
-    attacks = [described(setup, one, table, found, rows) for table, one in enumerate(setup.poisonings)]
+    attacks = [described(setup, one, table, found, rows) for table, one in enumerate(setup.checked.poisonings)]
     return {**({"attacks": attacks} if attacks else {}), "aggregation": aggregation(setup, found, rows)}
 
 
@@ -175,7 +175,7 @@ def aggregation(setup: Setup, found: Mapping[int, int], rows: Sequence[Mapping[s
         for k in there | set(row["left_out"]):
             took[k in hostile] += 1
             left[k in hostile] += k in row["left_out"]
-    rule = setup.rule
+    rule = setup.checked.rule
     return {
         "name": "mean" if rule is None else rule.name,
         **({} if rule is None or rule.f is None or rule.weighted else {"f": rule.f}),

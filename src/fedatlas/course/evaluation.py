@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -275,6 +275,15 @@ class Evaluator:
     def _of_clients(self, found: dict[str, float | None] | None) -> dict[str, Any]:
         """The fields of a row for it: that of accuracy is always there."""
         return {"client_accuracy": None, f"client_{self.headline}": found}
+
+
+def floats_in(value: Any) -> Iterator[float]:
+    """All floats of nested dicts and lists: what JSON would hold."""
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from floats_in(item)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

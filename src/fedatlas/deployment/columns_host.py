@@ -11,25 +11,19 @@ from typing import Any
 import numpy as np
 
 from fedatlas.algorithm import RoundGenerator
-from fedatlas.config import ExperimentConfig
-from fedatlas.course.columns import questions
 from fedatlas.data.dataset import Column
 from fedatlas.data.party_tables import PartyTable
 from fedatlas.deployment.streams_host import Streams, StreamsHost
 from fedatlas.federation.columns_federation import bench_of
 from fedatlas.privacy.ask_protocol import SessionFailed
-from fedatlas.setup.consortium import Consortium, align_of, columns_of, said_of
-from fedatlas.vertical.boosting import SecureBoost
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.consortium import Consortium, consortium_of
 from fedatlas.vertical.parties import PartyLeft
 
 
-def consortium_of(config: ExperimentConfig, facts: Sequence[Mapping[str, Any]]) -> Consortium:
+def known(whole: Checked, facts: Sequence[Mapping[str, Any]]) -> Consortium:
     """The parties as the server knows them: as many ids and columns as each says, without their names, and no row."""
-    names = tuple(one.name for one in config.parties)
-    active = next(k for k, one in enumerate(facts) if one["label"])
-    tables = tuple(blank(name, one) for name, one in zip(names, facts, strict=True))
-    parties = tuple(columns_of(k, one, active, names, config.seed) for k, one in enumerate(tables))
-    return Consortium(config, tables, parties, align_of(config), tuple(said_of(tables)))
+    return consortium_of(whole, [blank(name, one) for name, one in zip(whole.parties, facts, strict=True)])
 
 
 def blank(name: str, facts: Mapping[str, Any]) -> PartyTable:
@@ -50,10 +44,11 @@ def blank(name: str, facts: Mapping[str, Any]) -> PartyTable:
     )
 
 
-def columns_host(held: Consortium, how: SecureBoost, streams: Streams) -> StreamsHost:
-    """Return the host of a run whose nodes hold columns; a tree that a party fell out of is begun again."""
+def columns_host(held: Consortium, streams: Streams) -> StreamsHost:
+    """Return the host of a run whose nodes hold columns; a round that a party fell out of is begun again."""
     sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
-    algorithm = bench_of("secureboost", questions(how), {}).algorithm
+    asked = held.checked.algorithm
+    algorithm = bench_of(asked.name, asked.tasks, {}).algorithm
     host = StreamsHost(streams, algorithm, sizes, held.config.seed, whole=_whole)
     host.resumes = "; submit the experiment again to begin anew"
     return host

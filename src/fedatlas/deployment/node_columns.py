@@ -9,21 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedatlas.config import ExperimentConfig, parse
-from fedatlas.course.columns import fingerprint, questions
-from fedatlas.course.columns_end import named, write_part
+from fedatlas.course.columns_end import named, part
 from fedatlas.data.party_tables import PartyTable, read_party
 from fedatlas.deployment.node_state import NodeState
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.federation.columns_federation import party_half
 from fedatlas.federation.link import Request
 from fedatlas.machine import cores
+from fedatlas.record.fingerprint import fingerprint, of_tables
 from fedatlas.record.run_folder import SUMMARY, RunFolder
+from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
-from fedatlas.setup.columns_method import method_of
 from fedatlas.setup.consortium import columns_of, files_of, refuse_labels
+from fedatlas.setup.refusals import checked
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.policy import Asked
 
@@ -58,31 +57,32 @@ class ColumnsRunning:
 
     def __init__(self, bundle: Bundle, told: Mapping[str, Any], table: PartyTable) -> None:
         self.told, self.name, self.number, self.table = told, told["run"], told["number"], table
-        self.config, self.how = method_of(parse(told["config"]))
+        self.whole = checked(parse(told["config"]))
+        self.config = self.whole.config
         self.private = True
-        if (found := fingerprint([table])) != told.get("rows", found):
+        if (found := fingerprint(of_tables([table]))) != told.get("rows", found):
             raise DataError("its table is not the one that the run began with: put the original file back.")
         self.rows = found
         self.folder = bundle.path / "state" / self.name
         self.state = NodeState(self.folder, self.number)
         names, workers = tuple(told["names"]), self.config.engine.workers or cores()
         self.data = columns_of(self.number, table, told["active"], names, self.config.seed, workers)
-        self.half = party_half("secureboost", questions(self.how), self.data, self.state.party)
+        asked = self.whole.algorithm
+        self.half = party_half(asked.name, asked.tasks, self.data, self.state.party)
 
     def asked(self, request: Request, head: Mapping[str, Any]) -> Asked:  # noqa: ARG002
         """What a request means to the policy."""
-        cohort = len(self.told["names"])
-        return Asked(self.told["operator"], "secureboost", 0.0, self.config.rounds, cohort, self.how.encrypted)
+        name, cohort = self.whole.algorithm.name, len(self.told["names"])
+        return Asked(self.told["operator"], name, 0.0, self.config.rounds, cohort, bool(self.whole.mechanisms))
 
     def bring_home(self, folder: Path) -> None:
         """Writes its part of the model, with its own columns by their names, and its report."""
         state, run = self.state.party.get(self.number), RunFolder(folder)
-        if state is None or "boost" not in state:
+        scheme = self.whole.scheme
+        if scheme is None or state is None or not scheme.begun(state):
             return
-        splits = {name: one.numpy() for name, one in state["boost"]["table"].items()}
-        gains = np.bincount(splits["column"], np.nan_to_num(splits["gain"]), len(self.table.names))
-        own = named(self.table, gains.tolist())
-        summary = run.read_json(SUMMARY)
-        run.write_json(SUMMARY, {**summary, "importance": {**summary["importance"], self.table.name: own}})
-        write_part(self.config, self.data, self.table, state, own, run)
+        gains, summary = scheme.own(self.data, state), run.read_json(SUMMARY)
+        importance = {**summary["importance"], self.table.name: named(self.table, gains)}
+        write_summary(run, {**summary, "importance": importance})
+        run.save_models(part(self.whole, self.data, self.table, state, gains))
         write_report([folder])

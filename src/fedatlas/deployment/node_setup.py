@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas import summaries
-from fedatlas.config import ExperimentConfig
 from fedatlas.data.dataset import Dataset, Held, Partition, Split
 from fedatlas.deployment.node_rows import blank, dataset_of
 from fedatlas.errors import ProtocolError
 from fedatlas.setup.assembly import Holdings, Setup, assemble, described, prepare
-from fedatlas.setup.refusals import check, check_classes
-from fedatlas.setup.resolution import resolve
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.refusals import check_classes
 from fedatlas.summaries import Learn, Learnt, Message, Numbers, Summary, Traffic
 from fedatlas.wire import codec
 
@@ -93,7 +92,7 @@ def answered(name: str, message: Message, split: Split) -> Numbers:
     return SUMMARIES[name].of(Held(split, np.arange(len(split.y))), message)
 
 
-def server_setup(config: ExperimentConfig, told: Federation, learn: Learn, test: Split | None) -> Setup:
+def server_setup(whole: Checked, told: Federation, learn: Learn, test: Split | None) -> Setup:
     """The server's: of training rows it knows how many each node has. ``test``: its own rows to judge by."""
     empty = blank(told.about, told.weighted)
     dataset = dataset_of(told.about, {"train": empty, "test": empty if test is None else test})
@@ -101,11 +100,11 @@ def server_setup(config: ExperimentConfig, told: Federation, learn: Learn, test:
     counts = tuple(np.arange(a, b) for a, b in itertools.pairwise(ends))
     partition = Partition(counts, info={"names": list(told.names)}, counted=True)
     nobody = Partition(tuple(np.empty(0, np.int64) for _ in told.names))
-    return assemble(holdings(config, dataset, partition, nobody, learn), config.seed)
+    return assemble(holdings(whole, dataset, partition, nobody, learn))
 
 
 def node_setup(
-    config: ExperimentConfig,
+    whole: Checked,
     about: Mapping[str, Any],
     splits: Mapping[str, Split],
     number: int,
@@ -117,27 +116,12 @@ def node_setup(
     dataset = dataset_of(about, held)
     own = np.arange(len(splits["train"].y))
     partition = Partition(tuple(own if k == number else np.empty(0, np.int64) for k in range(clients)))
-    return assemble(holdings(config, dataset, partition, partition, learn), config.seed, alone=True)
+    return assemble(holdings(whole, dataset, partition, partition, learn), alone=True)
 
 
-def holdings(
-    config: ExperimentConfig, dataset: Dataset, partition: Partition, rows: Partition, learn: Learn
-) -> Holdings:
-    """What `setup.assembly.share_out` makes of a whole data set. ``rows``: those that are here."""
-    config, algorithm, transform, notices, mechanisms, *_ = resolve(config)
-    check(config, algorithm, None, transform, mechanisms)
-    check_classes(algorithm, dataset)
-    prepared, how = prepare(config, dataset, rows, learn)
-    return Holdings(
-        config=config,
-        algorithm=algorithm,
-        transform=transform,
-        raw=dataset,
-        dataset=prepared,
-        preprocess=how,
-        partition=partition,
-        algorithm_facts=described(algorithm, len(partition.clients), config.seed),
-        notices=notices,
-        class_counts=None,
-        mechanisms=mechanisms,
-    )
+def holdings(whole: Checked, dataset: Dataset, partition: Partition, rows: Partition, learn: Learn) -> Holdings:
+    """The federation as `setup.assembly.share_out` makes it of a whole data set. ``rows``: those that are here."""
+    check_classes(whole.algorithm, dataset)
+    prepared, how = prepare(whole.config, dataset, rows, learn)
+    facts = described(whole.algorithm, len(partition.clients), whole.config.seed)
+    return Holdings(whole, dataset, prepared, how, partition, facts)

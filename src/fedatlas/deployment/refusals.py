@@ -8,10 +8,9 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanisms import Mechanism, SecAgg
-from fedatlas.setup.columns_method import method_of
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
-from fedatlas.vertical.boosting import SecureBoost
 
 ABLE = (
     "fedsgd",
@@ -30,21 +29,20 @@ ABLE = (
 )
 
 
-def checked(config: ExperimentConfig, names: Sequence[str]) -> ExperimentConfig:
-    """The configuration made whole. ConfigError for what these nodes cannot run."""
-    if config.columns:
-        whole, how = method_of(config)
-        refuse_columns(whole, how, names)
-        return whole
-    resolved = resolve(config)
-    refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
-    check(resolved.config, resolved.algorithm, None, resolved.transform, resolved.mechanisms)
-    return resolved.config
+def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
+    """The experiment, resolved and checked. ConfigError for what these nodes cannot run."""
+    whole = resolve(config)
+    refuse(whole, names)
+    check(whole)
+    return whole
 
 
-def refuse(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mechanism, ...], nodes: int) -> None:
-    """ConfigError for the first thing that is not possible between real parties, or not yet."""
-    for words in _said(config, algorithm, mechanisms, nodes):
+def refuse(whole: Checked, names: Sequence[str]) -> None:
+    """ConfigError for the first thing that is not possible between real parties, or not yet. ``names``: of the run's nodes."""
+    if whole.columns:
+        refuse_columns(whole, names)
+        return
+    for words in _said(whole.config, whole.algorithm, whole.mechanisms, len(names)):
         raise ConfigError(words)
 
 
@@ -107,18 +105,17 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
     return out
 
 
-def refuse_columns(config: ExperimentConfig, how: SecureBoost, names: Sequence[str]) -> None:
-    """ConfigError for what is not possible between real parties that hold columns. ``names``: of the run's nodes."""
-    if not config.parties:
+def refuse_columns(whole: Checked, names: Sequence[str]) -> None:
+    """ConfigError for what is not possible between real parties that hold columns."""
+    assert whole.scheme is not None
+    if not whole.config.parties:
         raise ConfigError(
             "partition.name = 'vertical' deals the columns of one table, and between real parties each has a table of its own: "
             "write [[parties]], each with the name of its node."
         )
-    if not how.encrypted:
-        raise ConfigError(
-            "gradients in the clear tell every label, which a simulation alone may do: add [[privacy]] with name = 'paillier'."
-        )
-    parties = [one.name for one in config.parties]
+    if why := whole.scheme.refusal(whole.how):
+        raise ConfigError(why)
+    parties = list(whole.parties)
     if odd := [name for name in parties if name not in names]:
         raise ConfigError(
             f"party '{odd[0]}' is no node of this run: give each of [[parties]] the name of its node ({', '.join(names)})."

@@ -121,9 +121,10 @@ class Server:
     def _submit(self, caller: Caller, head: Mapping[str, Any]) -> str:
         """Checks an experiment and puts it into the queue."""
         from fedatlas.config import read
-        from fedatlas.deployment.refusals import checked
+        from fedatlas.deployment.refusals import deployable
         from fedatlas.deployment.server_run import Job
         from fedatlas.files import write_text
+        from fedatlas.setup.columns_method import of_columns
 
         registered = [name for name, member in self.bundle.members().items() if member.role == "node"]
         names = list(head.get("nodes") or registered)
@@ -133,17 +134,17 @@ class Server:
         text = with_paths(str(head["text"]))
         write_text(path, text)
         config = read(path, with_path(text, [str(one) for one in head.get("overrides", [])]))
-        if config.columns and not head.get("nodes"):
+        if of_columns(config) and not head.get("nodes"):
             parties = [one.name for one in config.parties]
             names = parties if {*parties} <= {*registered} else registered
-        whole = checked(config, names)
+        whole = deployable(config, names)
         rows = "parties" if config.parties else config.data.name
         label = re.sub(r"[^a-z0-9-]", "-", f"{rows}-{config.algorithm.name}".lower())
         base = f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{label}"
         name, number = base, 2
         while (self.runs / name).exists():
             name, number = f"{base}-{number}", number + 1
-        about = {"config": whole.plain(), "nodes": names, "operator": caller.name, "submitted": time.time()}
+        about = {"config": whole.config.plain(), "nodes": names, "operator": caller.name, "submitted": time.time()}
         if config.round is not None:
             about["round"] = config.round.model_dump()
         Job.create(self.runs / name, about)

@@ -16,18 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas import machine
-from fedatlas.config import ExperimentConfig, parse
-from fedatlas.course.columns import Growing, all_trees
-from fedatlas.course.progress import Row
+from fedatlas.config import parse
+from fedatlas.course.columns import Growing
+from fedatlas.course.course import Course
+from fedatlas.course.progress import Run
+from fedatlas.course.rounds import Parties, Simulation
 from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
-from fedatlas.deployment.columns_host import columns_host, consortium_of
+from fedatlas.deployment.columns_host import columns_host, known
 from fedatlas.deployment.model_delivery import home_of
 from fedatlas.deployment.node_judging import with_judging
 from fedatlas.deployment.node_keys import identities_of
 from fedatlas.deployment.node_rows import agreed, coded, read_rows
 from fedatlas.deployment.nodes import Nodes
-from fedatlas.deployment.refusals import refuse, refuse_columns
+from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.streams_host import Begin, Patience, Streams, rows_host
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import worth_of
@@ -35,12 +37,14 @@ from fedatlas.errors import ConfigError, FedatlasError, TransportError
 from fedatlas.federation.secrets import append
 from fedatlas.files import write_bytes, write_json
 from fedatlas.privacy.mechanisms import SecAgg
-from fedatlas.record.run_folder import RunFolder, Start
-from fedatlas.reporting import write_report
-from fedatlas.runs.loop import Parties, run_rounds
+from fedatlas.record.fields import Row
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.runs.ensure import start_of
+from fedatlas.runs.finish import More, finish
+from fedatlas.runs.loop import run_course
 from fedatlas.setup.assembly import Setup
-from fedatlas.setup.columns_method import method_of
-from fedatlas.setup.resolution import resolve
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.consortium import Consortium
 from fedatlas.wire import codec
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.frames import Message
@@ -102,13 +106,9 @@ class Told:
         """The seconds that each node's replies took in a round."""
         return {name: round(seconds, 3) for name, seconds in self.streams.seconds.pop(number, {}).items()}
 
-    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
+    def started(self, course: Course) -> None:
         """Round 0, or where it goes on."""
-        self.job.event({"kind": "started", "rounds": setup.config.rounds, "from": first_round})
-
-    def growing(self, held: Any, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
-        """The same of trees."""
-        self.job.event({"kind": "started", "rounds": held.config.rounds, "from": first_tree})
+        self.job.event({"kind": "started", "rounds": course.config.rounds, "from": course.number})
 
     def said(self, notice: str) -> None:
         """A notice."""
@@ -151,58 +151,32 @@ def run_job(job: Job, serving: Serving) -> None:
 
 
 def _run(job: Job, serving: Serving) -> None:
-    config = parse(job.about["config"])
     names: tuple[str, ...] = tuple(job.about["nodes"])
     patience = Patience(**job.about.get("round", {}))
     serving.nodes.stop = lambda: _stop(job)
-    if config.columns:
-        _run_columns(job, serving, config, names, patience)
-        return
-    resolved = resolve(config)
-    refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
-    if any(isinstance(one, SecAgg) for one in resolved.mechanisms):
+    whole, path = deployable(parse(job.about["config"]), names), job.folder / RUN
+    if whole.columns:  # all of them take part in every round
+        patience = patience._replace(minimum=len(names), on_loss="wait")
+    elif any(isinstance(one, SecAgg) for one in whole.mechanisms):
         patience = patience._replace(minimum=max(patience.minimum, 3))
         identities_of(serving.bundle.members(), names)
-    learnt = Learnt(job, serving, config, names, patience)
-    setup, begin = learnt.setup()
-    path = job.folder / RUN
-    start: Start = start_of(path)
-    folder = RunFolder.open(path) if start == "resume" else RunFolder.create(path, setup.config, again=start == "again")
+    learnt = Learnt(job, serving, whole, names, patience)
+    federation, begin = learnt.consortium() if whole.columns else learnt.setup()
+    start = start_of(path)
+    resume = start == "resume"
+    folder = RunFolder.open(path) if resume else RunFolder.create(path, whole.config, again=start == "again")
     streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
-    if start != "resume":  # who was set up before says so, or says that it knows nothing
+    if not resume:  # who was set up before says so, or says that it knows nothing
         learnt.begin_all(streams)
-    host = rows_host(setup, streams, learnt.guard(setup), learnt.judging)
-    run_rounds(setup, folder, Told(job, streams), start, parties=Parties(learnt.plan, host))
-    write_report([path])
-    bring_home(job, serving, names, path, patience)
-
-
-def _run_columns(
-    job: Job, serving: Serving, config: ExperimentConfig, names: Sequence[str], patience: Patience
-) -> None:
-    """The same of a run whose parties hold columns: all of them take part in every tree."""
-    config, how = method_of(config)
-    refuse_columns(config, how, names)
-    patience = patience._replace(minimum=len(names), on_loss="wait")
-    learnt = Learnt(job, serving, config, names, patience)
-    facts = [learnt.facts()[name] for name in names]
-    write_bytes(learnt.path, codec.encode(learnt.kept))
-    held = consortium_of(config, facts)
-    about = {"run": job.name, "config": config.plain(), "operator": job.about["operator"], "names": list(names)}
-
-    def begin(k: int, landed: int) -> Message:
-        told = {**about, "number": k, "active": held.active, "stateful": True, "landed": landed}
-        return Message({"kind": "begin", "run": job.name}, codec.encode(told))
-
-    path = job.folder / RUN
-    start: Start = start_of(path)
-    folder = RunFolder.open(path) if start == "resume" else RunFolder.create(path, config, again=start == "again")
-    streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
-    if start != "resume":
-        learnt.begin_all(streams)
-    all_trees(Growing(held, how, folder, columns_host(held, how, streams)), start, Told(job, streams))
-    write_report([path])
-    bring_home(job, serving, names, path, patience)
+    course: Course
+    if isinstance(federation, Setup):
+        host = rows_host(federation, streams, learnt.guard(federation), learnt.judging)
+        course = Simulation(federation, folder, resume=resume, parties=Parties(learnt.plan, host))
+    else:
+        course = Growing(federation, folder, resume=resume, host=columns_host(federation, streams))
+    told = Told(job, streams)
+    finish(Run(path, run_course(course, told)), whole, More(), told)
+    bring_home(job, serving, names, path, patience, columns=whole.columns)
 
 
 def _stop(job: Job) -> None:
@@ -210,20 +184,12 @@ def _stop(job: Job) -> None:
         raise Stopped("it was stopped.")
 
 
-def start_of(path: Path) -> Start:
-    """How a run goes on."""
-    if any((path / "checkpoint").glob("manifest-*.json")):
-        return "resume"
-    return "again" if (path / "config.toml").exists() else "new"
-
-
 class Learnt:
     """What the nodes said of their rows, asked once."""
 
-    def __init__(
-        self, job: Job, serving: Serving, config: ExperimentConfig, names: Sequence[str], patience: Patience
-    ) -> None:
-        self.job, self.serving, self.config, self.names, self.patience = job, serving, config, tuple(names), patience
+    def __init__(self, job: Job, serving: Serving, whole: Checked, names: Sequence[str], patience: Patience) -> None:
+        self.job, self.serving, self.whole, self.names, self.patience = job, serving, whole, tuple(names), patience
+        config = self.config = whole.config
         self.path = job.folder / LEARNT
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
         self.kept: dict[str, Any] = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
@@ -262,11 +228,24 @@ class Learnt:
         sizes = tuple(int(facts[name]["rows"]["train"]) for name in self.names)
         told = node_setup.Federation(self.names, about, sizes, bool(facts[self.names[0]]["weighted"]))
         learn = node_setup.learning(lambda name, message: self._sums(name, message, about), self.kept["totals"])
-        setup = node_setup.server_setup(self.config, told, learn, test)
+        setup = node_setup.server_setup(self.whole, told, learn, test)
         write_bytes(self.path, codec.encode(self.kept))
         if self.judging is not None:
             setup = with_judging(setup)
         return setup, lambda k, landed: self._begin(k, landed, setup, about)
+
+    def consortium(self) -> tuple[Consortium, Begin]:
+        """The same where parties hold columns."""
+        facts = self.facts()
+        held = known(self.whole, [facts[name] for name in self.names])
+        write_bytes(self.path, codec.encode(self.kept))
+        about = {"run": self.job.name, "config": self.config.plain(), "operator": self.job.about["operator"]}
+
+        def begin(k: int, landed: int) -> Message:
+            own = {"names": list(self.names), "number": k, "active": held.active, "stateful": True, "landed": landed}
+            return Message({"kind": "begin", "run": self.job.name}, codec.encode({**about, **own}))
+
+        return held, begin
 
     def _test(self, about: Mapping[str, Any]) -> tuple[Split | None, dict[str, Any]]:
         """The server's own test rows, coded as the nodes' are."""
@@ -336,9 +315,11 @@ class Learnt:
         )
 
 
-def bring_home(job: Job, serving: Serving, names: Sequence[str], path: Path, patience: Patience) -> None:
+def bring_home(
+    job: Job, serving: Serving, names: Sequence[str], path: Path, patience: Patience, *, columns: bool
+) -> None:
     """Each node gets the model; one that is not there does not keep the run from having ended."""
-    home = home_of(path, job.name, columns=parse(job.about["config"]).columns)
+    home = home_of(path, job.name, columns=columns)
     try:
         serving.nodes.ask_all(dict.fromkeys(names, home), "at home", min(patience.deadline, 30.0), _refused)
     except (TransportError, NodeRefused) as error:

@@ -44,6 +44,8 @@ from fedatlas.federation.party import PartyHalf
 from fedatlas.files import write_bytes
 from fedatlas.privacy import secure_sum
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.columns_method import of_columns
+from fedatlas.setup.refusals import checked as checked_experiment
 from fedatlas.wire import codec
 from fedatlas.wire.bundle import POLICY, Bundle
 from fedatlas.wire.frames import Message, read, write
@@ -63,14 +65,15 @@ class Running:
 
     def __init__(self, bundle: Bundle, told: Mapping[str, Any], held: Holding) -> None:
         self.told, self.name = told, told["run"]
-        self.config: ExperimentConfig = parse(told["config"])
+        whole = checked_experiment(parse(told["config"]))
+        self.config = whole.config
         self.number, self.K = told["number"], len(told["names"])
         splits = coded(held, told["about"])
         if (found := fingerprint(splits)) != told.get("rows", found):
             raise DataError("its rows are not those that the run began with: put the original file back.")
         self.rows = found
         learn = node_setup.replayed(told["totals"])
-        self.setup: Setup = node_setup.node_setup(self.config, told["about"], splits, self.number, self.K, learn)
+        self.setup: Setup = node_setup.node_setup(whole, told["about"], splits, self.number, self.K, learn)
         if told["judging"]:
             self.setup = with_judging(self.setup, judges(self.setup))
         self.folder = bundle.path / "state" / self.name
@@ -155,7 +158,7 @@ class Trainer:
     def _open(self, told: Mapping[str, Any]) -> Running | ColumnsRunning:
         self.runs.clear()  # one at a time
         config = parse(told["config"])
-        if config.columns:
+        if of_columns(config):
             self.runs[told["run"]] = ColumnsRunning(self.bundle, told, self.table(config))
         else:
             self.runs[told["run"]] = Running(self.bundle, told, self.held(config))
@@ -191,7 +194,7 @@ class Trainer:
     def _facts(self, message: Message) -> Iterator[Message]:
         head = message.head
         config = self._checked(head)
-        facts = facts_of(self.table(config)) if config.columns else self.held(config).facts
+        facts = facts_of(self.table(config)) if of_columns(config) else self.held(config).facts
         yield Message({"kind": "facts", "run": head["run"], "facts": facts})
 
     def _learn(self, message: Message) -> Iterator[Message]:

@@ -28,8 +28,9 @@ from fedatlas.leakage.network import known
 from fedatlas.record.observed import View
 from fedatlas.record.run_folder import ATTACK, ATTACKED, CONFIG, FOUND, RunFolder
 from fedatlas.registry import arguments
-from fedatlas.runs.loop import run_one
 from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.refusals import checked
 from fedatlas.setup.views import inferences_of, keys_of
 
 ONE_STEP = (
@@ -51,11 +52,17 @@ def built(name: str, parameters: Mapping[str, Any]) -> Inference:
     return INFERENCE[name](**arguments("attack", INFERENCE[name], parameters))
 
 
-def attack(folder: str | Path, name: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Attacks the view of a run, scores it, writes both below ``attacks/`` in its folder. Returns the record."""
+def attack(
+    folder: str | Path, name: str, parameters: Mapping[str, Any] | None = None, whole: Checked | None = None
+) -> dict[str, Any]:
+    """Attacks the view of a run, scores it, writes both below ``attacks/`` in its folder. Returns the record.
+
+    ``whole``: the experiment, where it has been checked already.
+    """
     run = RunFolder.open(Path(folder))
-    config = run.config()
-    if config.columns:
+    whole = whole or checked(run.config())
+    config = whole.config
+    if whole.columns:
         raise ConfigError(
             "attacks are on runs whose parties hold rows: parties that hold columns have no views in this version."
         )
@@ -69,13 +76,13 @@ def attack(folder: str | Path, name: str, parameters: Mapping[str, Any] | None =
     check(made, config, run)
     told = None
     if made.keys.get("labels") == "known":
-        setup = set_up(config, config.seed)
+        setup = set_up(whole)
         told = {k: int(setup.bench.rows(k).y[0]) for k, n in setup.sizes.items() if n} | {-1: 0}
     answer = attacked(run.path, made, config.seed, told)
     found: dict[str, Any] = {"metrics": {}, "leaks": {}, "targets": len(next(iter(answer.values())))}
     arrays: Mapping[str, np.ndarray] = answer
     try:
-        setup = set_up(config, config.seed)
+        setup = set_up(whole)
         if made.kind == "inversion":
             targets = others(run.path, made, setup)
             found, arrays = scoring.inverted(setup, facts, answer, targets)
@@ -101,12 +108,12 @@ def declared(config: ExperimentConfig, name: str) -> dict[str, Any]:
     return next((keys_of(table) for table in config.attack if table.name == name), {})
 
 
-def carried_out(folder: Path, config: ExperimentConfig, said: Callable[[str], None]) -> None:
+def carried_out(folder: Path, whole: Checked, said: Callable[[str], None]) -> None:
     """The attacks that the experiment declares, on a run that is over; ``said`` is told what each found, or why it found nothing."""
-    for name in inferences_of(config):
+    for name in inferences_of(whole.config):
         said(f"Attack '{name}' on what its role saw ...")
         try:
-            found = attack(folder, name)
+            found = attack(folder, name, None, whole)
         except ConfigError as error:
             said(f"Attack '{name}' could not be carried out: {error}")
             continue
@@ -137,12 +144,20 @@ def others(run: Path, made: Inference, setup: Setup) -> list[int]:
 
 
 def cell(
-    config: ExperimentConfig, folder: Path, name: str, parameters: Mapping[str, Any] | None = None
+    config: ExperimentConfig,
+    folder: Path,
+    name: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    run: Callable[[ExperimentConfig, Path], object],
 ) -> dict[str, Any]:
-    """A run of ``config`` that records the view of the attack's role, and the attack on it: what is in ``folder`` is not done again."""
+    """A run of ``config`` that records the view of the attack's role, and the attack on it: what is in ``folder`` is not done again.
+
+    ``run``: makes the run of a configuration in a folder.
+    """
     made = built(name, {**declared(config, name), **(parameters or {})})
     if not (folder / CONFIG).exists():
-        run_one(with_view(config, made.role), folder)
+        run(with_view(config, made.role), folder)
     written = folder / ATTACKED / name / ATTACK
     if written.exists():
         found: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))

@@ -266,12 +266,12 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
         raise ConfigError(
             f"'{path}' holds several seeds: name one of them, such as {Path(path) / f'seed-{config.seeds[0]}'}."
         )
-    if config.columns:
+    if folder.of_columns:
         raise ConfigError(
             f"the model of '{path}' is in the hands of several parties: 'fedatlas predict {path} NAME=FILE ...' asks them all."
         )
     summary = folder.summary()
-    own_module(folder.path, module, resume=True)
+    own_module(folder.path, module)
     done = Preprocess.from_json(folder.read_json("preprocess.json", *Preprocess.KEYS))
     found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
     file = folder.path / file_of("model")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from fedatlas.config import parse
+from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Progress
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
@@ -25,6 +25,8 @@ from fedatlas.metrics.intervals import proportion
 from fedatlas.published.gates import Part, Study
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure
+from fedatlas.runs.finish import More
+from fedatlas.setup.refusals import checked
 
 NAME = "attack-matrix"
 ROUNDS, QUICK = 40, 12
@@ -219,7 +221,8 @@ def of_cell(cell: Cell, seed: int, folder: Path, progress: Progress) -> Found:
     try:
         if cell.role:
             return of_view(cell, seed, folder)
-        done = ensure(parse({**cell.tables, "seed": seed}), folder, progress=progress, options={"baselines": False})
+        whole = checked(parse({**cell.tables, "seed": seed}))
+        done = ensure(whole, folder, progress=progress, options={"baselines": False})
     except (ConfigError, PrivacyError) as error:
         return Found(str(error))
     return of_run(cell.attack, done.summary)
@@ -249,6 +252,11 @@ def shown(value: float, low: float, high: float, run: Mapping[str, Any]) -> Foun
     return Found(f"{100 * value:.1f}% [{100 * low:.1f}, {100 * high:.1f}]", value, low, high, run)
 
 
+def seen(config: ExperimentConfig, folder: Path) -> None:
+    """The run whose view is attacked."""
+    ensure(checked(config), folder, more=More(report=False))
+
+
 def of_view(cell: Cell, seed: int, folder: Path) -> Found:
     """What a view betrays above the placebo: in dB, or of an AUC."""
     tables = dict(cell.tables)
@@ -256,7 +264,8 @@ def of_view(cell: Cell, seed: int, folder: Path) -> Found:
         constants = folder.parent / "constants.json"
         write_json(constants, TO_ONE)
         tables["data"] = {**tables["data"], "constants": str(constants)}
-    made = looked_at(parse({**tables, "seed": seed}), folder, cell.attack, {"role": cell.role, **VIEWS[cell.attack]})
+    keys = {"role": cell.role, **VIEWS[cell.attack]}
+    made = looked_at(parse({**tables, "seed": seed}), folder, cell.attack, keys, run=seen)
     (leak,) = made["leaks"].values()
     value, low, high = (leak[key] for key in ("value", "low", "high"))
     summary = RunFolder.open(folder).summary()

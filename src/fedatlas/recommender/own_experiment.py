@@ -24,8 +24,10 @@ from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import Basis
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.runs.ensure import ensure
+from fedatlas.runs.finish import More
 from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import share_out
+from fedatlas.setup.refusals import checked
 from fedatlas.study.design import toml_of
 from fedatlas.study.heterogeneity import heterogeneity
 from fedatlas.study.levels import overridden
@@ -102,7 +104,7 @@ def looked_at(basis: Basis, asked: Requirements, path: Path) -> Own:
     if "client_accuracy_p10" in (*asked.at_least, *asked.at_most, *asked.weights):
         base.setdefault("evaluation", {}).setdefault("clients", 0.2)
     config = parse(base)
-    held = share_out(config, config.seed)
+    held = share_out(checked(config))
     classes = held.dataset.classes
     if not classes or held.dataset.train.y.ndim != 1:
         raise ConfigError("this experiment has no classes to predict: a study of classes cannot answer for it.")
@@ -129,7 +131,7 @@ def costs(own: Own, say: Say) -> tuple[dict[str, Floats], dict[str, str]]:
     for j, choice in enumerate(fitted.choices):
         say(f"Looking at {choice} on your model.")
         try:
-            one = dry_run(parse(own.values(choice, int(rounds[-1]))), baselines=False)
+            one = dry_run(checked(parse(own.values(choice, int(rounds[-1])))), baselines=False)
         except FedatlasError as error:
             barred[choice] = str(error)
             continue
@@ -157,8 +159,7 @@ def with_baseline(own: Own, out: Path, say: Say) -> Requirements:
     if own.asked.centralised is not None:
         return own.asked
     say("Training on all rows together, the baseline that every prediction starts from.")
-    config = baseline(own)
-    reached = ensure(config, out / "baseline", report=False).summary["final"]["accuracy"]
+    reached = ensure(checked(baseline(own)), out / "baseline", more=More(report=False)).summary["final"]["accuracy"]
     return own.asked._replace(centralised=float(np.clip(reached, 1e-3, 1 - 1e-3)))
 
 

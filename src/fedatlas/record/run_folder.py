@@ -21,6 +21,7 @@ from fedatlas.config import ExperimentConfig, read
 from fedatlas.errors import CheckpointError, ConfigError
 from fedatlas.files import OWN_FILES, disk_error, write_bytes, write_json, write_text
 from fedatlas.models.registry import OWN
+from fedatlas.setup.columns_method import of_columns
 
 Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
@@ -158,6 +159,11 @@ class RunFolder:
         """The run's configuration as recorded."""
         return read(self.path / CONFIG)
 
+    @property
+    def of_columns(self) -> bool:
+        """Whether the run is of parties that hold columns."""
+        return of_columns(self.config())
+
     def append_line(self, name: str, value: Mapping[str, Any]) -> None:
         """Adds a line of JSON to a file that no resume cuts back."""
         try:
@@ -238,6 +244,18 @@ class RunFolder:
     def save_model(self, name: str, state: Mapping[str, Tensor]) -> str:
         """A state dict under torch's names and layout; returns the file's SHA-256."""
         return write_bytes(self.path / name, save(dict(state)))
+
+    def save_models(self, files: Mapping[str, Any]) -> dict[str, str]:
+        """Files of a run's models by their kind; returns the SHA-256 of each state dict."""
+        digests = {}
+        for name, content in files.items():
+            if name.endswith(".safetensors"):
+                digests[name] = self.save_model(name, content)
+            elif name.endswith(".npz"):
+                self.save_arrays(name, content)
+            else:
+                self.write_json(name, content)
+        return digests
 
     def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """A .npz, compressed."""

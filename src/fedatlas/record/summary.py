@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas import machine
+from fedatlas.config import ExperimentConfig
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition import describe as describe_partition
 from fedatlas.engine.executors import Plan
 from fedatlas.metrics.intervals import mean_last, over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.record.fingerprint import judged_on
+from fedatlas.record.run_folder import SUMMARY, RunFolder
 from fedatlas.setup.assembly import Holdings, Setup, judged_rows
 
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer", "flops", "seconds")
@@ -19,21 +21,37 @@ PRIVACY = "bytes_privacy"
 FIGURES = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 
 
+def write_summary(folder: RunFolder, summary: Mapping[str, Any]) -> None:
+    """Write summary.json, whole; nothing else does."""
+    folder.write_json(SUMMARY, summary)
+
+
+def of_all_runs(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> dict[str, Any]:
+    """The entries of a summary that follow from configuration, rows and machine, whatever the parties hold."""
+    return {
+        "rounds": rows[-1]["round"],
+        "seed": config.seed,
+        "best": best([row for row in rows if row["loss"] is not None], figures),
+        "mean_last": {key: mean_last([row.get(key) for row in rows]) for key in figures},
+        "cost": cost(rows),
+        "config_hash": config.hash(),
+        **machine.describe(),
+    }
+
+
 def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The summary of one run from its rows."""
-    evaluated = [row for row in rows if row["loss"] is not None]
-    last = evaluated[-1]
+    last = [row for row in rows if row["loss"] is not None][-1]
     figures = [key for key in FIGURES if key in last]
     data, models = setup.dataset, setup.models().initial().values()
     return {
+        **of_all_runs(setup.config, rows, figures),
         "algorithm": setup.algorithm.name,
         "data": data.name,
         "data_facts": dict(data.facts),
         "model": ", ".join(setup.networks) or setup.config.model.name,
         "partition": setup.config.partition.name,
         "clients": len(setup.partition.clients),
-        "rounds": rows[-1]["round"],
-        "seed": setup.seed,
         "task": data.task,
         "class_names": list(data.class_names),
         "parameters": max(model.size for model in models),
@@ -47,19 +65,15 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
                 if k in last
             },
         },
-        "best": best(evaluated, figures),
-        "mean_last": {key: mean_last([row.get(key) for row in rows]) for key in figures},
-        "cost": cost(rows),
         "partition_facts": partition_facts(setup),
         "judged_on": judged_on(setup),
         "weighted": judged_rows(setup).weight is not None,
         "leaves": setup.algorithm.card.leaves,
-        "algorithm_facts": dict(setup.algorithm_facts),
+        "algorithm_facts": dict(setup.held.algorithm_facts),
         **({"figures": rows[-1]["figures"]} if "figures" in rows[-1] else {}),
         "notices": list(setup.notices),
         "plan": plan.plain(),
-        "config_hash": setup.config.hash(),
-        **machine.describe(),
+        "sha256": {},  # of the model files, once they are written
     }
 
 

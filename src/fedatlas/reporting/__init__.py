@@ -33,7 +33,7 @@ def is_columns(run: Path) -> bool:
     """Whether a folder holds a run of parties that hold columns."""
     from fedatlas.record.run_folder import CONFIG, RunFolder
 
-    return (run / CONFIG).exists() and RunFolder(run).config().columns
+    return (run / CONFIG).exists() and RunFolder(run).of_columns
 
 
 def write_columns(runs: Sequence[Path], out: Path | None) -> Path:

@@ -1,4 +1,4 @@
-"""Would a party's columns help? The same trees grown without them, on the same rows, in the clear, judged on the same test rows.
+"""Would a party's columns help? The same scheme trained without them, on the same rows, in the clear, judged on the same test rows.
 
 ============  ======================================================================================================
 alone         the active party's columns only, on the rows that all parties have
@@ -13,6 +13,8 @@ Differences have intervals by the paired bootstrap: the test rows are drawn alik
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +23,16 @@ from fedatlas.algorithm import RoundGenerator, State
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.cost import Cost
+from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.start import RoundStart
 from fedatlas.metrics.intervals import drawings, interval
 from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.vertical import boosting
-from fedatlas.vertical.boosting import SecureBoost
+from fedatlas.record.checkpoint import Checkpoints
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.consortium import consortium
 from fedatlas.vertical.judging import Judged
 from fedatlas.vertical.parties import Columns, Whole, order, places, tensor
+from fedatlas.vertical.scheme import How, Scheme
 
 FIGURES: Mapping[str, tuple[str, ...]] = {"classes": ("auc", "accuracy", "loss"), "numbers": ("rmse", "loss")}
 """Task -> the figures that are compared; the first is the headline."""
@@ -40,40 +45,39 @@ class Side(NamedTuple):
     states: tuple[State, ...]
 
 
-def grown(side: Side, how: SecureBoost, trees: int) -> Judged:
-    """Trees grown in the clear by these parties, judged on their test rows."""
-    how, active = how._replace(key_bits=0), side.parties[0].active
-    state = PartyState()
+class Opened(NamedTuple):
+    """A federation whose rows are aligned, and what is known left of the link."""
+
+    federation: InProcess
+    server: State
+
+
+def opened(side: Side, scheme: Scheme, how: How, name: str) -> Opened:
+    """These parties in this process, behind the first round of the scheme."""
+    states = PartyState()
     for k, one in enumerate(side.states):
-        state.after.put(k, one)
-    federation = columns_federation(side.parties, boosting.questions(how), state, name="baseline")
-    server: State = {"names": [one.name for one in side.parties], "active": active}
+        states.after.put(k, one)
+    federation = columns_federation(side.parties, scheme.questions(how), states, name=name)
+    server: State = {"names": [one.name for one in side.parties], "active": side.parties[0].active}
+    return Opened(federation, drive(federation, lambda: scheme.begin(how, server), 0))
 
-    def first() -> RoundGenerator:
-        return (yield from boosting.begin(how, server))
 
-    server = drive(federation, first, 0)
-    for number in range(1, trees + 1):
-        before = server
-
-        def tree(before: State = before, number: int = number) -> RoundGenerator:
-            return (yield from boosting.grow(how, before, number))
-
-        server = drive(federation, tree, number)
+def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
+    """The model of these parties after so many rounds in the clear, judged on their test rows."""
+    how, active = scheme.clear(how), side.parties[0].active
+    federation, server = opened(side, scheme, how, "baseline")
+    for number in range(1, rounds + 1):
+        server = drive(federation, partial(scheme.step, how, server, number), number)
     found = federation.states.get(active)
     assert found is not None
-    return Judged(side.parties[active], found, boosting.outputs(found), "test")
+    return Judged(side.parties[active], found, scheme.outputs(found), "test")
 
 
-def trial(side: Side, how: SecureBoost) -> Cost:
-    """What one tree costs, which is thrown away; under encryption, too, where ``how`` says so."""
-    state = PartyState()
-    for k, one in enumerate(side.states):
-        state.after.put(k, one)
-    federation = columns_federation(side.parties, boosting.questions(how), state, name="trial")
-    server: State = {"names": [one.name for one in side.parties], "active": side.parties[0].active}
-    server = drive(federation, lambda: boosting.begin(how, server), 0)
-    drive(federation, lambda: boosting.grow(how, server, how.complete_secure + 1), how.complete_secure + 1)
+def trial(side: Side, scheme: Scheme, how: How) -> Cost:
+    """What one round costs, which is thrown away; under encryption, too, where ``how`` says so."""
+    federation, server = opened(side, scheme, how, "trial")
+    number = scheme.trial(how).number
+    drive(federation, lambda: scheme.step(how, server, number), number)
     return federation.cost
 
 
@@ -125,18 +129,16 @@ def all_rows(parties: Sequence[Columns], states: PartyState) -> Side:
     return Side(alone.parties, ({"align": {"order": tensor(np.concatenate([common, others]))}, "split": split},))
 
 
-def gains(
-    parties: Sequence[Columns],
-    states: PartyState,
-    how: SecureBoost,
-    trees: int,
-    told: Callable[[str], None] = lambda name: None,
-) -> dict[str, Any]:
-    """``gain`` of the summary: figures of the run and of each baseline, and of each party what its columns bring, with intervals."""
+def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, Any]:
+    """``gain`` of the summary: figures of a finished run and of each baseline, and of each party what its columns bring, with intervals."""
+    scheme, parties, states = whole.scheme, consortium(whole).parties, PartyState()
+    assert scheme is not None
+    said(f"Baselines for comparison, in the clear: the same {scheme.words.round}s without each party ...")
+    done = Checkpoints(path / "checkpoint", whole.config.hash()).load(states).run
     active = parties[0].active
     state = states.get(active)
     assert state is not None
-    together = Judged(parties[active], state, boosting.outputs(state), "test")
+    together = Judged(parties[active], state, scheme.outputs(state), "test")
     passive = [k for k in range(len(parties)) if k != active]
     sides = {"alone": kept(parties, states, [active])}
     if len(parties[active].x) > len(order(state)):
@@ -146,9 +148,7 @@ def gains(
         sides |= {f"without_{parties[k].name}": kept(parties, states, rest[k]) for k in passive}
     sides["joined"] = joined(parties, states)
     judged = {"together": together}
-    for name, side in sides.items():
-        told(name)
-        judged[name] = grown(side, how, trees)
+    judged |= {name: grown(side, scheme, whole.how, done.round) for name, side in sides.items()}
     seed, task = parties[0].seed, parties[active].task
     without = {parties[k].name: "alone" if len(passive) == 1 else f"without_{parties[k].name}" for k in passive}
     drawn = {name: redrawn(one, task, seed) for name, one in judged.items()}

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedatlas.config import ExperimentConfig
 from fedatlas.errors import (
     CheckpointError,
     ConfigError,
@@ -33,7 +32,9 @@ from fedatlas.errors import (
 from fedatlas.files import write_json
 from fedatlas.record.run_folder import LOCK, SUMMARY, RunFolder
 from fedatlas.runs.ensure import came_to_its_end, ensure
+from fedatlas.runs.finish import More
 from fedatlas.runs.preview import dry_run
+from fedatlas.setup.checked import Checked
 from fedatlas.study.responses import MESSAGES, Counter
 
 END, LOG = "end.json", "log.txt"
@@ -62,8 +63,8 @@ class Ended(NamedTuple):
     said: Mapping[str, Any]
 
 
-def begin(config: ExperimentConfig, folder: Path) -> Child:
-    """Forks a child that runs a configuration in ``folder / "run"``."""
+def begin(whole: Checked, folder: Path) -> Child:
+    """Forks a child that runs an experiment in ``folder / "run"``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / END).unlink(missing_ok=True)
     sys.stdout.flush()
@@ -78,7 +79,7 @@ def begin(config: ExperimentConfig, folder: Path) -> Child:
     try:
         die_with(parent)
         quiet(folder / LOG)
-        write_json(folder / END, work(config, folder / "run"))
+        write_json(folder / END, work(whole, folder / "run"))
         code = 0
     finally:
         os._exit(code)  # nothing of the parent's is closed, flushed or caught here
@@ -104,17 +105,17 @@ def quiet(log: Path) -> None:
         os.dup2(file, number)
 
 
-def work(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
+def work(whole: Checked, folder: Path) -> dict[str, Any]:
     """Runs it, and says how that ended."""
     counter = Counter(folder.parent)
     try:
-        if any(table.name in SEALED for table in config.privacy):
+        if any(table.name in SEALED for table in whole.config.privacy):
             begin_anew(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = ensure(config, folder, report=False, observers=[counter], intervals=False)
+            run = ensure(whole, folder, more=More(report=False), observers=[counter], intervals=False)
         secret = any(row["bytes_up"] is None for row in RunFolder.open(folder).rows())
-        return {"status": "done", **ending(), **(expected(config, run.summary) if secret else {})}
+        return {"status": "done", **ending(), **(expected(whole, run.summary) if secret else {})}
     except DivergedError as error:
         kept = (folder / SUMMARY).exists()
         return {"status": "diverged", "reason": str(error).partition(" Everything up to")[0], "kept": kept, **ending()}
@@ -154,12 +155,12 @@ def ending() -> dict[str, Any]:
     return {"memory": private_memory(os.getpid())}
 
 
-def expected(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
+def expected(whole: Checked, summary: Mapping[str, Any]) -> dict[str, Any]:
     """What may be said of a run whose cohorts are secret: the expectation of bytes, messages and operations, never what was seen.
 
     Operations: a backward pass counts as two forward passes, for each example of a round.
     """
-    found, rounds = dry_run(config, baselines=False), summary["rounds"]
+    found, rounds = dry_run(whole, baselines=False), summary["rounds"]
     trained = 3 * summary["forward_flops"] * found["examples_per_round"]
     out = {"bytes_up": found["bytes_up_per_round"], "bytes_down": found["bytes_down_per_round"], "flops": trained}
     out |= {"messages_up": found["returning"], "messages_down": found["cohort"]}

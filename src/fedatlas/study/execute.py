@@ -114,7 +114,7 @@ class Executor:
         now = time.monotonic()
         for job in list(self.waiting):
             key = job.keys.run_key
-            if self.table.status(key) in ENDED or job.config is None:
+            if self.table.status(key) in ENDED or job.checked is None:
                 self.waiting.remove(job)
                 self.due += self.tried.get(key, ())
                 continue
@@ -132,8 +132,8 @@ class Executor:
                 self.table.finish(key, known)
                 self.due += self.tried.get(key, ())
                 continue
-            warm(job.config, job.seed)
-            self.working.append(Working(children.begin(job.config, self.folder(job)), job))
+            warm(job.checked.config, job.seed)
+            self.working.append(Working(children.begin(job.checked, self.folder(job)), job))
             return True
         return False
 

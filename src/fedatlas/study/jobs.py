@@ -10,6 +10,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.runs.run_key import Described, Keys, data_hashes, described, keys, written
+from fedatlas.setup.checked import Checked
 from fedatlas.study.cells import Cell, Levels, cells_of
 from fedatlas.study.design import StudyFile
 from fedatlas.study.levels import Factor, factors_of, overridden
@@ -26,10 +27,15 @@ class Job(NamedTuple):
     rates: Rates  # that are tried, or were picked
     keys: Keys
     plain: Mapping[str, Any]  # the configuration, as far as it could be completed
-    config: ExperimentConfig | None  # None where it is refused
+    checked: Checked | None  # None where it is refused
     refused: str
     data: Mapping[str, str]  # file -> SHA-256
     seed: int
+
+    @property
+    def config(self) -> ExperimentConfig | None:
+        """The configuration, every key written out; None where it is refused."""
+        return None if self.checked is None else self.checked.config
 
 
 class Place(NamedTuple):
@@ -78,21 +84,14 @@ def values_of(
 def made(kind: Kind, levels: Levels, rates: Rates, values: Mapping[str, Any], seed: int) -> Job:
     """The run of an experiment's values with a seed."""
     found = described(written(values, seed))
-    return job_of(kind, levels, rates, found.plain, found.config, found.refused, seed)
+    return job_of(kind, levels, rates, found, seed)
 
 
-def job_of(
-    kind: Kind,
-    levels: Levels,
-    rates: Rates,
-    plain: Mapping[str, Any],
-    config: ExperimentConfig | None,
-    refused: str,
-    seed: int,
-) -> Job:
+def job_of(kind: Kind, levels: Levels, rates: Rates, found: Described, seed: int) -> Job:
     """A run with its keys."""
-    data = data_hashes(config) if config is not None else {}
-    return Job(kind, levels, rates, keys(plain, data), plain, config, refused, data, seed)
+    plain, whole, refused = found
+    data = data_hashes(whole.config) if whole is not None else {}
+    return Job(kind, levels, rates, keys(plain, data), plain, whole, refused, data, seed)
 
 
 def place_of(study: StudyFile, factors: Sequence[Factor], cell: Cell) -> Place:
@@ -123,8 +122,8 @@ def cell_jobs(study: StudyFile, factors: Sequence[Factor], cell: Cell, rates: Ra
 
 def with_seed(kind: Kind, levels: Levels, rates: Rates, found: Described, seed: int) -> Job:
     """The run of a configuration with a seed, by which nothing is refused before data are read."""
-    config = None if found.config is None else found.config.model_copy(update={"seed": seed})
-    return job_of(kind, levels, rates, {**found.plain, "seed": seed}, config, found.refused, seed)
+    whole = None if found.checked is None else found.checked.with_seed(seed)
+    return job_of(kind, levels, rates, Described({**found.plain, "seed": seed}, whole, found.refused), seed)
 
 
 def baselines_of(study: StudyFile, factors: Sequence[Factor], setting: Levels, name: str) -> list[Job]:
@@ -134,10 +133,11 @@ def baselines_of(study: StudyFile, factors: Sequence[Factor], setting: Levels, n
         values.pop(table, None)
     first = described(written(values, seeds[0]))
     found = Described({**first.plain, "algorithm": {"name": name}}, None, first.refused)
-    if first.config is not None:
+    if first.checked is not None:
+        base = first.checked.config
         try:
-            made_of = baseline_config(first.config, name, first.config.rounds).plain()
-            made_of["evaluation"] = first.config.plain()["evaluation"]
+            made_of = baseline_config(base, name, base.rounds).plain()
+            made_of["evaluation"] = base.plain()["evaluation"]
             found = described(written(made_of, seeds[0]))
         except ConfigError as error:
             found = found._replace(refused=str(error))

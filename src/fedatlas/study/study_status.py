@@ -61,10 +61,10 @@ def data_first(job: Job) -> tuple[str, int]:
 
 def refusal(job: Job) -> str:
     """The sentence that a run would be refused with once its data are read; "" where it would begin."""
-    assert job.config is not None
-    warm(job.config, job.seed)
+    assert job.checked is not None
+    warm(job.checked.config, job.seed)
     try:
-        set_up(job.config, job.seed)
+        set_up(job.checked)
     except FedatlasError as error:
         return str(error)
     return ""
@@ -73,8 +73,8 @@ def refusal(job: Job) -> str:
 def timed(jobs: Sequence[Job]) -> float:
     """Mean seconds of a run, timed on a few spread over all; 0 where there is none."""
     step = max(1, -(-len(jobs) // TIMED))
-    some = [job.config for job in jobs[::step] if job.config is not None]
-    seconds = [float(forecast(config, baselines=False)["seconds_about"]) for config in some]
+    some = [job.checked for job in jobs[::step] if job.checked is not None]
+    seconds = [float(forecast(whole, baselines=False)["seconds_about"]) for whole in some]
     return sum(seconds) / max(len(seconds), 1)
 
 
