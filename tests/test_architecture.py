@@ -145,6 +145,8 @@ PUBLIC = [
     "ProtocolError",
     "Replies",
     "Round",
+    "RoundRow",
+    "RunSummary",
     "Study",
     "Table",
     "Task",

@@ -18,7 +18,7 @@ from rich.table import Table
 from fedatlas.course.course import Course
 from fedatlas.course.progress import Silent
 from fedatlas.engine.fast import ASKED, FEW, RARE
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow
 from fedatlas.wording import NOT_TOLD, bytes_text, given_up_text, seconds_text, total_of
 
 SHOWN = 12  # rounds in the live table
@@ -58,7 +58,7 @@ class Watcher:
     def __init__(self) -> None:
         self.out = console()
         self.rounds = 0
-        self.seen: list[Row] = []
+        self.seen: list[RoundRow] = []
 
     def started(self, course: Course) -> None:
         """Says what runs and where it is kept."""
@@ -104,7 +104,7 @@ class Plain(Watcher):
 
     last = 0.0
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """Prints the round."""
         self.seen.append(row)
         now = time.perf_counter()
@@ -134,7 +134,7 @@ class Lively(Watcher):
         self.live = Live(self.bar, console=self.out, refresh_per_second=8)
         self.live.start()
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """Redraws."""
         self.seen.append(row)
         table = Table(box=None, pad_edge=False)
@@ -183,7 +183,7 @@ class Standing(Watcher):
     def said(self, notice: str) -> None:
         """Nothing: what a study does is meant so."""
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """Says it."""
         self.seen.append(row)
         text = f"{self.name}: round {row['round']} of {self.rounds}, left {self.left()}"

@@ -13,7 +13,6 @@ from fedatlas.course.evaluation import Evaluator
 from fedatlas.data.batches import Rows
 from fedatlas.federation.host import Host
 from fedatlas.model import Model
-from fedatlas.record.fields import Row
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.attackers import classes_of, settled
 from fedatlas.setup.cohort import Drawn
@@ -35,7 +34,7 @@ class Attacked(Protocol):
     def attackers(self) -> Mapping[int, int]: ...
 
 
-def outcome(simulation: Attacked, drawn: Drawn | None) -> Row:
+def outcome(simulation: Attacked, drawn: Drawn | None) -> dict[str, Any]:
     """A round's attackers among those that took part, whose updates were none, and whose were left out; ascending.
 
     Nothing where neither attacks nor a rule are declared. A superclient that a selection left out stands there with all its clients.
@@ -58,12 +57,12 @@ def outcome(simulation: Attacked, drawn: Drawn | None) -> Row:
     }
 
 
-def figures(simulation: Attacked, evaluated: bool) -> Row:
+def figures(simulation: Attacked, evaluated: bool) -> dict[str, Any]:
     """Accuracy on the test rows of attacked classes and on the others, and the share of rows that became what the attackers wanted."""
     flips = [one for one in simulation.setup.checked.poisonings if one.flip is not None]
     if not flips:
         return {}
-    row: Row = {SWAPPED: None, REST: None, **({SUCCESS: None} if wanted(flips) else {})}
+    row: dict[str, Any] = {SWAPPED: None, REST: None, **({SUCCESS: None} if wanted(flips) else {})}
     if not evaluated:
         return row
     if simulation.setup.personal:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fedatlas import machine
 from fedatlas.algorithm import RoundGenerator, State
@@ -22,7 +22,7 @@ from fedatlas.federation.host import Host, Rounds
 from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
 from fedatlas.record.checkpoint import Restored, RunState
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.fingerprint import fingerprint, of_tables
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.consortium import Consortium
@@ -109,7 +109,7 @@ class Growing:
         if folder.config().algorithm != self.config.algorithm:
             folder.rewrite(self.config)
 
-    def begin(self) -> Row:
+    def begin(self) -> RoundRow:
         """Round 0: alignment, split, what the scheme begins with; the model without a round, judged."""
 
         def first() -> RoundGenerator:
@@ -127,7 +127,7 @@ class Growing:
         self.keeper.folder.write_json("partition.json", columns_end.partition_record(self.held, self.server))
         return row
 
-    def step(self) -> Row:
+    def step(self) -> RoundRow:
         """One round of the scheme."""
         number = self.number + 1
         evaluated = number == self.config.rounds or number % self.config.evaluation.every == 0
@@ -146,7 +146,7 @@ class Growing:
                 f"{self.federation.resumes.format(self.keeper.folder.path)}."
             ) from None
 
-    def land(self, row: Row) -> None:
+    def land(self, row: RoundRow) -> None:
         """Make a round final."""
         self.federation.server.commit(row["round"])
         self.state = self.keeper.land(row, self.state)
@@ -159,7 +159,7 @@ class Growing:
             self.keeper.save(self.state, self.federation.states, self.federation.record())
             self.federation.landed(self.number)
 
-    def _round(self, number: int, make: Rounds) -> Row:
+    def _round(self, number: int, make: Rounds) -> RoundRow:
         """The row of a round that is driven, whole or not at all."""
         started = time.perf_counter()
         try:
@@ -170,7 +170,7 @@ class Growing:
         self.state = self.state._replace(server=server)
         cost, quality = self.federation.cost, dict(server.get("quality") or {})
         parties = list(range(len(self.held.names))) if number else []
-        return {
+        row = {
             "round": number,
             **(quality or dict.fromkeys(LAST_KEYS[self.held.holder.task])),
             "train_loss": None,
@@ -188,6 +188,7 @@ class Growing:
             "peak_memory_bytes": machine.peak_memory(),
             "figures": dict(self.scheme.counts(server)),
         }
+        return cast(RoundRow, row)
 
     def _driven(self, make: Rounds, number: int, *, commit: bool) -> State:
         """What comes of a round. ProtocolError where it was given up."""
@@ -196,7 +197,7 @@ class Growing:
             raise ProtocolError(self.federation.given_up)
         return server
 
-    def figures(self, rows: Sequence[Row], diverged: str) -> dict[str, Any]:  # noqa: ARG002
+    def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:  # noqa: ARG002
         """What summary.json says of the run; the parties are asked for it."""
 
         def last() -> RoundGenerator:

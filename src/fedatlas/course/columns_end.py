@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from fedatlas.algorithm import State
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.party_tables import PartyTable
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.run_folder import JUDGED
 from fedatlas.record.summary import FIGURES, of_all_runs
 from fedatlas.setup.checked import Checked
@@ -82,12 +82,12 @@ def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:
     return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
 
-def figures(held: Consortium, server: State, rows: Sequence[Row]) -> dict[str, Any]:
+def figures(held: Consortium, server: State, rows: Sequence[RoundRow]) -> RunSummary:
     """The summary of these rows and of the finished model."""
     scheme, final, table = held.checked.scheme, dict(server["quality"]), held.holder
     assert scheme is not None
     brought, last = scheme.brought(server), rows[-1]["round"]
-    out = {
+    out: dict[str, Any] = {
         **of_all_runs(held.config, rows, [key for key in (*FIGURES, "auc") if key in final]),
         "algorithm": scheme.name,
         "data": table.called or held.config.data.name,
@@ -112,7 +112,7 @@ def figures(held: Consortium, server: State, rows: Sequence[Row]) -> dict[str, A
     if "tested" in server:
         tested = server["tested"]
         out["test"] = {**tested["quality"], "interval": ends(tested["intervals"])}
-    return out
+    return cast(RunSummary, out)
 
 
 def ends(intervals: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:

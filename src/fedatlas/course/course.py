@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from fedatlas.config import ExperimentConfig
 from fedatlas.course.keeper import Keeper
 from fedatlas.record.checkpoint import Restored, RunState
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow, RunSummary
 
 
 class Course(Protocol):
@@ -45,13 +45,13 @@ class Course(Protocol):
     def resume(self, restored: Restored) -> None:
         """Go on from a checkpoint. CheckpointError for other data or rows than it began with."""
 
-    def begin(self) -> Row:
+    def begin(self) -> RoundRow:
         """Round 0, what comes before training, and its row."""
 
-    def step(self) -> Row:
+    def step(self) -> RoundRow:
         """One round, and its row."""
 
-    def land(self, row: Row) -> None:
+    def land(self, row: RoundRow) -> None:
         """Make a round final: at the parties, in metrics.jsonl, and where it is due in a checkpoint."""
 
     def save(self) -> None:
@@ -60,7 +60,7 @@ class Course(Protocol):
     def noticed(self) -> list[str]:
         """Sentences for the user since the last call."""
 
-    def figures(self, rows: Sequence[Row], diverged: str) -> dict[str, Any]:
+    def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
         """What summary.json says of the run; ``diverged``: why it did, of one that did."""
 
     def models(self) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.course.course import Course
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow, RunSummary
 
 
 class Progress(Protocol):
@@ -18,8 +18,8 @@ class Progress(Protocol):
 
     def started(self, course: Course) -> None: ...
     def said(self, notice: str) -> None: ...
-    def row(self, row: Row) -> None: ...
-    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None: ...
+    def row(self, row: RoundRow) -> None: ...
+    def finished(self, folder: Path, summary: RunSummary) -> None: ...
     def beside(self, name: str) -> AbstractContextManager[Progress]: ...
 
 
@@ -35,10 +35,10 @@ class Silent:
     def said(self, notice: str) -> None:
         """Nothing."""
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """Nothing."""
 
-    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
+    def finished(self, folder: Path, summary: RunSummary) -> None:
         """Nothing."""
 
     def beside(self, name: str) -> AbstractContextManager[Progress]:  # noqa: ARG002
@@ -53,10 +53,10 @@ class Run(NamedTuple):
     """A finished run."""
 
     path: Path
-    summary: Mapping[str, Any]
+    summary: RunSummary
 
 
-def stopped(config: ExperimentConfig, rows: Sequence[Row]) -> str:
+def stopped(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]]) -> str:
     """Why ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds; else nothing."""
     if config.stop is None or not rows:
         return ""

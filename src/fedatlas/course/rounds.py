@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fedatlas import machine
 from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
@@ -31,7 +31,7 @@ from fedatlas.federation.start import RoundStart
 from fedatlas.model import Model
 from fedatlas.models import flops
 from fedatlas.record.checkpoint import Restored, RunState
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.fingerprint import fingerprint, of_rows
 from fedatlas.record.initial_files import restore_derived, write_beginning
 from fedatlas.record.run_folder import JUDGED, RunFolder
@@ -156,7 +156,7 @@ class Simulation:
         if folder.config().rounds != self.config.rounds:
             folder.rewrite(self.config)
 
-    def begin(self) -> Row:
+    def begin(self) -> RoundRow:
         """Round 0: the initial model, evaluated (C4)."""
         write_beginning(self.setup, self.keeper.folder)
         started = time.perf_counter()
@@ -174,7 +174,7 @@ class Simulation:
         self.news += state_notices(self.setup, self.server)
         return self._judged(0, None, cost, math.nan, started)
 
-    def step(self) -> Row:
+    def step(self) -> RoundRow:
         """One round: draw, drive, evaluate."""
         started = time.perf_counter()
         setup, number, how = self.setup, self.number + 1, self.protection
@@ -206,7 +206,7 @@ class Simulation:
             self.federation.server.commit(number, ())
             raise
 
-    def land(self, row: Row) -> None:
+    def land(self, row: RoundRow) -> None:
         """Make a round final."""
         self.federation.server.commit(row["round"])
         self.state = self.keeper.land(row, self.state)
@@ -239,7 +239,7 @@ class Simulation:
         kept = f"Everything up to round {self.number} is kept in '{self.keeper.folder.path}'."
         return DivergedError(f"the run diverged in round {number}: {why}. {kept}")
 
-    def _judged(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> Row:
+    def _judged(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> RoundRow:
         """The row of a round that was driven; what nobody in a federation would know goes to a file of its own."""
         config, card = self.config, self.setup.algorithm.card
         evaluated = number in (0, config.rounds) or config.evaluation.judges(number)
@@ -272,9 +272,9 @@ class Simulation:
         if self.protection is not None:
             row, own = parted(self.protection, row)
             self.keeper.folder.append_line(OWN_VIEW, own)
-        return row
+        return cast(RoundRow, row)
 
-    def _private(self, row: Row, cost: Cost) -> Row:
+    def _private(self, row: Mapping[str, Any], cost: Cost) -> dict[str, Any]:
         """Fields of a row under ``[[privacy]]``."""
         if self.protection is None:
             return {}
@@ -290,7 +290,7 @@ class Simulation:
         x = setup.dataset.inputs(setup.dataset.train.x[:2], next(iter(params.values())).dtype)
         return int(view.passes * flops(setup.first.network.module, x, params))
 
-    def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
+    def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> dict[str, Any]:
         work = self.federation.view.work if drawn else {}
         if self.protection is not None:  # who left in the middle of a sum did some work, and does not count
             work = {k: w for k, w in work.items() if k in self.federation.server.counted}
@@ -313,7 +313,7 @@ class Simulation:
             "lr": None if math.isnan(lr) else lr,
         }
 
-    def check_finite(self, number: int, quality: Row) -> None:
+    def check_finite(self, number: int, quality: Mapping[str, Any]) -> None:
         """A server's step after which the model, or its loss, is not a number ends the run there."""
         finite = all(model.finite() for model in self.models_by_name().values())
         if not finite or not all(map(math.isfinite, floats_in(quality))):
@@ -338,7 +338,7 @@ class Simulation:
         groups = self.setup.algorithm.groups
         return self.setup.cast.attackers(groups(self.server) if groups is not None else None)
 
-    def quality(self) -> Row:
+    def quality(self) -> dict[str, Any]:
         """The quality fields of a row."""
         every = list(self.models_by_name().items())
         personal = self.setup.personal
@@ -348,7 +348,7 @@ class Simulation:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row
 
-    def figures(self, rows: Sequence[Row], diverged: str) -> dict[str, Any]:
+    def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
         """What summary.json says of the run."""
         return rounds_end.figures(self, rows, diverged)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from fedatlas import plugins
 from fedatlas.algorithm import State
@@ -15,7 +15,7 @@ from fedatlas.course.keeper import Keeper
 from fedatlas.engine.executors import Plan, steps_of
 from fedatlas.metrics.clusters import cluster_figures
 from fedatlas.privacy.protection import Protection
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.summary import planted_groups, summarise
 from fedatlas.setup.assembly import test_rows
 
@@ -31,10 +31,10 @@ class Simulated(Attacked, Protocol):
     def number(self) -> int: ...
     @property
     def server(self) -> State: ...
-    def quality(self) -> Row: ...
+    def quality(self) -> dict[str, Any]: ...
 
 
-def figures(simulation: Simulated, rows: Sequence[Row], diverged: str) -> dict[str, Any]:
+def figures(simulation: Simulated, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
     """The summary of these rows and of the models behind the last of them; ``diverged``: why it ended there, of one that did."""
     setup, models, evaluator = simulation.setup, simulation.models_by_name(), simulation.evaluator
     ruined = bool(diverged and setup.checked.poisonings)  # which is an outcome, and not that of the model before
@@ -62,15 +62,15 @@ def figures(simulation: Simulated, rows: Sequence[Row], diverged: str) -> dict[s
         summary["plugins"] = list(plugins.LOADED)
     if setup.own_module:
         summary["module"] = setup.own_module
-    return summary
+    return cast(RunSummary, summary)
 
 
-def judged(simulation: Simulated, row: Row) -> Row | None:
+def judged(simulation: Simulated, row: RoundRow) -> RoundRow | None:
     """The last row with its figures, which a divergence between two evaluations left out; None where they are no numbers."""
     if row["loss"] is not None:
         return row
     quality = simulation.quality()
-    return {**row, **quality} if all(map(math.isfinite, floats_in(quality))) else None
+    return cast(RoundRow, {**row, **quality}) if all(map(math.isfinite, floats_in(quality))) else None
 
 
 def without_models(simulation: Simulated) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from fedatlas.federation.columns_federation import party_half
 from fedatlas.federation.link import Request
 from fedatlas.machine import cores
 from fedatlas.record.fingerprint import fingerprint, of_tables
-from fedatlas.record.run_folder import SUMMARY, RunFolder
+from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
 from fedatlas.setup.consortium import columns_of, files_of, refuse_labels
@@ -81,8 +81,8 @@ class ColumnsRunning:
         scheme = self.whole.scheme
         if scheme is None or state is None or not scheme.begun(state):
             return
-        gains, summary = scheme.own(self.data, state), run.read_json(SUMMARY)
-        importance = {**summary["importance"], self.table.name: named(self.table, gains)}
-        write_summary(run, {**summary, "importance": importance})
+        gains, summary = scheme.own(self.data, state), run.summary()
+        summary["importance"] = {**summary["importance"], self.table.name: named(self.table, gains)}
+        write_summary(run, summary)
         run.save_models(part(self.whole, self.data, self.table, state, gains))
         write_report([folder])

@@ -37,7 +37,7 @@ from fedatlas.errors import ConfigError, FedatlasError, TransportError
 from fedatlas.federation.secrets import append
 from fedatlas.files import write_bytes, write_json
 from fedatlas.privacy.mechanisms import SecAgg
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import start_of
 from fedatlas.runs.finish import More, finish
@@ -114,7 +114,7 @@ class Told:
         """A notice."""
         self.job.event({"kind": "said", "text": notice})
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """A round has landed."""
         self.job.event({"kind": "row", "row": row, "nodes": self.timed(row["round"])})
         if self.job.stopping:

@@ -163,7 +163,8 @@ def finished_run(part: Part, seed: int, base: Path) -> dict[str, Any] | None:
         return None
     opened = RunFolder.open(folder)
     summary = opened.summary()
-    rows = [{key: shorter(row[key]) for key in KEPT if key in row} for row in opened.rows()]
+    done: Sequence[Mapping[str, Any]] = opened.rows()
+    rows = [{key: shorter(row[key]) for key in KEPT if key in row} for row in done]
     facts = {"seconds": summary["cost"]["seconds"], "plan": summary["plan"], "commit": summary["commit"]}
     return {"part": part.name, "seed": seed, **facts, "cpu": summary["cpu"], "rows": rows}
 

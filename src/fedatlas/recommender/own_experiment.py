@@ -160,7 +160,7 @@ def with_baseline(own: Own, out: Path, say: Say) -> Requirements:
         return own.asked
     say("Training on all rows together, the baseline that every prediction starts from.")
     reached = ensure(checked(baseline(own)), out / "baseline", more=More(report=False)).summary["final"]["accuracy"]
-    return own.asked._replace(centralised=float(np.clip(reached, 1e-3, 1 - 1e-3)))
+    return own.asked._replace(centralised=float(np.clip(reached or 0.0, 1e-3, 1 - 1e-3)))
 
 
 def baseline(own: Own) -> ExperimentConfig:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 import tomli_w
@@ -21,6 +21,7 @@ from fedatlas.config import ExperimentConfig, read
 from fedatlas.errors import CheckpointError, ConfigError
 from fedatlas.files import OWN_FILES, disk_error, write_bytes, write_json, write_text
 from fedatlas.models.registry import OWN
+from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.setup.columns_method import of_columns
 
 Start = Literal["new", "again", "resume"]
@@ -202,10 +203,10 @@ class RunFolder:
         if len(data) > length:
             write_bytes(path, data[:length])
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[RoundRow]:
         """The rows of metrics.jsonl; a last line cut short by a crash is left out."""
         path = self.path / METRICS
-        out = []
+        out: list[RoundRow] = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
             try:
                 row = json.loads(line)
@@ -213,7 +214,7 @@ class RunFolder:
                 break
             if not isinstance(row, dict):
                 break
-            out.append(row)
+            out.append(cast(RoundRow, row))
         return out
 
     def holds(self, name: str, content: bytes) -> bool:
@@ -281,8 +282,8 @@ class RunFolder:
         found = self.summary()
         return "diverged" not in found or bool(found.get("attacks"))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RunSummary:
         """summary.json; ConfigError while the run is not finished."""
         if not (self.path / SUMMARY).exists():
             raise ConfigError(f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}'.")
-        return self.read_json(SUMMARY, "algorithm", "final", "cost")
+        return cast(RunSummary, self.read_json(SUMMARY, "algorithm", "final", "cost"))

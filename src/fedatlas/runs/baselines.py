@@ -124,7 +124,7 @@ def _values(by_client: Mapping[str, Mapping[int, Mapping[str, Any]]], client: in
     return {name: {key: rows[client][key] for key in ("value", "low", "high")} for name, rows in by_client.items()}
 
 
-def _summary(rows: list[dict[str, Any]], task: str) -> dict[str, float | None]:
+def _summary(rows: Sequence[Mapping[str, Any]], task: str) -> dict[str, float | None]:
     """{mean, p10, min}; for errors the 90th percentile and the largest, under the same names: the worst end.
 
     Where clients are judged on rows of their own, those that have too few, and are judged on the common ones, count nowhere.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedatlas.course.course import Course
 from fedatlas.course.progress import Progress, Run
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
@@ -27,7 +27,7 @@ class More(NamedTuple):
     report: bool = True
 
 
-def write_end(course: Course, rows: Sequence[Row], *, early: str = "", diverged: str = "") -> dict[str, Any]:
+def write_end(course: Course, rows: Sequence[RoundRow], *, early: str = "", diverged: str = "") -> RunSummary:
     """Models and summary of a run whose rounds are over. ``early``, ``diverged``: why they were before the last."""
     folder = course.keeper.folder
     summary = course.figures(rows, diverged)
@@ -47,7 +47,7 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
 
     All of it is made from what is on the disk, so that a run that was killed here is finished without training.
     """
-    path, summary = done.path, dict(done.summary)
+    path, summary = done.path, done.summary.copy()
     if more.attacks and whole.config.attack:
         from fedatlas.leakage import carried_out
 

@@ -13,7 +13,7 @@ from fedatlas.course.progress import Progress, Run, Silent, stopped
 from fedatlas.course.rounds import Simulation
 from fedatlas.errors import DivergedError
 from fedatlas.federation.link import Observer
-from fedatlas.record.fields import Row
+from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.runs.finish import write_end
@@ -53,7 +53,7 @@ def run_one(
     return Run(path, run_course(course, progress or Silent()))
 
 
-def run_course(course: Course, progress: Progress) -> dict[str, Any]:
+def run_course(course: Course, progress: Progress) -> RunSummary:
     """All rounds that are left, then models and summary; returns the summary.
 
     DivergedError where the run did, unless attackers made it: its summary is written then, too.
@@ -104,7 +104,7 @@ def begin(course: Course, progress: Progress) -> None:
         progress.row(first)
 
 
-def tell(progress: Progress, course: Course, row: Row) -> None:
+def tell(progress: Progress, course: Course, row: RoundRow) -> None:
     """What a round came to, and what else there is to say."""
     progress.row(row)
     if why := row.get("unchanged"):
