@@ -83,13 +83,13 @@ def run(
     given = _whole(experiment)
     whole, progress = checked(*given), progress or Silent()
     path = Path(out) if out is not None else new_folder(given.config)
-    more, options, observers = More(baselines, attacks=True), asked(baselines), tuple(observers)
+    more, observers = More(baselines, attacks=True, options=asked(baselines)), tuple(observers)
     try:
         with RunFolder(path).claimed():
             if whole.config.seeds is None:
-                return carry_out(whole, path, "new", more, options, progress, observers)
+                return carry_out(whole, path, "new", more, progress, observers)
             fixed, _ = apply_fixes(given.config, whole.algorithm)  # config.toml names every key, also those it fixes
-            folder = RunFolder.create(path, fixed, options)
+            folder = RunFolder.create(path, fixed, more.options)
             try:
                 return run_seeds(whole, path, more, progress, observers)
             except FedatlasError:
@@ -120,11 +120,12 @@ def resume(
     folder = RunFolder.open(path)
     with folder.claimed():
         config = longer(folder, overrides) if overrides else folder.config()
-        more = More(remember(path, baselines), attacks=True)
+        baselines = remember(path, baselines)
+        more = More(baselines, attacks=True, options=asked(baselines))
         if config.seeds is None:
             if (start := start_of(path)) == "resume":
                 same_beginning(path, module)  # before a name that only a plug-in knows is looked for
-            return carry_out(checked(config, module), path, start, more, asked(more.baselines), progress, observers)
+            return carry_out(checked(config, module), path, start, more, progress, observers)
         if overrides:
             folder.reopen()
             folder.rewrite(config)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from fedatlas.attacks.poisoning import Poisoning
-from fedatlas.course.evaluation import Evaluator
+from fedatlas.course.snapshot import Snapshot
 from fedatlas.data.batches import Rows
 from fedatlas.federation.host import Host
 from fedatlas.model import Model
@@ -20,33 +20,19 @@ from fedatlas.setup.cohort import Drawn
 SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
 
 
-class Attacked(Protocol):
-    """Of a simulation what is looked at here."""
-
-    @property
-    def setup(self) -> Setup: ...
-    @property
-    def federation(self) -> Host: ...
-    @property
-    def evaluator(self) -> Evaluator: ...
-    def models_by_name(self) -> Mapping[str, Model]: ...
-    def client_model(self, client: int) -> Model: ...
-    def attackers(self) -> Mapping[int, int]: ...
-
-
-def outcome(simulation: Attacked, drawn: Drawn | None) -> dict[str, Any]:
+def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, Any]:
     """A round's attackers among those that took part, whose updates were none, and whose were left out; ascending.
 
     Nothing where neither attacks nor a rule are declared. A superclient that a selection left out stands there with all its clients.
     """
-    if simulation.setup.defence is None:
+    if setup.defence is None:
         return {}
-    how = simulation.setup.bench.protection
+    how = setup.bench.protection
     if how is not None and how.secret_cohort:  # a row would show who came
         return dict.fromkeys(("attackers", "left_out", "hostile"))
-    now = simulation.federation.server.now
+    now = federation.server.now
     seen, orders = now.seen, now.start.orders
-    worked = simulation.federation.view.work if drawn else {}
+    worked = federation.view.work if drawn else {}
     units = [set(unit.members) for unit in drawn.round.units] if drawn else []
     whole = {k for unit in units if unit & seen.unchosen for k in unit}
     return {
@@ -57,21 +43,21 @@ def outcome(simulation: Attacked, drawn: Drawn | None) -> dict[str, Any]:
     }
 
 
-def figures(simulation: Attacked, evaluated: bool) -> dict[str, Any]:
+def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
     """Accuracy on the test rows of attacked classes and on the others, and the share of rows that became what the attackers wanted."""
-    flips = [one for one in simulation.setup.checked.poisonings if one.flip is not None]
+    flips = [one for one in now.setup.checked.poisonings if one.flip is not None]
     if not flips:
         return {}
     row: dict[str, Any] = {SWAPPED: None, REST: None, **({SUCCESS: None} if wanted(flips) else {})}
     if not evaluated:
         return row
-    if simulation.setup.personal:
-        hostile = simulation.attackers()
-        honest = [k for k, n in simulation.setup.sizes.items() if n and k not in hostile]
-        models: Iterable[Model] = (simulation.client_model(k) for k in honest)
+    if now.setup.personal:
+        hostile = now.attackers()
+        honest = [k for k, n in now.setup.sizes.items() if n and k not in hostile]
+        models: Iterable[Model] = map(now.client_model, honest)
     else:
-        models = [next(iter(simulation.models_by_name().values()))]
-    found = [of_model(model, simulation.evaluator.rows, flips) for model in models]
+        models = [next(iter(now.models().values()))]
+    found = [of_model(model, now.evaluator.rows, flips) for model in models]
     return {key: mean([one[key] for one in found]) for key in row}
 
 
@@ -125,12 +111,12 @@ def chance(setup: Setup, number: int) -> dict[str, Any]:
 # ---------------------------------------------------------------------- the summary
 
 
-def summary(simulation: Attacked, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summary(now: Snapshot, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The entries ``attacks`` and ``aggregation`` of a summary; nothing where neither is declared."""
-    setup = simulation.setup
+    setup = now.setup
     if setup.defence is None:
         return {}
-    found = simulation.attackers()
+    found = now.attackers()
     attacks = [described(setup, one, table, found, rows) for table, one in enumerate(setup.checked.poisonings)]
     return {**({"attacks": attacks} if attacks else {}), "aggregation": aggregation(setup, found, rows)}
 

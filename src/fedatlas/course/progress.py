@@ -49,6 +49,9 @@ class Silent:
         """Nothing."""
 
 
+NOBODY: Progress = Silent()
+
+
 class Run(NamedTuple):
     """A finished run."""
 

@@ -11,13 +11,14 @@ from fedatlas import machine
 from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
 from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.course import attack_record, rounds_end
-from fedatlas.course.client_models import files_of, models_of, used_by
+from fedatlas.course.client_models import files_of
 from fedatlas.course.drift import Drift
 from fedatlas.course.evaluation import Evaluator, floats_in
 from fedatlas.course.keeper import Keeper
 from fedatlas.course.plan import resolve_plan
 from fedatlas.course.privacy_record import OWN_VIEW, SILENT, leaving, parted
 from fedatlas.course.recorder import recorder_of
+from fedatlas.course.snapshot import Snapshot
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.errors import DivergedError
@@ -28,7 +29,6 @@ from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
 from fedatlas.federation.secrets import LEDGER, Keyring
 from fedatlas.federation.start import RoundStart
-from fedatlas.model import Model
 from fedatlas.models import flops
 from fedatlas.record.checkpoint import Restored, RunState
 from fedatlas.record.fields import RoundRow, RunSummary
@@ -120,6 +120,11 @@ class Simulation:
         return self.state.server
 
     @property
+    def snapshot(self) -> Snapshot:
+        """The run as it is judged now."""
+        return Snapshot(self.setup, self.federation, self.evaluator, self.networks, self.number, self.server)
+
+    @property
     def notices(self) -> Sequence[str]:
         """What the set-up has to say, and that the algorithm's own takes a while."""
         first = f"Set-up of '{self.setup.algorithm.name}' with all clients, before round 1 ..."
@@ -170,7 +175,7 @@ class Simulation:
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
             cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
-        self.attackers()  # refuses a share of superclients that is nobody
+        self.snapshot.attackers()  # refuses a share of superclients that is nobody
         self.news += state_notices(self.setup, self.server)
         return self._judged(0, None, cost, math.nan, started)
 
@@ -243,20 +248,20 @@ class Simulation:
         """The row of a round that was driven; what nobody in a federation would know goes to a file of its own."""
         config, card = self.config, self.setup.algorithm.card
         evaluated = number in (0, config.rounds) or config.evaluation.judges(number)
-        before = time.perf_counter()
-        quality = self.quality() if evaluated else self.evaluator.blank()
-        quality |= attack_record.figures(self, evaluated)
+        before, now = time.perf_counter(), self.snapshot
+        quality = now.quality() if evaluated else self.evaluator.blank()
+        quality |= attack_record.figures(now, evaluated)
         figures = None if card.figures is None else {"figures": dict(card.figures(self.server))}
         self.check_finite(number, {**quality, **(figures or {})})
         if self.recorder:
-            self.recorder.end(number, self.models_by_name())
+            self.recorder.end(number, now.models())
         made, self.key_seconds = self.key_seconds, 0.0
         keys = {KEYS: made + cost.seconds.get(KEYS, 0.0)} if made else {}
         row = {
             "round": number,
             **quality,
             **self._facts(drawn, cost, lr),
-            **attack_record.outcome(self, drawn),
+            **attack_record.outcome(self.setup, self.federation, drawn),
             "seconds": made + time.perf_counter() - started,
             "seconds_by_phase": {**cost.seconds, **keys, "evaluate": time.perf_counter() - before},
             **{key: getattr(cost, key) for key in ("bytes_up", "bytes_down", "bytes_peer")},
@@ -315,7 +320,7 @@ class Simulation:
 
     def check_finite(self, number: int, quality: Mapping[str, Any]) -> None:
         """A server's step after which the model, or its loss, is not a number ends the run there."""
-        finite = all(model.finite() for model in self.models_by_name().values())
+        finite = all(model.finite() for model in self.snapshot.models().values())
         if not finite or not all(map(math.isfinite, floats_in(quality))):
             after = " after the server's step" if number else ""
             advice = "lower local.lr or the server's rate" if number else "look at model.init and the data"
@@ -323,38 +328,13 @@ class Simulation:
                 number, f"the server's model or its loss is not finite{after}{self.setup.loss.domain}; {advice}"
             )
 
-    def models_by_name(self) -> dict[str, Model]:
-        """name -> what is evaluated and saved."""
-        return models_of(self.setup.algorithm, self.server, self.networks)
-
-    def client_model(self, client: int) -> Model:
-        """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
-        own, facts = self.setup.bench.architecture(client), self.federation.facts(client, self.number, 0.0)
-        state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
-        return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)
-
-    def attackers(self) -> dict[int, int]:
-        """Malicious client -> the number of its table in ``[[attack]]``."""
-        groups = self.setup.algorithm.groups
-        return self.setup.cast.attackers(groups(self.server) if groups is not None else None)
-
-    def quality(self) -> dict[str, Any]:
-        """The quality fields of a row."""
-        every = list(self.models_by_name().items())
-        personal = self.setup.personal
-        row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(every[0][1])
-        others = every if self.setup.mixed else every[1:]
-        if others:
-            row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
-        return row
-
     def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
         """What summary.json says of the run."""
-        return rounds_end.figures(self, rows, diverged)
+        return rounds_end.figures(self.snapshot, self.plan, self.keeper.folder, rows, diverged)
 
     def models(self) -> Mapping[str, Any]:
         """The files of its models, and the scores of the rows that they were judged on."""
-        left = files_of(self.models_by_name(), self.setup.mixed)
+        left = files_of(self.snapshot.models(), self.setup.mixed)
         return {**{file: model.save() for file, model in left.items()}, JUDGED: self.evaluator.judged}
 
     def close(self) -> None:

@@ -222,7 +222,7 @@ def of_cell(cell: Cell, seed: int, folder: Path, progress: Progress) -> Found:
         if cell.role:
             return of_view(cell, seed, folder)
         whole = checked(parse({**cell.tables, "seed": seed}))
-        done = ensure(whole, folder, progress=progress, options={"baselines": False})
+        done = ensure(whole, folder, More(options={"baselines": False}), progress)
     except (ConfigError, PrivacyError) as error:
         return Found(str(error))
     return of_run(cell.attack, done.summary)
@@ -254,7 +254,7 @@ def shown(value: float, low: float, high: float, run: Mapping[str, Any]) -> Foun
 
 def seen(config: ExperimentConfig, folder: Path) -> None:
     """The run whose view is attacked."""
-    ensure(checked(config), folder, more=More(report=False))
+    ensure(checked(config), folder, More(report=False))
 
 
 def of_view(cell: Cell, seed: int, folder: Path) -> Found:

@@ -159,7 +159,7 @@ def with_baseline(own: Own, out: Path, say: Say) -> Requirements:
     if own.asked.centralised is not None:
         return own.asked
     say("Training on all rows together, the baseline that every prediction starts from.")
-    reached = ensure(checked(baseline(own)), out / "baseline", more=More(report=False)).summary["final"]["accuracy"]
+    reached = ensure(checked(baseline(own)), out / "baseline", More(report=False)).summary["final"]["accuracy"]
     return own.asked._replace(centralised=float(np.clip(reached or 0.0, 1e-3, 1 - 1e-3)))
 
 

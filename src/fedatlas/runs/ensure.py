@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from fedatlas.course.progress import Progress, Run, Silent
+from fedatlas.course.progress import NOBODY, Progress, Run
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.federation.link import Observer
 from fedatlas.record.initial_files import own_module, same_plugins
 from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder, Start
 from fedatlas.reporting import REPORT, write_report
-from fedatlas.runs.finish import More, finish
+from fedatlas.runs.finish import WHOLE, More, finish
 from fedatlas.runs.loop import run_one
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.resolution import resolve
@@ -24,55 +23,34 @@ from fedatlas.setup.resolution import resolve
 def ensure(
     whole: Checked,
     folder: Path,
-    *,
-    more: More = More(),  # noqa: B008
-    options: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    more: More = WHOLE,
+    progress: Progress = NOBODY,
     observers: Iterable[Observer] = (),
-    intervals: bool = True,
 ) -> Run:
     """The whole run of an experiment of one seed, in ``folder``; what is there of it is not done again.
 
     A run of fewer rounds is continued, one that diverged tries its last round again. ``checkpoint`` may differ from that of the run that
-    is there: how often it is saved changes no result. ``more``: what is made of it besides; ``options``: what a new run was asked for
-    beside its configuration; ``observers`` are shown what crosses in the rounds that are done now. Without ``intervals`` the summary has
-    none, which for many clients takes as long as rounds do.
+    is there: how often it is saved changes no result. ``observers`` are shown what crosses in the rounds that are done now.
 
     ConfigError where the folder holds a run of another configuration, or more rounds than asked for; DivergedError where the run has no
     end.
     """
     if (done := finished(whole, folder)) is None:
         with RunFolder(folder).claimed():
-            return carry_out(whole, folder, start_of(folder), more, options, progress, observers, intervals)
+            return carry_out(whole, folder, start_of(folder), more, progress, observers)
     if not more.attacks and more.baselines is False and not (more.report and not (folder / REPORT).exists()):
         return done
     with RunFolder(folder).claimed(), read_once():
-        return finish(done, whole, more, progress or Silent(), renew)
+        return finish(done, whole, more, progress, renew)
 
 
 def carry_out(
-    whole: Checked,
-    folder: Path,
-    start: Start,
-    more: More,
-    options: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-    observers: Iterable[Observer] = (),
-    intervals: bool = True,
+    whole: Checked, folder: Path, start: Start, more: More, progress: Progress, observers: Iterable[Observer] = ()
 ) -> Run:
     """A run from its start to its report, in a folder that this process has claimed; the data are kept for its baselines."""
-    progress = progress or Silent()
     with contextlib.nullcontext() if more.baselines is False else read_once():
         try:
-            done = run_one(
-                whole,
-                folder,
-                start=start,
-                progress=progress,
-                options=options,
-                observers=observers,
-                intervals=intervals,
-            )
+            done = run_one(whole, folder, start, more, progress, observers)
         except DivergedError:
             if more.report and (folder / SUMMARY).exists():
                 write_report([folder])  # of what was done until then
@@ -84,7 +62,7 @@ def renew(whole: Checked, folder: Path, progress: Progress) -> None:
     """The run of a baseline; one that is there of another configuration goes, since the run went further."""
     if (folder / CONFIG).exists() and not holds(folder, whole):
         shutil.rmtree(folder)
-    ensure(whole, folder, more=More(report=False), progress=progress)
+    ensure(whole, folder, More(report=False), progress)
 
 
 def finished(whole: Checked, folder: Path) -> Run | None:

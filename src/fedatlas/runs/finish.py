@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedatlas.course.course import Course
 from fedatlas.course.progress import Progress, Run
@@ -20,11 +20,16 @@ Runner = Callable[[Checked, Path, Progress], object]
 
 
 class More(NamedTuple):
-    """What is made of a run whose rounds are over."""
+    """What is made of a run besides its rounds."""
 
     baselines: bool | None = False  # whether they are trained, for the gain; None: where that is cheap
     attacks: bool = False  # those on views that the experiment declares
     report: bool = True
+    intervals: bool = True  # of the final figures; for many clients they take as long as rounds do
+    options: Mapping[str, Any] = {}  # what a new run was asked for beside its configuration
+
+
+WHOLE = More()
 
 
 def write_end(course: Course, rows: Sequence[RoundRow], *, early: str = "", diverged: str = "") -> RunSummary:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from fedatlas import machine
 from fedatlas.course.columns import Growing
 from fedatlas.course.course import Course
-from fedatlas.course.progress import Progress, Run, Silent, stopped
+from fedatlas.course.progress import NOBODY, Progress, Run, stopped
 from fedatlas.course.rounds import Simulation
 from fedatlas.errors import DivergedError
 from fedatlas.federation.link import Observer
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import RunFolder, Start
-from fedatlas.runs.finish import write_end
+from fedatlas.runs.finish import WHOLE, More, write_end
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
@@ -28,12 +27,10 @@ NOTED = 0.5  # seconds of an evaluation from where on the one at the end is anno
 def run_one(
     whole: Checked,
     path: Path,
-    *,
     start: Start = "new",
-    progress: Progress | None = None,
-    options: Mapping[str, Any] | None = None,
+    more: More = WHOLE,
+    progress: Progress = NOBODY,
     observers: Iterable[Observer] = (),
-    intervals: bool = True,
 ) -> Run:
     """One seed of an experiment: new, again from its beginning after a stop before the first checkpoint, or from its last checkpoint."""
     resume = start == "resume"
@@ -41,7 +38,9 @@ def run_one(
         same_beginning(path, whole.module)
 
     def folder() -> RunFolder:  # made when nothing can be refused any more
-        return RunFolder.open(path) if resume else RunFolder.create(path, whole.config, options, again=start == "again")
+        if resume:
+            return RunFolder.open(path)
+        return RunFolder.create(path, whole.config, more.options, again=start == "again")
 
     course: Course
     if whole.columns:
@@ -49,8 +48,8 @@ def run_one(
         course = Growing(held, folder(), resume=resume, observers=observers)
     else:
         setup = set_up(whole)
-        course = Simulation(setup, folder(), resume=resume, observers=observers, intervals=intervals)
-    return Run(path, run_course(course, progress or Silent()))
+        course = Simulation(setup, folder(), resume=resume, observers=observers, intervals=more.intervals)
+    return Run(path, run_course(course, progress))
 
 
 def run_course(course: Course, progress: Progress) -> RunSummary:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedatlas.course.progress import Progress, Run
 from fedatlas.errors import DivergedError
 from fedatlas.federation.link import Observer
-from fedatlas.record.run_folder import RunFolder, asked
+from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import over, write_summary
 from fedatlas.reporting import write_report
 from fedatlas.runs.ensure import ensure
@@ -22,10 +22,8 @@ def run_seeds(whole: Checked, path: Path, more: More, progress: Progress, observ
     for seed in whole.config.seeds or ():
         progress.said(f"Seed {seed}.")
         one, folder = whole.with_seed(seed), path / f"seed-{seed}"
-        options = asked(more.baselines)
         try:
-            done = ensure(one, folder, more=more, options=options, progress=progress, observers=observers)
-            summaries.append(done.summary)
+            summaries.append(ensure(one, folder, more, progress, observers).summary)
         except DivergedError as error:
             diverged[seed] = error
             progress.said(f"Seed {seed}: {error}")

@@ -113,7 +113,7 @@ def work(whole: Checked, folder: Path) -> dict[str, Any]:
             begin_anew(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = ensure(whole, folder, more=More(report=False), observers=[counter], intervals=False)
+            run = ensure(whole, folder, More(report=False, intervals=False), observers=[counter])
         secret = any(row["bytes_up"] is None for row in RunFolder.open(folder).rows())
         return {"status": "done", **ending(), **(expected(whole, run.summary) if secret else {})}
     except DivergedError as error:
