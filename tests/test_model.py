@@ -75,7 +75,7 @@ def test_a_model_that_is_no_network_is_evaluated_saved_and_predicts(tmp_path: Pa
     assert [client["client"] for client in evaluator.per_client(lambda k: model)] == [0, 1, 2]
     RunFolder(tmp_path).save_model("model.safetensors", model.save())
     again = model.load(load_file(tmp_path / "model.safetensors"))
-    table = as_table(again.predict(x), setup.preprocess)
+    table = as_table(again.predict(x), setup.held.preprocess)
     assert (table["prediction"] == [setup.dataset.class_names[c] for c in model.predict(x).argmax(-1)]).all()
 
 

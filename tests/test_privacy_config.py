@@ -326,7 +326,7 @@ def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[st
 def test_what_goes_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...]) -> None:
     weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp"} else ()
     setup = set_up(config.read(None, (LEAST[mechanism], *weights, *overrides)), 1)
-    assert [one.name for one in setup.mechanisms] == [mechanism]
+    assert [one.name for one in setup.checked.mechanisms] == [mechanism]
 
 
 def test_what_is_said_of_a_mechanism() -> None:

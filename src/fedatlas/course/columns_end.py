@@ -59,7 +59,7 @@ def part(whole: Checked, data: Columns, table: PartyTable, state: State, gains: 
     about = {"party": data.name, "rows": len(table.ids), "importance": named(table, gains)}
     out: dict[str, Any] = {
         model_file(data.name): {"party": data.name, **reading(whole.config, data, table), **found["table"]},
-        own_file(data.name): {**about, "nodes": found["table"]["records"]},
+        own_file(data.name): {**about, **found.get("own", {})},
     }
     if found["model"] is not None:
         judged = Judged(data, state, scheme.outputs(state), "test")

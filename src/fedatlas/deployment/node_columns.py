@@ -79,7 +79,7 @@ class ColumnsRunning:
         """Writes its part of the model, with its own columns by their names, and its report."""
         state, run = self.state.party.get(self.number), RunFolder(folder)
         scheme = self.whole.scheme
-        if scheme is None or state is None or not scheme.begun(state):
+        if scheme is None or state is None or "split" not in state:
             return
         gains, summary = scheme.own(self.data, state), run.summary()
         summary["importance"] = {**summary["importance"], self.table.name: named(self.table, gains)}

@@ -64,7 +64,7 @@ def page_of(folder: RunFolder) -> str:
         Section("gain", "Would a party's columns help?", gain_blocks(summary), "Gain"),
         Section("curves", "How learning went", [curves([entry])], "Learning"),
         Section("importance", "Who brought what", importance_blocks(summary), "Importance"),
-        Section("trees", "The trees", tree_blocks(folder, own), "Trees"),
+        *trees(folder, own),
         Section("held", "Who held what", held_blocks(summary), "Data"),
         Section("cost", "What it cost", cost_blocks(subject), "Cost"),
         Section("left", "What leaked to whom", leak_blocks(summary), "What leaked"),
@@ -74,18 +74,25 @@ def page_of(folder: RunFolder) -> str:
     return document(title, sections, [], repeats, summary["versions"].get("fedatlas", ""))
 
 
+def trees(folder: RunFolder, own: str) -> list[Section]:
+    """The section about trees, where the model is made of them."""
+    if "trees" not in folder.summary():
+        return []
+    return [Section("trees", "The trees", tree_blocks(folder, own), "Trees")]
+
+
 def page_of_other(folder: RunFolder, name: str) -> str:
     """report-NAME.html: what a party without the label may see of the run."""
     s = folder.summary()
     own = {**s, "importance": {name: s["importance"][name]}}
     lead = (
-        f"'{name}' takes part in {count(len(s['trees']), 'tree')} with columns of its own; another party holds the label. This page shows "
+        f"'{name}' takes part in {count(s['rounds'], 'round')} with columns of its own; another party holds the label. This page shows "
         f"what '{name}' knows: its own columns and thresholds."
     )
     sections = [
         Section("result", "What this is", [Text(lead, tone="lead")], "Start"),
         Section("importance", f"What the columns of {name} bring", importance_blocks(own), "Importance"),
-        Section("trees", "The trees", tree_blocks(folder, name), "Trees"),
+        *trees(folder, name),
         Section("held", "Who held what", held_blocks(s), "Data"),
         Section("left", "What leaked to whom", leak_blocks(s), "What leaked"),
     ]
@@ -109,8 +116,8 @@ def result_blocks(subject: Subject) -> list[Block]:
     )
     names = " and ".join(one["name"] for one in s["parties"])
     lead = (
-        f"{names} have {s['align']['rows']:,} rows in common. {count(len(s['trees']), 'tree')} of their columns predict "
-        f"'{s['data_facts']['label']}' on {s['rows']['test']:,} rows that no tree was grown on."
+        f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
+        f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} rows that nothing was trained on."
     )
     out: list[Block] = [Text(lead, tone="lead"), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
     if s.get("stopped"):
@@ -122,7 +129,7 @@ def importance_blocks(s: Plain) -> list[Block]:
     """Gain by party and by column."""
     importance: Mapping[str, Mapping[str, float]] = s["importance"]
     total = sum(sum(own.values()) for own in importance.values()) or 1.0
-    nodes = {name: sum(one.get(name, 0) for one in s["trees"]) for name in importance}
+    nodes = {name: sum(one.get(name, 0) for one in s.get("trees", ())) for name in importance}
     rows = [
         [Cell(name), Cell(f"{sum(own.values()) / total:.1%}"), Cell(str(nodes[name])), Cell(str(len(own)))]
         for name, own in importance.items()
@@ -203,7 +210,6 @@ def cost_blocks(subject: Subject) -> list[Block]:
     """Bytes and seconds by phase."""
     s, cost = subject.summary, subject.summary["cost"]
     spent = cost["seconds_by_phase"]
-    trees = max(len(s["trees"]), 1)
     first = subject.rows[0]
     rows = [
         [Cell("sent by parties"), Cell(printed(cost["bytes_up"], subject.at("cost.bytes_up"), bytes_text))],
@@ -211,10 +217,10 @@ def cost_blocks(subject: Subject) -> list[Block]:
         [Cell("of these, alignment and set-up"), Cell(bytes_text(first["bytes_up"] + first["bytes_down"]))],
         [Cell("time"), Cell(printed(cost["seconds"], subject.at("cost.seconds"), seconds_text))],
         *([Cell(f"of which {PHASES.get(p, p)}"), Cell(seconds_text(v))] for p, v in spent.items()),
-        *([Cell(f"{name}"), Cell(f"{n:,}")] for name, n in s["counts"].items() if n),
+        *([Cell(f"{name}"), Cell(f"{n:,}")] for name, n in s.get("counts", {}).items() if n),
     ]
     text = csv_text(("phase", "seconds"), list(spent.items()))
-    table = Table("costs", f"Cost of {count(trees, 'tree')}", [Cell("what"), Cell("in all")], rows, text)
+    table = Table("costs", f"Cost of {count(s['rounds'], 'round')}", [Cell("what"), Cell("in all")], rows, text)
     said = (
         "Bytes are the size of the messages, each counted on its way to the coordinator and on its way from it. Seconds were measured on "
         "one machine that played all parties, one after another."

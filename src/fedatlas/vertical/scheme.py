@@ -29,8 +29,13 @@ class Words(NamedTuple):
 class Trial(NamedTuple):
     """What is trained to see what a round costs."""
 
-    rows: tuple[int, ...]  # of one round each; of two the cost is the straight line through both
-    number: int  # of the round that is tried: the first that costs as much as most
+    rows: tuple[int, ...] = (20_000,)  # of one round each; of two the cost is the straight line through both
+    number: int = 1  # of the round that is tried: the first that costs as much as most
+
+
+def in_the_clear(how: How) -> str:
+    """Why real parties may not run a scheme whose labels show."""
+    return "what crosses shows the labels, which a simulation alone may do"
 
 
 class Scheme(NamedTuple):
@@ -40,28 +45,31 @@ class Scheme(NamedTuple):
     words: Words
     build: Callable[..., How]  # from the keys of ``[algorithm]``
     rounds: str  # the key of ``[algorithm]`` that says how many rounds there are
-    later: tuple[str, ...]  # keys of other implementations that are not in this version
-    mechanisms: Mapping[str, tuple[str, ...]]  # of ``[[privacy]]`` -> the keys that have a meaning here
-    under: Callable[[How, Any], How]  # the settings under a mechanism
-    clear: Callable[[How], How]  # the settings without any
-    protected: Callable[[How], bool]  # whether what crosses hides the labels
-    said: Callable[[How], str]  # the settings in a line
-    refusal: Callable[[How], str]  # why real parties may not run this; "" where they may
     questions: Callable[[How], Mapping[str, Question]]
     begin: Callable[[How, State], RoundGenerator]  # behind alignment and split
     step: Callable[[How, State, int], RoundGenerator]  # one round
     end: Callable[[How, State], RoundGenerator]  # what is found out of the finished model
     outputs: Callable[[State], Floats]  # (N,) of the active party: log-odds of class 1, or numbers in the label's unit
-    counts: Callable[[State], Mapping[str, Any]]  # server -> ``figures`` of a row
-    facts: Callable[[State], Mapping[str, Any]]  # server -> the scheme's own entries of summary.json
-    begun: Callable[[State], bool]  # whether a party has taken part in a round
-    brought: Callable[[State], Mapping[str, Sequence[float]]]  # server -> party -> gain of each of its columns
+    brought: Callable[
+        [State], Mapping[str, Sequence[float]]
+    ]  # server, at the end -> party -> gain of each of its columns
     own: Callable[[Columns, State], Sequence[float]]  # the same of one party, from its own state
-    export: Callable[[Columns, State], Mapping[str, Any]]  # {"table": a party's part, "model": that of all or None}
-    keys: tuple[tuple[str, ...], tuple[str, ...]]  # which the files of "table" and "model" hold at least
-    load: Callable[[Columns, Mapping[str, Any]], State]  # from what was exported, to predict
+    export: Callable[
+        [Columns, State], Mapping[str, Any]
+    ]  # "table": a party's part, "model": that of all or None, "own"
+    load: Callable[[Columns, Mapping[str, Any]], State]  # from "table" and "model" as exported, to predict
     predict: Callable[[How, State], RoundGenerator]  # afterwards the active party's state has outputs
-    trial: Callable[[How], Trial]
+    keys: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # which "table" and "model" hold at least
+    counts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> ``figures`` of a row
+    facts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> entries of summary.json (`RunSummary`)
+    said: Callable[[How], str] = str  # the settings in a line
+    later: tuple[str, ...] = ()  # keys of other implementations that are not in this version
+    mechanisms: Mapping[str, tuple[str, ...]] = {}  # of ``[[privacy]]`` -> the keys that have a meaning here
+    under: Callable[[How, Any], How] = lambda how, mechanism: how  # the settings under a mechanism
+    clear: Callable[[How], How] = lambda how: how  # the settings without any
+    protected: Callable[[How], bool] = lambda how: False  # whether what crosses hides the labels
+    refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" where they may
+    trial: Callable[[How], Trial] = lambda how: Trial()
 
 
 def questions(scheme: Scheme, how: How) -> dict[str, Question]:

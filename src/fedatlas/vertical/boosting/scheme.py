@@ -14,7 +14,7 @@ from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
 from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.scheme import Scheme, Trial, Words
 
-FEW, MANY = 200, 20_000  # rows of a trial on ciphertexts, and of one in the clear
+FEW = 200  # rows of a trial on ciphertexts
 
 
 def under(how: SecureBoost, lock: Paillier) -> SecureBoost:
@@ -72,7 +72,8 @@ def own(data: Columns, state: State) -> Sequence[float]:
 
 def trial(how: SecureBoost) -> Trial:
     """The first tree that all parties take part in; ciphertexts cost a straight line in the rows."""
-    return Trial((FEW, 2 * FEW) if how.encrypted else (MANY,), how.complete_secure + 1)
+    found = Trial(number=how.complete_secure + 1)
+    return found._replace(rows=(FEW, 2 * FEW)) if how.encrypted else found
 
 
 SECUREBOOST = Scheme(
@@ -99,7 +100,6 @@ SECUREBOOST = Scheme(
     outputs=outputs,
     counts=counts,
     facts=facts,
-    begun=lambda state: "boost" in state,
     brought=brought,
     own=own,
     export=export,
