@@ -61,7 +61,7 @@ def test_a_scheme_is_run_compared_reported_and_predicted_with(name: str, task: s
     if task == "classes":
         assert (said == label[said.index]).mean() > 0.75
     else:
-        assert np.corrcoef(said, label[said.index])[0, 1] > 0.8
+        assert np.corrcoef(said, label[said.index])[0, 1] > 0.7
     assert isinstance(found, pd.DataFrame)
 
 
