@@ -248,8 +248,7 @@ def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -
     from fedatlas.runs import alignment
 
     whole = checked(*_whole(experiment))
-    if not whole.columns:
-        raise ConfigError("there is nothing to align: add [[parties]], or [partition] name = 'vertical'.")
+    whole.of_columns()
     return alignment.looked_at(consortium(whole)) if dry_run else alignment.aligned(whole)
 
 

@@ -27,7 +27,6 @@ from fedatlas.record.fingerprint import fingerprint, of_tables
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.consortium import Consortium
 from fedatlas.vertical import align, judging, split
-from fedatlas.vertical.scheme import Scheme
 from fedatlas.wording import count
 
 LAST_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -49,9 +48,8 @@ class Growing:
         observers: Iterable[Observer] = (),
         host: Host | None = None,
     ) -> None:
-        assert held.checked.scheme is not None
         self.held, self.how, self.config = held, held.checked.how, held.config
-        self.scheme: Scheme = held.checked.scheme
+        self.scheme = held.checked.of_columns()
         self.keeper = Keeper(folder, self.config, fingerprint(of_tables(held.tables)))
         asked = held.checked.algorithm
         states = PartyState(ClientStates(bytes_of(self.config.engine.state_memory)))

@@ -53,8 +53,7 @@ def partition_record(held: Consortium, server: State) -> dict[str, Any]:
 
 def part(whole: Checked, data: Columns, table: PartyTable, state: State, gains: Sequence[float]) -> dict[str, Any]:
     """file -> a party's part of the model, and what it alone is told; of the party with the label the model and the scores, too."""
-    scheme = whole.scheme
-    assert scheme is not None
+    scheme = whole.of_columns()
     found = scheme.export(data, state)
     about = {"party": data.name, "rows": len(table.ids), "importance": named(table, gains)}
     out: dict[str, Any] = {
@@ -84,8 +83,7 @@ def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:
 
 def figures(held: Consortium, server: State, rows: Sequence[RoundRow]) -> RunSummary:
     """The summary of these rows and of the finished model."""
-    scheme, final, table = held.checked.scheme, dict(server["quality"]), held.holder
-    assert scheme is not None
+    scheme, final, table = held.checked.of_columns(), dict(server["quality"]), held.holder
     brought, last = scheme.brought(server), rows[-1]["round"]
     out: dict[str, Any] = {
         **of_all_runs(held.config, rows, [key for key in (*FIGURES, "auc") if key in final]),

@@ -15,7 +15,6 @@ from fedatlas.metrics.clusters import cluster_figures
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import planted_groups, summarise
-from fedatlas.setup.assembly import test_rows
 
 
 def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
@@ -36,7 +35,7 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
         summary["final"] |= evaluator.detail(models["global"]) if last else {"interval": {}}
     if last and setup.config.evaluation.on == "validation":  # no choice was made by these rows
         one = None if setup.personal else models["global"]
-        summary["test"] = evaluator.tested(one, now.client_model, test_rows(setup))
+        summary["test"] = evaluator.tested(one, now.client_model, setup.rows.common("test"))
     if setup.bench.protection is not None:
         summary["privacy"] = privacy_record.summary(setup.bench.protection, setup, folder)
     summary |= attack_record.summary(now, rows)

@@ -78,10 +78,9 @@ class ColumnsRunning:
     def bring_home(self, folder: Path) -> None:
         """Writes its part of the model, with its own columns by their names, and its report."""
         state, run = self.state.party.get(self.number), RunFolder(folder)
-        scheme = self.whole.scheme
-        if scheme is None or state is None or "split" not in state:
+        if state is None or "split" not in state:
             return
-        gains, summary = scheme.own(self.data, state), run.summary()
+        gains, summary = self.whole.of_columns().own(self.data, state), run.summary()
         summary["importance"] = {**summary["importance"], self.table.name: named(self.table, gains)}
         write_summary(run, summary)
         run.save_models(part(self.whole, self.data, self.table, state, gains))

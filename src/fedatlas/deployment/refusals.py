@@ -107,13 +107,12 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
 
 def refuse_columns(whole: Checked, names: Sequence[str]) -> None:
     """ConfigError for what is not possible between real parties that hold columns."""
-    assert whole.scheme is not None
     if not whole.config.parties:
         raise ConfigError(
             "partition.name = 'vertical' deals the columns of one table, and between real parties each has a table of its own: "
             "write [[parties]], each with the name of its node."
         )
-    if why := whole.scheme.refusal(whole.how):
+    if why := whole.of_columns().refusal(whole.how):
         raise ConfigError(why)
     parties = list(whole.parties)
     if odd := [name for name in parties if name not in names]:

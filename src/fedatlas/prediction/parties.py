@@ -46,8 +46,7 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
     """The predictions of a finished run for new rows. ``files``: party -> its file; ConfigError where one is missing or a stranger."""
     folder = RunFolder.open(path)
     whole, summary = checked(folder.config()), folder.summary()
-    config, scheme = whole.config, whole.scheme
-    assert scheme is not None
+    config, scheme = whole.config, whole.of_columns()
     own, shared = scheme.keys
     names = [one["name"] for one in summary["parties"]]
     active = next(k for k, one in enumerate(summary["parties"]) if one["active"])

@@ -131,8 +131,7 @@ def all_rows(parties: Sequence[Columns], states: PartyState) -> Side:
 
 def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, Any]:
     """``gain`` of the summary: figures of a finished run and of each baseline, and of each party what its columns bring, with intervals."""
-    scheme, parties, states = whole.scheme, consortium(whole).parties, PartyState()
-    assert scheme is not None
+    scheme, parties, states = whole.of_columns(), consortium(whole).parties, PartyState()
     said(f"Baselines for comparison, in the clear: the same {scheme.words.round}s without each party ...")
     done = Checkpoints(path / "checkpoint", whole.config.hash()).load(states).run
     active = parties[0].active

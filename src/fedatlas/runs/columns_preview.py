@@ -31,8 +31,7 @@ class Tried(NamedTuple):
 @machine.one_thread_an_operator()
 def rehearsed(whole: Checked) -> dict[str, Any]:
     """Who holds what, bytes and seconds of alignment and rounds, as far as they are known before anything is matched."""
-    held, scheme, rounds = consortium(whole), whole.scheme, whole.config.rounds
-    assert scheme is not None
+    held, scheme, rounds = consortium(whole), whole.of_columns(), whole.config.rounds
     matching = alignment.looked_at(held)
     most = min(len(one.x) for one in held.parties)
     found = expected([one_round(held, min(size, most)) for size in scheme.trial(whole.how).rows], most)
@@ -63,14 +62,12 @@ def expected(made: list[Tried], rows: int) -> Tried:
 
 def one_round(held: Consortium, rows: int) -> Tried:
     """A round on so many rows of each party, whichever they are."""
-    scheme = held.checked.scheme
-    assert scheme is not None
     active = held.parties[held.active]
     assert active.y is not None
     at = np.arange(rows)
     y = active.y[:rows]
     split = parted(y, active.task, {"test": held.test, "held": held.held}, active.seed)
     state: State = {"align": {"order": tensor(at)}, "split": {part: tensor(places) for part, places in split.items()}}
-    cost = trial(Side(held.parties, tuple(state for _ in held.parties)), scheme, held.checked.how)
+    cost = trial(Side(held.parties, tuple(state for _ in held.parties)), held.checked.of_columns(), held.checked.how)
     seconds = sum(cost.seconds.values()) - cost.seconds.get("keys", 0.0)
     return Tried(rows, cost.bytes_up + cost.bytes_down, seconds)

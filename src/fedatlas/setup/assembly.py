@@ -118,6 +118,12 @@ class Setup(NamedTuple):
         return dict(enumerate(self.partition.sizes))
 
     @property
+    def rows(self) -> PartyRows:
+        """The rows of every party, as models see them."""
+        assert isinstance(self.bench.rows, PartyRows)
+        return self.bench.rows
+
+    @property
     def networks(self) -> Mapping[str, Built]:
         """By architecture, in the order of ``[[models]]``; usually one, called ""."""
         return self.bench.networks
@@ -329,27 +335,11 @@ def local_options(config: ExperimentConfig) -> LocalOptions:
 
 def judged_rows(setup: Setup) -> Rows:
     """The rows that the curves are drawn on, as the model sees them: the test set, or the clients' pooled validation rows."""
-    source = setup.bench.rows
-    assert isinstance(source, PartyRows)
     if setup.config.evaluation.on == "test":
-        return test_rows(setup)
+        return setup.rows.common("test")
     if setup.partition.feature_skew:  # each client sees its rows through its own instrument
-        return join(source.kept(k, VALIDATION) for k in setup.validation)
-    return source.rows(pooled(setup.validation))
-
-
-def test_rows(setup: Setup) -> Rows:
-    """The test set, as the model sees it."""
-    source = setup.bench.rows
-    assert isinstance(source, PartyRows)
-    return source.common("test")
-
-
-def own_rows(setup: Setup, client: int) -> Rows:
-    """A client's held-out rows."""
-    source = setup.bench.rows
-    assert isinstance(source, PartyRows)
-    return source.kept(client, HELD_OUT)
+        return join(setup.rows.kept(k, VALIDATION) for k in setup.validation)
+    return setup.rows.rows(pooled(setup.validation))
 
 
 def first_server(setup: Setup) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from torch import Tensor
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
-from fedatlas.setup.assembly import Setup, own_rows
-from fedatlas.setup.party_rows import join
+from fedatlas.setup.assembly import Setup
+from fedatlas.setup.party_rows import HELD_OUT, join
 from fedatlas.setup.views import NO_ROWS
 
 
@@ -39,7 +39,7 @@ def candidates_of(setup: Setup) -> Candidates:
         if not (setup.sizes[k] and len(setup.held_out.get(k, ()))):
             continue
         stream = numpy_stream(setup.seed, "attack", "candidates", k)
-        trained, kept = setup.bench.rows(k), own_rows(setup, k)
+        trained, kept = setup.bench.rows(k), setup.rows.kept(k, HELD_OUT)
         for c in range(setup.dataset.classes):
             members, others = (stream.permutation(np.flatnonzero(rows.y.numpy() == c)) for rows in (trained, kept))
             half = len(others) // 2

@@ -68,6 +68,12 @@ class Checked(NamedTuple):
         """The same experiment with one seed; no seed decides what is refused."""
         return self._replace(config=self.config.model_copy(update={"seed": seed, "seeds": None}))
 
+    def of_columns(self) -> Scheme:
+        """The scheme; ConfigError where clients hold rows."""
+        if self.scheme is None:
+            raise ConfigError("there is nothing to align: add [[parties]], or [partition] name = 'vertical'.")
+        return self.scheme
+
     def of_rows(self) -> Checked:
         """Itself; ConfigError where parties hold columns."""
         if self.columns:

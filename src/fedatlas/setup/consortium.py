@@ -115,19 +115,7 @@ def party_tables(config: ExperimentConfig) -> list[PartyTable]:
 
 def files_of(config: ExperimentConfig) -> list[PartyFile]:
     """``[[parties]]`` as what reads their files takes them."""
-    return [
-        PartyFile(
-            one.name,
-            one.path,
-            one.id,
-            one.label or "",
-            one.weight or "",
-            one.task or "auto",
-            one.drop or (),
-            one.categories or (),
-        )
-        for one in config.parties
-    ]
+    return [PartyFile(**one.model_dump(exclude_none=True)) for one in config.parties]
 
 
 def whole_table(config: ExperimentConfig) -> Loaded:
