@@ -206,7 +206,7 @@ def predicted(folder: Path, one: Federation, run: str, source: Path | None) -> V
     if "parties" not in one.tables:
         return {"predictions": call(["predict", home, "test.csv"], folder, source)}
     together = folder / f"together-{run}"
-    shutil.copytree(home, together)
+    shutil.copytree(home, together, dirs_exist_ok=True)
     for file in (folder / "federation" / "shop" / "runs" / run).glob("*shop*.json"):
         shutil.copy(file, together)
     return {"predictions": call(["predict", together, "bank=bank.csv", "shop=shop.csv"], folder, source)}
@@ -237,7 +237,6 @@ def checked(name: str, folder: Path, source: Path | None) -> dict[str, list[str]
             for node in one.nodes:
                 shutil.copytree(held.bundles / node / "runs" / run, folder / f"homes-{which}" / node)
             lines += differences(homes, folder_values(folder / f"homes-{which}", UNREAD), f"{name}-{which}", RESUMED)
-            for page in (folder / f"{which}-again", *(folder / f"homes-{which}" / node for node in one.nodes)):
-                call(["report", page, "--out", folder / "page.html"], folder, source)
+            call(["report", folder / f"{which}-again", "--out", folder / "page.html"], folder, source)
             out[which] = lines
     return out

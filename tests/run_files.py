@@ -73,6 +73,9 @@ RESUMED: Mapping[str, str] = {
     "*: cost.bytes_*": "the sums of these",
     "*/opened.jsonl: *": "a journal: it names the folder, and a round that began anew stands there twice",
     "*/ledger.jsonl: *": "a journal: a round that began anew counts twice",
+    "*/table.sqlite: *.attempts": "of a run that was killed with its study",
+    "*/table.sqlite: *.summary.diverged": "a sentence that names the folder",
+    "*/answers.jsonl: *": "a journal: asks under masks that began anew stand there twice",
     "*/own-view.jsonl: *": "a journal: a round that began anew stands there twice",
 }
 """The same, and whether it is there, between a run that was stopped and resumed and one that nobody stopped."""

@@ -37,7 +37,7 @@ from typing import Any
 
 import run_files
 import same_whole
-from run_files import CommandError, shown
+from run_files import shown
 from same_configurations import Table, cifar, digits, har, network, write_table
 from same_whole import Whole
 
@@ -64,12 +64,10 @@ def found_of(given: Table | Whole) -> Table:
     """What came of a configuration: an outcome, or all values of a run that is compared whole."""
     if not isinstance(given, Whole):
         return outcome(given)
-    from fedatlas import FedatlasError
-
     try:
         return {"values": same_whole.outcome(given)}
-    except (FedatlasError, CommandError) as error:
-        return {"values": {"error": str(error)}}
+    except Exception as error:  # noqa: BLE001  # a fault in one is its outcome, and the others are looked at
+        return {"values": {"error": f"{type(error).__name__}: {error}"}}
 
 
 def error_of(found: Table) -> str:
@@ -168,7 +166,9 @@ def compare(before: Table, found: Mapping[str, Table], ignored: Iterable[str], *
 
 def lines_of(name: str, before: Table, after: Table, passed_over: set[str], bare: bool) -> list[str]:
     """What differs between two of the same configuration."""
-    if "values" in before and "values" in after:
+    if "values" in before and error_of(after):
+        return [error_of(after)]
+    if "values" in before:
         return run_files.differences(before["values"], after["values"], name, bare=bare)
     return differences(before, after, passed_over)
 
