@@ -63,6 +63,23 @@ INSTALLED: dict[str, str] = {}
 """Packages whose builders were asked for, with their versions: a result depends on them, too."""
 
 
+class ConfigTable(BaseModel):
+    """A table of a configuration file with exactly the keys below."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Component(ConfigTable):
+    """A table with ``name`` and the keyword arguments of the builder of that name."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the builder's keyword arguments as written; None stands for a key that is left out."""
+        return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
+
+
 def find(kind: str, table: Mapping[str, Builder], name: str) -> Builder:
     """The builder called ``name`` in a package's table, among the plugins, or behind an entry point."""
     if name in table:

@@ -13,10 +13,10 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from fedatlas.errors import ConfigError, DataError, unknown_name
+from fedatlas.registry import ConfigTable
 
 TaskKind = Literal["classes", "numbers", "tokens"]
 Form = Literal["crammer_singer", "ova"]
@@ -25,13 +25,11 @@ Rows = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss for ea
 _TINY = 1e-12  # C15
 
 
-class LossConfig(BaseModel):
+class LossConfig(ConfigTable):
     """``model.loss`` as a table: ``{name = "multiclass_hinge", form = "ova"}`` sums a binary hinge over classes (L8).
 
     Without ``form`` the multiclass hinge is Crammer and Singer's.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "auto"
     form: Form | None = None
