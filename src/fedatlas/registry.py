@@ -288,13 +288,9 @@ def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     return None
 
 
-def describe(kind: str, builders: Mapping[str, Builder]) -> list[dict[str, Any]]:
-    """A row a builder, for ``fedatlas list``."""
-    every = builders_of(kind, builders)
-    return [
-        {"name": name, "summary": summary(builder), "parameters": defaults(builder), "accepts": accepts(builder)}
-        for name, builder in every.items()
-    ]
+def described(name: str, builder: Builder) -> dict[str, Any]:
+    """Return the row of a builder in ``fedatlas list``."""
+    return {"name": name, "summary": summary(builder), "parameters": defaults(builder), "accepts": accepts(builder)}
 
 
 def summary(builder: Builder) -> str:
