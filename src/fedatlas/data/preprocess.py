@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas import summaries
-from fedatlas.data.dataset import Column, Dataset, Held, Partition, TaskKind
+from fedatlas.data.dataset import Column, Dataset, Held, Partition, TaskKind, by_channel
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
 from fedatlas.errors import ConfigError, DataError
@@ -109,9 +109,7 @@ class Preprocess:
         if self.kind == "tokens":
             return x.to(torch.int64)
         x = x.to(torch.float32)
-        if not self.input_scale:
-            return x
-        return x * _channels(self.input_scale, x.dim()) + _channels(self.input_shift, x.dim())
+        return x * by_channel(self.input_scale, x) + by_channel(self.input_shift, x) if self.input_scale else x
 
     def of_client(self, client: int) -> Preprocess:
         """What turns rows of this client into inputs: by its own constants where ``scale = "client"`` and it has some."""
@@ -150,10 +148,6 @@ class Preprocess:
         constants = tuple(tuple((mean, sd) for mean, sd in client) for client in values.get("client_constants", ()))
         tuples = {key: tuple(values[key]) for key in ("input_scale", "input_shift", "shape", "class_names")}
         return cls(**{**values, **tuples, "rules": rules, "client_constants": constants})
-
-
-def _channels(values: Sequence[float], dims: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32).view((1, -1) + (1,) * (dims - 2))
 
 
 def preprocess(
@@ -196,17 +190,22 @@ def preprocess(
     mean, sd = (float(target.mean()), float(target.sd())) if target else (0.0, 1.0)
     traffic = traffic.plus(Traffic(done.bytes_up, done.bytes_down))
     done = replace(done, target_mean=mean, target_sd=sd, bytes_up=traffic.up, bytes_down=traffic.down)
-    done = replace(done, depth=dataset.facts.get("depth", 8))
+    return noted(dataset, done)
+
+
+def noted(dataset: Dataset, done: Preprocess) -> tuple[Dataset, Preprocess]:
+    """Return the data set with what was done to it among its facts, and the latter with the depth of its pictures."""
     facts = {
         **dataset.facts,
         "scale": done.scale,
-        "missing": missing,
-        "preprocess_bytes": {"up": traffic.up, "down": traffic.down},
+        "missing": done.missing,
+        "preprocess_bytes": {"up": done.bytes_up, "down": done.bytes_down},
     }
-    return replace(dataset, target_mean=mean, target_sd=sd, facts=facts), done
+    dataset = replace(dataset, target_mean=done.target_mean, target_sd=done.target_sd, facts=facts)
+    return dataset, replace(done, depth=dataset.facts.get("depth", 8))
 
 
-def _untouched(dataset: Dataset, kind: Literal["pictures", "tokens"], scale: str, missing: str) -> Preprocess:
+def _untouched(dataset: Dataset, kind: Literal["table", "pictures", "tokens"], scale: str, missing: str) -> Preprocess:
     return Preprocess(
         kind,
         (),
@@ -287,24 +286,10 @@ def _table(
             continue
         at = torch.from_numpy(partition.held(k))
         train[at] = encode(x_train[at], _with_constants(rules, numeric, *map(list, zip(*own, strict=True))), fills)
-    columns = tuple(name for rule in rules for name in rule.outputs)
-    done = Preprocess(
-        "table",
-        rules,
-        resolved,
-        missing,
-        (),
-        (),
-        (len(columns),),
-        dataset.task,
-        dataset.class_names,
-        0.0,
-        1.0,
-        constants,
-        *traffic,
-    )
     made = made.with_splits(train=made.train._replace(x=train))
-    return replace(made, columns=columns, schema=()), done
+    made = replace(made, columns=tuple(name for rule in rules for name in rule.outputs), schema=())
+    done = replace(_untouched(made, "table", resolved, missing), rules=rules, client_constants=constants)
+    return made, replace(done, input_scale=(), input_shift=(), bytes_up=traffic.up, bytes_down=traffic.down)
 
 
 def _with_constants(
@@ -356,11 +341,6 @@ def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[Rule]) -> Tensor
     return x
 
 
-def fill(x: Tensor, rules: Sequence[Rule]) -> Tensor:
-    """Missing numbers replaced by their column's median, where it has one."""
-    return summaries.filled(x, _fills(rules, x.dtype))
-
-
 def _fills(rules: Sequence[Rule], dtype: torch.dtype) -> Tensor:
     """The median of each column, NaN where it has none."""
     return torch.tensor([torch.nan if rule.median is None else rule.median for rule in rules], dtype=dtype)
@@ -375,7 +355,7 @@ def encode(x: Tensor, rules: Sequence[Rule], fills: bool, keep_holes: bool = Fal
     if all(rule == Rule(rule.name) for rule in rules) and not bool(torch.isnan(x).any()):
         return x
     gone = torch.isnan(x)
-    filled = fill(x, rules)
+    filled = summaries.filled(x, _fills(rules, x.dtype))
     out, lost = [], torch.zeros(len(x), dtype=torch.bool)
     for j, rule in enumerate(rules):
         hole = gone[:, j] & (not fills) if rule.categories else torch.isnan(filled[:, j])
@@ -410,26 +390,20 @@ def _pictures(
             dataset = replace(dataset, scale=(), shift=())
         return dataset, _untouched(dataset, "pictures", "constants" if dataset.scale else "none", missing)
     mean, sd, constants, traffic = _constants(summaries.PICTURE_MOMENTS, {}, scale, dataset, partition, learn)
+    applied = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))
+    done = _untouched(applied, "pictures", scale, missing)
+    done = replace(done, client_constants=constants, bytes_up=traffic.up, bytes_down=traffic.down)
     if scale == "federated":
-        dataset = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))
-        done = _untouched(dataset, "pictures", scale, missing)
-        return dataset, replace(done, bytes_up=traffic.up, bytes_down=traffic.down)
+        return applied, done
     made = dataset.with_inputs(lambda x: _standardise(x, mean, sd))
     for k, found in enumerate(constants):
         if not found:
             continue
         at, (own_mean, own_sd) = torch.from_numpy(partition.held(k)), torch.tensor(found, dtype=torch.float64).T
         made.train.x[at] = _standardise(dataset.train.x[at], own_mean, own_sd)
-    applied = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))  # for new pictures
-    done = replace(
-        _untouched(applied, "pictures", scale, missing),
-        client_constants=constants,
-        bytes_up=traffic.up,
-        bytes_down=traffic.down,
-    )
-    return replace(made, scale=(), shift=()), done
+    return replace(made, scale=(), shift=()), done  # what was applied is for new pictures
 
 
 def _standardise(x: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
-    view = (1, -1) + (1,) * (x.dim() - 2)
-    return (x.to(torch.float32) - mean.to(torch.float32).view(view)) / sd.to(torch.float32).view(view)
+    x = x.to(torch.float32)
+    return (x - by_channel(mean, x)) / by_channel(sd, x)
