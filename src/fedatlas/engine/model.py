@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch.func import functional_call
 from fedatlas.algorithm import Batch
 from fedatlas.engine.step import channels_last, contiguous
 from fedatlas.errors import ConfigError
-from fedatlas.models.dropout import evaluating
+from fedatlas.models.dropout import evaluating, noting
 from fedatlas.models.inspection import has_batch_norm
 from fedatlas.tree import Tree
 
@@ -95,7 +94,7 @@ class Network:
         statistics of ``batch.extra``) and no gradient.
         """
         if not frozen:
-            z: Tensor = self._call(params, batch, only_features)
+            z: Tensor = self._call(params, batch, lambda module, x: module.features(x))
             return z
         with evaluating(self.module), torch.no_grad():
             return self.features(params, batch)
@@ -118,17 +117,18 @@ class Network:
         layers = {f"{name}." if name else "": m for name, m in self.module.named_modules() if isinstance(m, norms)}
         buffers, momenta = {name: x.clone() for name, x in batch.extra.items()}, [m.momentum for m in layers.values()]
         positions: dict[str, int] = {}
-        hooks = [m.register_forward_pre_hook(partial(count, positions, prefix)) for prefix, m in layers.items()]
+
+        def count(prefix: str, layer: nn.Module, x: Tensor) -> None:
+            positions[prefix] = x.numel() // x.shape[1]  # values of each channel
+
         self.module.eval()
         try:
             for layer in layers.values():
                 layer.momentum = 1.0
                 layer.train()
-            with torch.no_grad():
+            with noting(layers, count), torch.no_grad():
                 functional_call(self.module, {**params, **buffers}, (batch.x,))
         finally:
-            for hook in hooks:
-                hook.remove()
             for layer, momentum in zip(layers.values(), momenta, strict=True):
                 layer.momentum = momentum
                 layer.eval()
@@ -168,16 +168,6 @@ def with_tied(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tenso
 def copied(tensors: Mapping[str, Tensor]) -> Tree:
     """Copies whose elements lie one after another, as messages bring them."""
     return Tree({name: x.detach().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()})
-
-
-def count(positions: dict[str, int], prefix: str, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Notes how many values of each channel (dimension 1) a layer is about to see."""
-    positions[prefix] = inputs[0].numel() // inputs[0].shape[1]
-
-
-def only_features(module: Any, x: Tensor) -> Any:
-    """What enters the last layer."""
-    return module.features(x)
 
 
 def features_and_outputs(module: Any, x: Tensor) -> Any:

@@ -40,9 +40,10 @@ from fedatlas.engine.step import (
     number,
     rebuilt,
 )
-from fedatlas.engine.trace import Example, given_as, trace, training
+from fedatlas.engine.trace import Example, given_as, trace
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.errors import first_line
+from fedatlas.models.dropout import training
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
@@ -51,11 +52,39 @@ from fedatlas.tree import Tree
 _TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.1}
 
 
-class StepProgram:
-    """A derived step. It can be pickled; ``source`` is its whole text, ``note`` says what was fused.
+class Program:
+    """A derived step's whole text, loaded where it is first bound. It can be pickled.
 
     It holds for inputs of its own ``form`` only: an objective or a direction may do something else with others.
     """
+
+    def __init__(
+        self, source: str, spec: StepSpec, constants: Mapping[str, Tensor], form: Form, code: str = ""
+    ) -> None:
+        self.source, self.code, self.optimizer, self.form = source, code, spec.optimizer, form
+        self.constants = {f"constants/{name}": x for name, x in constants.items()}
+        self._bind: Callable[[Mapping[str, Any]], Step] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bind": None}
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """Return where to copy, bind and step: without autograd's bookkeeping."""
+        return torch.inference_mode()
+
+    def loaded(self, taken: Mapping[str, Any]) -> Step:
+        """Return the step that the text's function ``bind``, which emit.py and native.py alone write, makes of tensors by path."""
+        if self._bind is None:
+            space: dict[str, Any] = {"torch": torch, "adam_pass": adam_pass, "Optimizer": Optimizer}
+            if self.code:
+                space |= {"ctypes": ctypes, "native": compiled(self.code, "step")}
+            exec(compile(self.source, "<step program>", "exec"), space)
+            self._bind = space["bind"]
+        return self._bind({**self.constants, **taken})
+
+
+class StepProgram(Program):
+    """The step of one client; ``note`` says what was fused."""
 
     def __init__(
         self,
@@ -65,13 +94,8 @@ class StepProgram:
         form: Form,
         rows: RowValues | None = None,
     ) -> None:
-        self.rows = rows
-        self.emitted, self.optimizer, self.constants, self.form = emitted, spec.optimizer, dict(constants), form
-        self.source, self.note = emitted.source, emitted.note
-        self._bind: Callable[[Mapping[str, Any]], Step] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_bind": None}
+        super().__init__(emitted.source, spec, constants, form, emitted.code)
+        self.rows, self.emitted, self.note = rows, emitted, emitted.note
 
     def takes(self, params: Tree, inputs: Inputs) -> bool:
         """Whether parameters and inputs have the form and the shapes that it was derived for."""
@@ -81,14 +105,6 @@ class StepProgram:
         wanted = {path: shape for path, (shape, _) in self.emitted.reads.items()}
         wanted |= dict(zip(self.rows.paths, self.rows.reads, strict=True)) if self.rows else {}
         return all(getattr(given[path], "shape", ()) == shape for path, shape in wanted.items() if path in given)
-
-    def mode(self) -> AbstractContextManager[Any]:
-        """Where to copy, bind and step: without autograd's bookkeeping."""
-        return torch.inference_mode()
-
-    def local_copy(self, params: Mapping[str, Tensor]) -> Tree:
-        """The client's own parameters, in the layout the step works in."""
-        return local_copy(params)
 
     def bind(
         self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None
@@ -103,30 +119,14 @@ class StepProgram:
         for path, value in self.emitted.fixed.items():
             if path in given and given[path] != value:
                 raise ValueError(f"this step was derived for {path} = {value!r}, not {given[path]!r}")
-        taken = {f"constants/{name}": x for name, x in self.constants.items()}
+        taken: dict[str, Any] = {}
         for path, (shape, stride) in self.emitted.reads.items():
             x = given[path]
             x = number(x) if is_number(x) else given_as(path, x)
             if (x.shape, x.stride()) != (shape, stride):
                 raise ValueError(f"{path} has shape {tuple(x.shape)} and strides {x.stride()}: use local_copy()")
             taken[path] = x
-        return self.compiled()(taken)
-
-    def compiled(self) -> Callable[[Mapping[str, Any]], Step]:
-        """The program's ``bind``."""
-        if self._bind is None:
-            self._bind = loaded(self.source, self.emitted.code)
-        return self._bind
-
-
-def loaded(source: str, code: str = "") -> Callable[[Mapping[str, Any]], Step]:
-    """The function ``bind`` of a program's text, which emit.py and native.py alone write."""
-    space: dict[str, Any] = {"torch": torch, "adam_pass": adam_pass, "Optimizer": Optimizer}
-    if code:
-        space |= {"ctypes": ctypes, "native": compiled(code, "step")}
-    exec(compile(source, "<step program>", "exec"), space)
-    bind: Callable[[Mapping[str, Any]], Step] = space["bind"]
-    return bind
+        return self.loaded(taken)
 
 
 def derive(
@@ -257,7 +257,7 @@ def disturbed(example: Example, key: int = 0) -> Example:
 def outcome(made: StepProgram | TunedStep, at: Example) -> dict[str, Tensor]:
     """Parameters, buffers and losses after two steps."""
     with made.mode():
-        params, buffers = made.local_copy(at.params), at.buffers.clone()
+        params, buffers = local_copy(at.params), at.buffers.clone()
         step = made.bind(params, None, at.inputs, buffers)
         batch = at.batch if isinstance(made, TunedStep) else with_values(made.rows, at)
         losses = [

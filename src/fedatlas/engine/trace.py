@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functionalize
 from torch.fx import GraphModule
 
@@ -30,6 +29,7 @@ from fedatlas.engine.step import (
     rebuilt,
 )
 from fedatlas.errors import first_line
+from fedatlas.models.dropout import training
 from fedatlas.models.inspection import is_recurrent
 from fedatlas.tree import Tree
 
@@ -137,15 +137,3 @@ def refuse(spec: StepSpec, module: GraphModule, tensors: Mapping[str, Tensor]) -
             value = getattr(module, str(node.target))
             if isinstance(value, Tensor) and value.numel() and value.untyped_storage().data_ptr() in held:
                 raise NotTraceable("the loss reads a tensor of the module or of a message around its arguments")
-
-
-@contextmanager
-def training(module: nn.Module) -> Iterator[None]:
-    """Training mode inside the block; every part's own mode again behind it."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.train()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode

@@ -15,7 +15,7 @@ from fedatlas.engine.device import CPU, placing
 from fedatlas.engine.gradient import gradient, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
-from fedatlas.engine.step import Inputs, StepSpec, fresh_memory, local_copy
+from fedatlas.engine.step import Inputs, StepSpec, fresh_memory
 from fedatlas.tree import Tree
 
 Step = Callable[..., Tensor]
@@ -34,10 +34,6 @@ class TunedStep:
     def mode(self) -> AbstractContextManager[Any]:
         """Where to bind and to step: outside inference mode, whose tensors autograd refuses."""
         return nullcontext()
-
-    def local_copy(self, params: Mapping[str, Tensor]) -> Tree:
-        """The client's own parameters, to be changed by its steps; in the layout that programs work in, too."""
-        return local_copy(params)
 
     def bind(
         self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None

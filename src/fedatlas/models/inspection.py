@@ -42,12 +42,16 @@ def flops(module: nn.Module, x: Tensor, state: Mapping[str, Tensor] | None = Non
     return counter.total // len(x)
 
 
-class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up torch's own formulas over the operators that are called."""
+class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A look at every operator that is called."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch imports its whole compiler to skip it
+
+
+class _FlopCounter(Watching):
+    """Adds up torch's own formulas over the operators that are called."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from fedatlas.errors import ConfigError
 from fedatlas.models.dropout import evaluating, refuse_hidden_draws
+from fedatlas.models.inspection import Watching
 
 
 def refuse_impure(name: str, module: nn.Module, sample_x: Tensor) -> None:
@@ -32,12 +32,8 @@ def refuse_impure(name: str, module: nn.Module, sample_x: Tensor) -> None:
         )
 
 
-class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Writes(Watching):
     """Notes which of the tensors an operator writes into, whether or not it changes any number."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its whole compiler to skip it
 
     def __init__(self, held: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
