@@ -23,7 +23,7 @@ from fedatlas.algorithm import (
 )
 from fedatlas.errors import ProtocolError
 from fedatlas.rng import numpy_stream
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 
 def federated(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -227,7 +227,7 @@ def with_means(algorithm: Algorithm, server: State) -> State:
     return out
 
 
-def mean_of(trees: Iterable[Mapping[str, Tensor]], like: Tree) -> Tree:
+def mean_of(trees: Iterable[Tensors], like: Tree) -> Tree:
     """Uniform mean in float64, in the precision of ``like``; integers: the maximum (C8, C9)."""
     trees = list(trees)
     total = {name: x.double() if x.is_floating_point() else x for name, x in trees[0].items()}

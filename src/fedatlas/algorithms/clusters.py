@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from fedatlas.aggregation.reducers import WeightedSum
-from fedatlas.algorithm import Message, Replies, State, Update
+from fedatlas.algorithm import Message, Models, Replies, State, Update
+from fedatlas.algorithms.whole_models import part as model_of
+from fedatlas.algorithms.whole_models import whole
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting
@@ -39,13 +41,7 @@ def of_all(server: State) -> Message:
     return {"buffers": server["buffers"]} if server.get("buffers") else {}
 
 
-def whole(message: Message) -> Tree:
-    """A cluster's model and buffers in one tree, as a client takes them over."""
-    model: Tree = message["model"]
-    return Tree({**model, **message["buffers"]}) if message.get("buffers") else model
-
-
-def models(server: State) -> Mapping[str, Tree]:
+def models(server: State) -> Models:
     """The federation's model, then the clusters' where there are several."""
     everybody = {"global": server["model"]}
     if len(server["clusters"]) == 1:
@@ -70,7 +66,7 @@ def mean(parts: Mapping[str, Update], weight: Mapping[str, float], like: Update)
     """Mean of models and buffers by ``weight``, in float64 and in the order given, in the precision of ``like`` (C8, C9)."""
     total, added = sum(weight.values()), WeightedSum()
     for key, part in parts.items():
-        added.add({name: part[name] for name in ("model", "buffers") if name in part}, weight[key] / total)
+        added.add(model_of(part), weight[key] / total)
     out: Update = cast_like(added.total, like)
     return out
 

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import (
     Algorithm,
+    Answered,
     Ask,
     Card,
     Data,
@@ -43,7 +44,6 @@ from fedatlas.algorithm import (
     RoundGenerator,
     State,
     Task,
-    Update,
     Weights,
 )
 from fedatlas.registry import Rate
@@ -82,10 +82,10 @@ def label_spread(
 ) -> tuple[Mapping[str, Task | Question], Callable[[Round], Weights]]:
     """The two tasks before training, and the weights that come of them."""
 
-    def counts(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+    def counts(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
         return {"counts": counted(data)}, client, session
 
-    def spread(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+    def spread(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
         held = counted(data)
         n_k = held.sum()
         return {"omega": raw_weight(held / n_k, message["P"], score), "n_k": n_k}, client, session

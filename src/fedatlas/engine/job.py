@@ -38,7 +38,7 @@ from fedatlas.federation.sealing import seal, unseal
 from fedatlas.layers import Layer
 from fedatlas.privacy.protection import Doing, Protected, Protection, protect
 from fedatlas.rng import torch_stream
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 from fedatlas.wire import codec
 
 
@@ -218,7 +218,7 @@ class ClientData:
         self,
         rows: Rows,
         classes: int,
-        buffers: Mapping[str, Tensor],
+        buffers: Tensors,
         trained: Callable[[], Iterable[Batch]],
         ordered: Callable[[Tensor], Tensor],
     ) -> None:
@@ -363,7 +363,7 @@ def batch_size_of(options: Local, usual: int, n: int, least: int = 1) -> int:
     return size if own.pass_steps <= 1 or not n else min(size or n, max(n // own.pass_steps, least))
 
 
-def parted(found: Mapping[str, Tensor], buffers: Tree) -> tuple[Tree, Tree]:
+def parted(found: Tensors, buffers: Tree) -> tuple[Tree, Tree]:
     """Parameters and buffers of a tree that may hold both; what it lacks is taken from ``buffers``."""
     if not any(name in found for name in buffers):
         return Tree(found), buffers

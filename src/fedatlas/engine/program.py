@@ -45,7 +45,7 @@ from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.errors import first_line
 from fedatlas.models.dropout import training
 from fedatlas.rng import torch_stream
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 # How far one step may be from autograd's, relative to the length of the step itself. Sums in another order and
 # decisions (ReLU, arg-max) at the edge are within it; a wrong formula is not.
@@ -58,9 +58,7 @@ class Program:
     It holds for inputs of its own ``form`` only: an objective or a direction may do something else with others.
     """
 
-    def __init__(
-        self, source: str, spec: StepSpec, constants: Mapping[str, Tensor], form: Form, code: str = ""
-    ) -> None:
+    def __init__(self, source: str, spec: StepSpec, constants: Tensors, form: Form, code: str = "") -> None:
         self.source, self.code, self.optimizer, self.form = source, code, spec.optimizer, form
         self.constants = {f"constants/{name}": x for name, x in constants.items()}
         self._bind: Callable[[Mapping[str, Any]], Step] | None = None
@@ -90,7 +88,7 @@ class StepProgram(Program):
         self,
         emitted: Emitted,
         spec: StepSpec,
-        constants: Mapping[str, Tensor],
+        constants: Tensors,
         form: Form,
         rows: RowValues | None = None,
     ) -> None:
@@ -106,9 +104,7 @@ class StepProgram(Program):
         wanted |= dict(zip(self.rows.paths, self.rows.reads, strict=True)) if self.rows else {}
         return all(getattr(given[path], "shape", ()) == shape for path, shape in wanted.items() if path in given)
 
-    def bind(
-        self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None
-    ) -> Step:
+    def bind(self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Tensors | None = None) -> Step:
         """The step of one client: ``step(x, y, row weights if any, masks in their order, `rows`' values) -> loss``.
 
         ``params`` (from `local_copy`), ``memory`` (`fresh_memory`) and ``buffers`` are written in place; steps of other
@@ -273,7 +269,7 @@ def with_values(rows: RowValues | None, at: Example) -> Batch:
     return at.batch._replace(extra={**at.batch.extra, **rows.of(at.inputs, at.buffers)(at.batch.x)})
 
 
-def compare(spec: StepSpec, start: Example, expected: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> None:
+def compare(spec: StepSpec, start: Example, expected: Tensors, got: Tensors) -> None:
     """NotTraceable where two outcomes lie further apart than a small share of the way from the start.
 
     A tensor's share is of its own way and a tenth of the whole model's: a convolution's bias in front of a BatchNorm goes
@@ -297,7 +293,7 @@ def begin_of(start: Example) -> dict[str, Tensor]:
     return dict(leaves({"params": start.params, "buffers": start.buffers}))
 
 
-def ways_of(start: Example, expected: Mapping[str, Tensor]) -> dict[str, float] | None:
+def ways_of(start: Example, expected: Tensors) -> dict[str, float] | None:
     """How far each tensor has gone, the loss from zero; None where one has gone to no number."""
     begin = begin_of(start)
     ways = {path: distance(x, begin.get(path, torch.zeros(()))) for path, x in expected.items()}

@@ -41,7 +41,7 @@ from fedatlas.engine.step import (
 from fedatlas.engine.trace import Example, flat_of, trace
 from fedatlas.engine.tuned import Step
 from fedatlas.models.dropout import training
-from fedatlas.tree import Tree, stack
+from fedatlas.tree import Tensors, Tree, stack
 
 aten = torch.ops.aten
 
@@ -52,9 +52,7 @@ _COUNTS = (7, 11, 13)  # derived for these numbers of clients; the text for any 
 class StackedProgram(Program):
     """A step of several clients."""
 
-    def __init__(
-        self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Mapping[str, Tensor], form: Form
-    ) -> None:
+    def __init__(self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Tensors, form: Form) -> None:
         super().__init__(source, spec, constants, form)
         self.reads = dict(reads)
         self.note = (
@@ -70,7 +68,7 @@ class StackedProgram(Program):
         return all(one[path] == found[0][path] for one in found for path in numbers)
 
     def bind(
-        self, params: Tree, memory: Memory | None, inputs: Sequence[Inputs], buffers: Mapping[str, Tensor] | None = None
+        self, params: Tree, memory: Memory | None, inputs: Sequence[Inputs], buffers: Tensors | None = None
     ) -> Step:
         """The step of two or more clients: ``step(x, y, ...) -> losses``, everything with a leading client dimension.
 
@@ -90,7 +88,7 @@ class StackedProgram(Program):
         return self.loaded(taken)
 
 
-def worth_stacking(params: Mapping[str, Tensor], rows: int) -> bool:
+def worth_stacking(params: Tensors, rows: int) -> bool:
     """Whether clients with such parameters and batches should share a stack (benchmarks/stacked_speed.py).
 
     Half of a small step is the calling of its operators, which a stack shares; from some four million multiplications in a

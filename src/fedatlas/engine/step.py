@@ -13,7 +13,7 @@ from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
 from fedatlas.engine.optim import Memory, Optimizer
 from fedatlas.errors import FedatlasError
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 Inputs = Mapping[str, Any]
 """All that stays the same during one client's local work: trees, tensors and numbers, nested as one likes.
@@ -137,7 +137,7 @@ def laid_out(x: Tensor) -> Tensor:
 
 
 @torch.inference_mode(mode=False)
-def local_copy(params: Mapping[str, Tensor]) -> Tree:
+def local_copy(params: Tensors) -> Tree:
     """A client's own parameters, in the layout that steps work in; no inference tensors, so that any step can take them."""
     return Tree({name: laid_out(x.detach()).clone() for name, x in params.items()})
 

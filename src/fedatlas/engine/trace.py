@@ -31,7 +31,7 @@ from fedatlas.engine.step import (
 from fedatlas.errors import first_line
 from fedatlas.models.dropout import training
 from fedatlas.models.inspection import is_recurrent
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 aten = torch.ops.aten
 
@@ -122,7 +122,7 @@ def graph_of(step: Callable[..., list[Tensor]], values: list[Tensor]) -> GraphMo
     return module
 
 
-def refuse(spec: StepSpec, module: GraphModule, tensors: Mapping[str, Tensor]) -> None:
+def refuse(spec: StepSpec, module: GraphModule, tensors: Tensors) -> None:
     """NotTraceable for a graph that would draw random numbers, is too long, or has swallowed an input as a constant."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     if len(nodes) > LIMIT:

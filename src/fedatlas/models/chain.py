@@ -7,7 +7,7 @@ outputs must stay. Skip connections, normalisation over units or layers used twi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from fedatlas.layers import Axis, Layer, LayerTensor, picked
 from fedatlas.models.dropout import Dropout, evaluating, noting
 from fedatlas.models.inspection import NORMS
 from fedatlas.rng import torch_stream
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 GATES = 4
 ROWS = 8  # of noise, on which outputs are compared
@@ -73,7 +73,7 @@ def elastic(module: nn.Module) -> nn.Module:
     return module
 
 
-def resized(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+def resized(module: nn.Module, state: Tensors) -> nn.Module:
     """``module`` with the widths of ``state``, in place; its numbers are left to `load_state_dict`."""
     elastic(module)
     for path, layer in module.named_modules():
@@ -207,7 +207,7 @@ def keeps_outputs(module: nn.Module, layers: Sequence[Layer], x: Tensor) -> bool
     return bool((there - here).abs().max() <= TOLERANCE * there.abs().max())
 
 
-def halved(params: Tree, layers: Sequence[Layer], index: Mapping[str, Tensor]) -> Tree:
+def halved(params: Tree, layers: Sequence[Layer], index: Tensors) -> Tree:
     """Whoever reads a unit that stands there twice reads half of each."""
     out, before = dict(params), None
     for layer in layers:
