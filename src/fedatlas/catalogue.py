@@ -63,8 +63,6 @@ EXTRAS = {
     "he": ("gmpy2", "masks, homomorphic encryption, private alignment"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),
-    "cluster": ("ray", "many machines"),
-    "tracking": ("mlflow", "MLflow and TensorBoard"),
 }
 BETWEEN: Mapping[str, Mapping[str, Builder]] = {
     "algorithms": {"secureboost": secureboost},

@@ -50,11 +50,7 @@ SYNONYMS = {
 """What other software calls a key -> its name here."""
 
 PLUGINS: dict[str, dict[str, Builder]] = {
-    "algorithms": {},
-    "models": {},
-    "partitions": {},
-    "transforms": {},
-    "reducers": {},
+    kind: {} for kind in ("algorithms", "models", "partitions", "transforms", "reducers")
 }
 """What ``--plugin`` brought, by kind."""
 OURS: dict[str, Mapping[str, Builder]] = {}
@@ -253,22 +249,23 @@ EXPECTED = {
     "missing": "a value",
     "none": "no value",
 }
-BOUNDS = {
-    "greater_than_equal": ("ge", "a number of {} or more"),
-    "greater_than": ("gt", "a number above {}"),
-    "less_than_equal": ("le", "a number of {} or less"),
-    "less_than": ("lt", "a number below {}"),
-    "too_short": ("min_length", "a list of {} values"),
-    "too_long": ("max_length", "a list of {} values"),
+LIMITS = {
+    "greater_than_equal": ("ge", "{} or more"),
+    "greater_than": ("gt", "above {}"),
+    "less_than_equal": ("le", "{} or less"),
+    "less_than": ("lt", "below {}"),
 }
+LENGTHS = {"too_short": "min_length", "too_long": "max_length"}
 
 
 def expected(error: Mapping[str, Any]) -> str:
     """What pydantic wanted, in our words."""
     kind, said, context = str(error["type"]), str(error["msg"]), error.get("ctx", {})
-    if kind in BOUNDS:
-        key, words = BOUNDS[kind]
-        return words.format(context[key] if key.endswith("length") else f"{context[key]:g}")
+    if kind in LIMITS:
+        key, words = LIMITS[kind]
+        return f"a number {'of ' if words.startswith('{') else ''}{words}".format(f"{context[key]:g}")
+    if kind in LENGTHS:
+        return f"a list of {context[LENGTHS[kind]]} values"
     if kind == "literal_error":
         near = difflib.get_close_matches(str(error.get("input")), re.findall("'(.*?)'", context["expected"]), n=1)
         return str(context["expected"]) + (f" (did you mean '{near[0]}'?)" if near else "")
@@ -379,7 +376,6 @@ KINDS = {
     Any: "any value",
     type(None): "nothing",
 }
-LIMITS = (("ge", "{} or more"), ("gt", "above {}"), ("le", "{} or less"), ("lt", "below {}"))
 
 
 def in_words(hint: Any) -> str:
@@ -389,7 +385,7 @@ def in_words(hint: Any) -> str:
         found = [item for extra in inner[1:] for item in (getattr(extra, "metadata", None) or [extra])]
         limits = [
             words.format(f"{getattr(item, key):g}")
-            for key, words in LIMITS
+            for key, words in LIMITS.values()
             for item in found
             if getattr(item, key, None) is not None
         ]

@@ -19,7 +19,7 @@ from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting
 
-Names = Mapping[int, str]
+Belonging = Mapping[int, str]
 """client -> name of its cluster."""
 
 
@@ -54,7 +54,7 @@ def assignment(server: State) -> Mapping[int, int]:
     return {int(k): int(name) for k, name in server["cluster"].items()}
 
 
-def members(names: Names) -> dict[str, list[int]]:
+def members(names: Belonging) -> dict[str, list[int]]:
     """cluster -> its clients, ascending."""
     out: dict[str, list[int]] = {}
     for k in sorted(names):
@@ -71,7 +71,7 @@ def mean(parts: Mapping[str, Update], weight: Mapping[str, float], like: Update)
     return out
 
 
-def renewed(server: State, replies: Replies, names: Names, sizes: Mapping[int, int], weights: Weighting) -> State:
+def renewed(server: State, replies: Replies, names: Belonging, sizes: Mapping[int, int], weights: Weighting) -> State:
     """The server after a round: each cluster is the mean of its members' models; one that nobody returned to keeps its own."""
     weight = {k: float(sizes[k]) if weights == "samples" else 1.0 for k in replies.clients}
     after = {**server, "rows": {**server["rows"], **{str(k): sizes[k] for k in replies.clients}}}

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from fedatlas.errors import DataError
 
+Names = tuple[str, ...]
+"""Names of classes, columns, clients or files, in order."""
 TaskKind = Literal["classes", "numbers", "tokens"]
 SIDES = ("train", "test")
 """Splits that a source may have of its own."""
@@ -21,7 +23,7 @@ class Column(NamedTuple):
     """A raw column of a table: numbers, or texts held as codes 0, 1, ... into ``categories``; NaN = missing."""
 
     name: str
-    categories: tuple[str, ...] = ()  # () = a numeric column
+    categories: Names = ()  # () = a numeric column
 
 
 class Split(NamedTuple):
@@ -90,9 +92,9 @@ class Dataset:
     name: str
     splits: Mapping[str, Split]
     task: TaskKind
-    class_names: tuple[str, ...] = ()  # empty for task="numbers"
-    columns: tuple[str, ...] = ()  # names of a table's model inputs, in order
-    client_names: tuple[str, ...] = ()  # name of natural owner i
+    class_names: Names = ()  # empty for task="numbers"
+    columns: Names = ()  # names of a table's model inputs, in order
+    client_names: Names = ()  # name of natural owner i
     scale: tuple[float, ...] = ()  # model input = x * scale + shift, per channel; () = as stored
     shift: tuple[float, ...] = ()
     ignore: int = -100  # label that no loss and no metric counts

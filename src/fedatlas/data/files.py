@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import SIDES, Split, TaskKind
+from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, lacking, read_table
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Request
@@ -31,8 +31,8 @@ def load_file(
     client: str = "",
     weight: str = "",
     task: TaskChoice = "auto",
-    drop: tuple[str, ...] = (),
-    categories: tuple[str, ...] = (),
+    drop: Names = (),
+    categories: Names = (),
     size: Whole = 64,
 ) -> Loaded:
     """A .npz, a table or a folder of pictures.
@@ -148,7 +148,7 @@ def _inputs(x: np.ndarray, what: str) -> Tensor:
 
 def _targets(
     ys: list[np.ndarray], choice: TaskChoice, name: str, least: int = 2
-) -> tuple[list[Tensor], TaskKind, tuple[str, ...]]:
+) -> tuple[list[Tensor], TaskKind, Names]:
     joined = np.concatenate([y.reshape(-1) for y in ys])
     if ys[0].ndim == 2:
         if joined.dtype.kind not in "iu" or joined.min() < -100:
@@ -171,14 +171,14 @@ def _targets(
     return list(torch.split(codes, [len(y) for y in ys])), "classes", names
 
 
-def _given_names(a: dict[str, np.ndarray], found: tuple[str, ...], name: str) -> tuple[str, ...]:
+def _given_names(a: dict[str, np.ndarray], found: Names, name: str) -> Names:
     given = tuple(str(c) for c in a["class_names"])
     if len(given) != len(found):
         raise DataError(f"'{name}': class_names has {len(given)} names but the targets have {len(found)} classes.")
     return given
 
 
-def _owners(a: dict[str, np.ndarray], sides: tuple[str, ...], name: str) -> tuple[list[Tensor | None], tuple[str, ...]]:
+def _owners(a: dict[str, np.ndarray], sides: Names, name: str) -> tuple[list[Tensor | None], Names]:
     if "client_train" not in a:
         return [None] * len(sides), ()
     have = [a[f"client_{side}"] for side in sides if f"client_{side}" in a]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Column, Split, TaskKind
+from fedatlas.data.dataset import Column, Names, Split, TaskKind
 from fedatlas.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Roles(NamedTuple):
     client: str = ""
     weight: str = ""
     task: TaskChoice = "auto"
-    drop: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()  # columns of numbers that are codes, not quantities
+    drop: Names = ()
+    categories: Names = ()  # columns of numbers that are codes, not quantities
     client_is_input: bool = False  # a registered table's natural owner is an input as well
 
 
@@ -56,9 +56,9 @@ class Encoded(NamedTuple):
         np.ndarray
     )  # indices of the table's rows that have a target, and an owner and a weight where these are asked for
     task: TaskKind
-    class_names: tuple[str, ...]
+    class_names: Names
     schema: tuple[Column, ...]
-    client_names: tuple[str, ...]
+    client_names: Names
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
@@ -296,7 +296,7 @@ def no_numbers(cells: Iterable[str]) -> list[str]:
 
 def encode_target(
     column: pd.Series, choice: TaskChoice, what: str, least: int = 2
-) -> tuple[torch.Tensor, TaskKind, tuple[str, ...]]:
+) -> tuple[torch.Tensor, TaskKind, Names]:
     """The target as float32 numbers or as class ids; classes are sorted (by value where they are numbers)."""
     values = numbers(column)
     if choice != "classes" and values is None:
@@ -309,7 +309,7 @@ def encode_target(
     return codes, "classes", names
 
 
-def class_codes(values: np.ndarray, what: str, least: int) -> tuple[torch.Tensor, tuple[str, ...]]:
+def class_codes(values: np.ndarray, what: str, least: int) -> tuple[torch.Tensor, Names]:
     """Return class ids and the classes' names, sorted (by value where they are numbers); DataError for fewer than ``least``."""
     classes, codes = np.unique(values, return_inverse=True)
     number = values.dtype.kind in "fiub"
@@ -325,7 +325,7 @@ def is_quantity(values: np.ndarray) -> bool:
     return bool((present != np.rint(present)).any()) or len(np.unique(present)) > MOST_CLASSES
 
 
-def encode_clients(column: pd.Series) -> tuple[torch.Tensor, tuple[str, ...]]:
+def encode_clients(column: pd.Series) -> tuple[torch.Tensor, Names]:
     """Owner codes and names, sorted: by value where all are numbers, as in an array."""
     names, codes = np.unique(texts(column), return_inverse=True)
     values = numbers(column)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedatlas.data.dataset import SIDES
+from fedatlas.data.dataset import SIDES, Names
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import member, parse_example, parse_idx, read_leaf
 from fedatlas.data.images import DIGITS, USUAL, grey, owners
@@ -22,7 +22,7 @@ from fedatlas.data.store import provenance, read_prepared, unpack, write_npz
 BY_CLASS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)  # EMNIST's and LEAF's order
 MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")  # 15 small letters joined with their capitals
 Form = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
-EMNIST_NAMES: dict[Form, tuple[str, ...]] = {
+EMNIST_NAMES: dict[Form, Names] = {
     "byclass": BY_CLASS,
     "bymerge": MERGED,
     "balanced": MERGED,
@@ -57,7 +57,7 @@ def load_emnist(request: Request, *, form: Form = "byclass") -> Loaded:
     return grey(read_prepared(found.paths[0], USUAL), EMNIST_NAMES[form], provenance(found)).with_facts(form=form)
 
 
-def emnist_files(form: str) -> tuple[str, ...]:
+def emnist_files(form: str) -> Names:
     """The prepared file of one of EMNIST's six forms."""
     return (f"emnist_{form}.npz",)
 

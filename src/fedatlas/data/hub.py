@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import Split, TaskKind
+from fedatlas.data.dataset import Names, Split, TaskKind
 from fedatlas.data.frame import check_columns, is_quantity
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Request
@@ -89,7 +89,7 @@ def _is_number(feature: Any) -> bool:
     return str(getattr(feature, "dtype", "")).startswith(("float", "int", "uint"))
 
 
-def _task(rows: Any, label: str) -> tuple[TaskKind, tuple[str, ...]]:
+def _task(rows: Any, label: str) -> tuple[TaskKind, Names]:
     names = getattr(rows.features[label], "names", None)
     if names:
         return "classes", tuple(names)
@@ -99,9 +99,7 @@ def _task(rows: Any, label: str) -> tuple[TaskKind, tuple[str, ...]]:
     return "classes", tuple(str(v) for v in np.unique(values))
 
 
-def _part(
-    rows: Any, label: str, image: str, numeric: Sequence[str], class_names: tuple[str, ...], task: TaskKind
-) -> Split:
+def _part(rows: Any, label: str, image: str, numeric: Sequence[str], class_names: Names, task: TaskKind) -> Split:
     if image:
         x = torch.from_numpy(np.stack([_pixels(picture) for picture in rows[image]]))
     else:
@@ -109,7 +107,7 @@ def _part(
     return Split(x, _target(rows, label, class_names, task))
 
 
-def _target(rows: Any, label: str, class_names: tuple[str, ...], task: TaskKind) -> Tensor:
+def _target(rows: Any, label: str, class_names: Names, task: TaskKind) -> Tensor:
     values = np.asarray(rows[label])
     if task == "numbers":
         return torch.from_numpy(values.astype(np.float32))

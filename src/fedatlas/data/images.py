@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 
-from fedatlas.data.dataset import SIDES, Split, rows_of
+from fedatlas.data.dataset import SIDES, Names, Split, rows_of
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import (
     decode_pixels,
@@ -108,10 +108,10 @@ def pictures(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> 
     return rows_of(x[:, None] if x.ndim == 3 else x, y, client)
 
 
-Owned = tuple[Sequence[np.ndarray | None], tuple[str, ...]]
+Owned = tuple[Sequence[np.ndarray | None], Names]
 
 
-def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], tuple[str, ...]]:
+def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], Names]:
     """Return owner ids of several parts -> codes 0, 1, ... for each part, and the owners' names."""
     values, codes = np.unique(np.concatenate(ids), return_inverse=True)
     cuts = np.cumsum([len(part) for part in ids])[:-1]
@@ -190,7 +190,7 @@ def prepare_fashion(originals: Mapping[str, Path], home: Path) -> None:
 
 def grey(
     a: Mapping[str, np.ndarray],
-    class_names: tuple[str, ...],
+    class_names: Names,
     files: list[dict[str, Any]],
     owned: Owned = ((None, None), ()),
 ) -> Loaded:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.apportion import largest_remainder, proportional
-from fedatlas.data.dataset import SIDES, Column, Dataset, Split, TaskKind
+from fedatlas.data.dataset import SIDES, Column, Dataset, Names, Split, TaskKind
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
@@ -29,10 +29,10 @@ class Loaded:
     train: Split
     test: Split | None
     task: TaskKind
-    class_names: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    class_names: Names = ()
+    columns: Names = ()
     schema: tuple[Column, ...] = ()
-    client_names: tuple[str, ...] = ()
+    client_names: Names = ()
     scale: tuple[float, ...] = ()
     shift: tuple[float, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -116,7 +116,7 @@ def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
     return out.with_facts(test=words, **({"owners": OWNERS_LOST} if lost else {}))
 
 
-def strange_classes(names: tuple[str, ...], train: Tensor, test: Tensor) -> tuple[str, int]:
+def strange_classes(names: Names, train: Tensor, test: Tensor) -> tuple[str, int]:
     """The first class that test rows have and no training row has, and how many test rows have such classes; ("", 0) if none."""
     strange = ~torch.isin(test, torch.unique(train))
     return (names[int(test[strange].min())], int(strange.sum())) if bool(strange.any()) else ("", 0)

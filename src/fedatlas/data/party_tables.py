@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedatlas.data.dataset import Column
+from fedatlas.data.dataset import Column, Names
 from fedatlas.data.frame import (
     LINE,
     TaskChoice,
@@ -46,22 +46,22 @@ class PartyFile(NamedTuple):
     label: str = ""
     weight: str = ""
     task: TaskChoice = "auto"
-    drop: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
+    drop: Names = ()
+    categories: Names = ()
 
 
 class PartyTable(NamedTuple):
     """A party's rows in the order of its file."""
 
     name: str
-    ids: tuple[str, ...]  # "" = none
+    ids: Names  # "" = none
     schema: tuple[Column, ...]  # of the columns as they stand in the file
     x: Floats  # (rows, columns), text columns as 0/1, NaN = missing
-    names: tuple[str, ...]  # of the columns of x
+    names: Names  # of the columns of x
     y: Floats | None = None
     weight: Floats | None = None
     task: str = ""
-    class_names: tuple[str, ...] = ()
+    class_names: Names = ()
     left_out: int = 0  # rows without a label or weight
     called: str = ""  # the file
 
@@ -104,7 +104,7 @@ def count_rows(n: int) -> str:
     return f"{n:,} row{'s' if n != 1 else ''}"
 
 
-def id_texts(column: pd.Series, what: str) -> tuple[str, ...]:
+def id_texts(column: pd.Series, what: str) -> Names:
     """Ids as they are compared: the file's text without the blanks at its ends, integers in decimal; "" where there is none."""
     import pandas as pd
 
@@ -140,7 +140,7 @@ def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:
     )
 
 
-def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | None, str, tuple[str, ...]]:
+def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | None, str, Names]:
     """(the label as 0/1 or as numbers, the task, the classes' names)."""
     if not file.label:
         return None, "", ()
@@ -148,7 +148,7 @@ def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | No
     return check_classes(y.double().numpy(), task, names, f"{what}: the label '{file.label}'")
 
 
-def check_classes(y: Floats, task: str, names: tuple[str, ...], what: str) -> tuple[Floats, str, tuple[str, ...]]:
+def check_classes(y: Floats, task: str, names: Names, what: str) -> tuple[Floats, str, Names]:
     """The same; ConfigError for three or more classes."""
     if task == "classes" and len(names) > 2:
         raise ConfigError(
@@ -157,7 +157,7 @@ def check_classes(y: Floats, task: str, names: tuple[str, ...], what: str) -> tu
     return y, task, names
 
 
-def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, tuple[str, ...]]:
+def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, Names]:
     """Raw columns (numbers, or codes of categories) as columns of trees, and their names: a category is a 0/1 column."""
     parts: list[NDArray[Any]] = []
     names: list[str] = []
@@ -205,7 +205,7 @@ def deal(
     raw: NDArray[Any],
     y: NDArray[Any],
     weight: NDArray[Any] | None,
-    target_: tuple[str, tuple[str, ...]],
+    target_: tuple[str, Names],
     how: Deal,
     seed: int,
 ) -> list[PartyTable]:

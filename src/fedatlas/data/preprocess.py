@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas import summaries
-from fedatlas.data.dataset import Column, Dataset, Held, Partition, TaskKind, by_channel
+from fedatlas.data.dataset import Column, Dataset, Held, Names, Partition, TaskKind, by_channel
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
 from fedatlas.errors import ConfigError, DataError
@@ -30,14 +30,14 @@ class Rule:
     """What becomes of one raw column: (x - mean) / sd, or a column 0/1 for each of ``categories``; `indicator` adds one."""
 
     name: str
-    categories: tuple[str, ...] = ()  # those that a training client holds; () = numeric
+    categories: Names = ()  # those that a training client holds; () = numeric
     mean: float = 0.0
     sd: float = 1.0
     median: float | None = None  # stands in for a missing number
     indicator: bool = False  # a column 0/1 "missing" beside it
 
     @property
-    def outputs(self) -> tuple[str, ...]:
+    def outputs(self) -> Names:
         """Names of the model's columns made of it."""
         made = tuple(f"{self.name}={c}" for c in self.categories) if self.categories else (self.name,)
         return (*made, f"{self.name} missing") if self.indicator else made
@@ -55,7 +55,7 @@ class Preprocess:
     input_shift: tuple[float, ...]
     shape: tuple[int, ...]  # of a row as the model sees it
     task: TaskKind
-    class_names: tuple[str, ...]
+    class_names: Names
     target_mean: float  # prediction = output * sd + mean, in the target's unit
     target_sd: float
     client_constants: tuple[
@@ -66,7 +66,7 @@ class Preprocess:
     depth: int = 8  # bits of a grey picture's pixels
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def columns(self) -> Names:
         """Names of a table's model inputs, in order."""
         return tuple(name for rule in self.rules for name in rule.outputs)
 
@@ -129,7 +129,7 @@ class Preprocess:
         """Plain values."""
         return asdict(self)
 
-    KEYS: ClassVar[tuple[str, ...]] = (
+    KEYS: ClassVar[Names] = (
         "kind",
         "rules",
         "scale",
@@ -182,12 +182,15 @@ def preprocess(
             raise ConfigError(f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled.")
         return dataset, _untouched(dataset, "tokens", scale, missing)
     refuse_holes(dataset, missing)
-    target, traffic = _target(dataset, learn) if scale_target and scale != "none" else (None, Traffic())
+    mean, sd, traffic = 0.0, 1.0, Traffic()
+    if scale_target and scale != "none" and dataset.task == "numbers":
+        learnt = learn(summaries.TARGET_MOMENTS, {})
+        target, traffic = Moments(**learnt.sum), learnt.traffic
+        mean, sd = float(target.mean()), float(target.sd())
     if dataset.train.x.dim() == 2 and dataset.train.x.is_floating_point():
         dataset, done = _table(dataset, partition, scale, missing, learn)
     else:
         dataset, done = _pictures(dataset, partition, scale, missing, learn)
-    mean, sd = (float(target.mean()), float(target.sd())) if target else (0.0, 1.0)
     traffic = traffic.plus(Traffic(done.bytes_up, done.bytes_down))
     done = replace(done, target_mean=mean, target_sd=sd, bytes_up=traffic.up, bytes_down=traffic.down)
     return noted(dataset, done)
@@ -219,13 +222,6 @@ def _untouched(dataset: Dataset, kind: Literal["table", "pictures", "tokens"], s
         0.0,
         1.0,
     )
-
-
-def _target(dataset: Dataset, learn: Learn) -> tuple[Moments | None, Traffic]:
-    if dataset.task != "numbers":
-        return None, Traffic()
-    learnt = learn(summaries.TARGET_MOMENTS, {})
-    return Moments(**learnt.sum), learnt.traffic
 
 
 class _Constants(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedatlas.data.dataset import SIDES, rows_of
+from fedatlas.data.dataset import SIDES, Names, rows_of
 from fedatlas.data.download import Remote, obtain
 from fedatlas.data.formats import read_leaf
 from fedatlas.data.loaded import Loaded, Request
@@ -166,7 +166,7 @@ def _load_leaf(folder: Path) -> Loaded:
 
 def prepare_shakespeare(originals: Mapping[str, Path], home: Path) -> None:
     """PlayShakespeare.com's XML, one file a play -> one row a spoken line, plain ASCII."""
-    rows: list[tuple[str, ...]] = []
+    rows: list[Names] = []
     with zipfile.ZipFile(originals[REMOTES[0].file]) as archive:
         entries = {Path(name).name: name for name in archive.namelist() if "/playshakespeare_editions/" in name}
         for play in PLAYS:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedatlas.data.catalogue import Original, TableSpec
+from fedatlas.data.dataset import Names
 from fedatlas.data.download import obtain
 from fedatlas.data.formats import member
 from fedatlas.data.frame import LINE, Roles, TaskChoice, encode_table, read_table
@@ -32,8 +33,8 @@ def load_table(
     client: str = "",
     weight: str = "",
     task: TaskChoice = "auto",
-    drop: tuple[str, ...] = (),
-    categories: tuple[str, ...] = (),
+    drop: Names = (),
+    categories: Names = (),
 ) -> Loaded:
     """A registered table. Columns that label, client, weight and drop do not name are inputs.
 

@@ -210,7 +210,7 @@ def _one_against_all(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _kl(outputs: Tensor, targets: Tensor) -> Tensor:
     if not targets.is_floating_point():
-        return F.cross_entropy(outputs, targets, reduction="none")  # a sure label has entropy 0
+        return _cross_entropy(outputs, targets)  # a sure label has entropy 0
     return F.kl_div(F.log_softmax(outputs, 1), targets.to(outputs.dtype), reduction="none").sum(1)
 
 
