@@ -302,6 +302,7 @@ class Replies(NamedTuple):
 
 
 RoundGenerator = Generator[Ask, Replies, State]
+Rounds = Callable[["Algorithm", State, Round], RoundGenerator]
 
 
 UNION = -1
@@ -413,8 +414,8 @@ class Algorithm(NamedTuple):
     refuses: Mapping[str, str] = {}
     card: Card = Card()
     # What follows serves rounds that are not "send the model, train, average".
-    rounds: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # None: rounds.federated
-    prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients
+    rounds: Rounds | None = None  # None: rounds.federated
+    prepare: Rounds | None = None  # before round 1, with all clients
     serverless: bool = False  # nodes hear each other, by reduce="neighbours"; no server takes part
     demands: Demands = Demands()
     personal: Callable[[Message, State], Tree] | None = None  # may hold buffers, too, where they are the client's own

@@ -42,6 +42,7 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
+    Rounds,
     State,
     Task,
     Weights,
@@ -111,7 +112,7 @@ def label_spread(
     return tasks, weigh
 
 
-def spread_rounds(exclude_above: float | None) -> Callable[[Algorithm, State, Round], RoundGenerator]:
+def spread_rounds(exclude_above: float | None) -> Rounds:
     """Ask for the summed counts, then the scores, then train with the weights that follow."""
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedatlas.data.dataset import Column, Dataset
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
-from fedatlas.data.preprocess import Preprocess, Rule, encode, noted, recode
+from fedatlas.data.preprocess import Done, Preprocess, Rule, encode, noted, recode
 from fedatlas.errors import ConfigError
 
 
@@ -66,9 +66,7 @@ def check_numbers(given: Preprocess) -> None:
         raise ValueError("a deviation is not above 0")
 
 
-def with_constants(
-    dataset: Dataset, file: str, missing: Missing = "error", *, scale_target: bool = True
-) -> tuple[Dataset, Preprocess]:
+def with_constants(dataset: Dataset, file: str, missing: Missing = "error", *, scale_target: bool = True) -> Done:
     """Raw rows -> model inputs by the constants of a file, as `preprocess` does it by what clients settle: (data set, what was done).
 
     A table's columns may stand in another order in the file, which is then the model's. No client says anything, so no byte
@@ -87,7 +85,7 @@ def with_constants(
     return noted(dataset, done)
 
 
-def of_table(dataset: Dataset, done: Preprocess) -> tuple[Dataset, Preprocess]:
+def of_table(dataset: Dataset, done: Preprocess) -> Done:
     """A table's rows encoded by the rules, in their order."""
     schema = schema_of(dataset)
     place = {column.name: j for j, column in enumerate(schema)}

@@ -20,7 +20,8 @@ from fedatlas.errors import DataError
 
 RECORDS = "downloads.json"
 
-Prepare = Callable[[Mapping[str, Path], Path], None]
+Originals = Mapping[str, Path]
+Prepare = Callable[[Originals, Path], None]
 """(original files by name, folder for the prepared ones) -> writes the prepared files there."""
 
 

@@ -15,7 +15,7 @@ from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.pictures import Form, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
-from fedatlas.data.store import members_of, read_npz, sha256
+from fedatlas.data.store import Arrays, members_of, read_npz, sha256
 from fedatlas.data.tables import from_frames
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import Whole
@@ -171,14 +171,14 @@ def _targets(
     return list(torch.split(codes, [len(y) for y in ys])), "classes", names
 
 
-def _given_names(a: dict[str, np.ndarray], found: Names, name: str) -> Names:
+def _given_names(a: Arrays, found: Names, name: str) -> Names:
     given = tuple(str(c) for c in a["class_names"])
     if len(given) != len(found):
         raise DataError(f"'{name}': class_names has {len(given)} names but the targets have {len(found)} classes.")
     return given
 
 
-def _owners(a: dict[str, np.ndarray], sides: Names, name: str) -> tuple[list[Tensor | None], Names]:
+def _owners(a: Arrays, sides: Names, name: str) -> tuple[list[Tensor | None], Names]:
     if "client_train" not in a:
         return [None] * len(sides), ()
     have = [a[f"client_{side}"] for side in sides if f"client_{side}" in a]

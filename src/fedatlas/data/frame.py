@@ -163,6 +163,11 @@ def where(column: pd.Series, bad: np.ndarray) -> str:
     return first if count == 1 else f"{count} rows, the first of them {first}"
 
 
+def shown(column: pd.Series, cells: np.ndarray, odd: np.ndarray) -> str:
+    """End a sentence with the first odd cell and the rows in which such cells stand."""
+    return f": '{cells[odd][0]}' stands in {where(column, odd)}." if odd.any() else "."
+
+
 def narrow(values: np.ndarray, column: pd.Series, what: str) -> np.ndarray:
     """A column's numbers as float32, NaN kept; a DataError that names the first one that is infinite, or becomes so."""
     with np.errstate(over="ignore"):
@@ -185,7 +190,7 @@ def encode_table(
     """
     if not roles.label:
         raise ConfigError(f"{source}: data.label must name the target: one of {', '.join(table.columns)}.")
-    check_columns(table.columns, roles._asdict(), "data.", source)
+    check_roles(table.columns, roles._asdict(), "data.", source)
     needed = {"target": roles.label, OWNER: roles.client, "weight column": roles.weight}
     advice = "data.missing = 'drop' or 'median' leaves such rows out"
     kept = np.flatnonzero(~unusable(table, needed, source, drop_unusable, advice))
@@ -218,7 +223,7 @@ def unusable(table: pd.DataFrame, needed: Mapping[str, str], source: str, drop: 
     return out
 
 
-def check_columns(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> None:
+def check_roles(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> None:
     """ConfigError where a role names a column that is not there; ``prefix``: what stands before the role's key."""
     for key in ("id", "label", "client", "weight", "image", "drop", "categories"):
         named = roles.get(key, "")
@@ -341,7 +346,7 @@ def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
         cells = texts(column)
         odd = np.isin(cells, no_numbers(cells)) if values is None else ~(values >= 0) | np.isinf(values)
-        found = f": '{cells[odd][0]}' stands in {where(column, odd)}." if odd.any() else "."
+        found = shown(column, cells, odd)
         raise DataError(
             f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0{found}"
         )
@@ -362,8 +367,7 @@ def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence
             if values is None:
                 cells = texts(frame[column.name])
                 odd = np.isin(cells, no_numbers(cells)) & ~missing(cells) & (cells != "?")
-                found = f": '{cells[odd][0]}' stands in {where(frame[column.name], odd)}." if odd.any() else "."
-                raise DataError(f"column '{column.name}' must hold numbers{found}")
+                raise DataError(f"column '{column.name}' must hold numbers{shown(frame[column.name], cells, odd)}")
             with np.errstate(over="ignore"):  # too large is infinite here, which who predicts counts as a hole
                 out[:, j] = values
             continue

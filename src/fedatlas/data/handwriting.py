@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import sqlite3
 import string
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from fedatlas.data.dataset import SIDES, Names
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import member, parse_example, parse_idx, read_leaf
 from fedatlas.data.images import DIGITS, USUAL, grey, owners
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import provenance, read_prepared, unpack, write_npz
+from fedatlas.data.store import Arrays, provenance, read_prepared, unpack, write_npz
 
 BY_CLASS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)  # EMNIST's and LEAF's order
 MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")  # 15 small letters joined with their capitals
@@ -62,10 +61,10 @@ def emnist_files(form: str) -> Names:
     return (f"emnist_{form}.npz",)
 
 
-def prepare_emnist(originals: Mapping[str, Path], home: Path, form: str) -> None:
+def prepare_emnist(originals: Originals, home: Path, form: str) -> None:
     """NIST's archive of idx files: pictures stored by columns, so that they are transposed here; letters count from 1."""
     archive = originals[EMNIST_REMOTES[0].file]
-    arrays: dict[str, np.ndarray] = {}
+    arrays: Arrays = {}
     for side in SIDES:
         names = (f"emnist-{form}-{side}-{what}.gz" for what in ("images-idx3-ubyte", "labels-idx1-ubyte"))
         x, y = (parse_idx(gzip.decompress(member(archive, name)), name) for name in names)
@@ -92,7 +91,7 @@ def load_femnist(request: Request, *, path: str = "") -> Loaded:
     return grey(a, BY_CLASS, files, owners([a["writer_train"], a["writer_test"]], ""))
 
 
-def _leaf_pictures(folder: Path, side: str) -> dict[str, np.ndarray]:
+def _leaf_pictures(folder: Path, side: str) -> Arrays:
     """Return pixels (n, 28, 28), labels and writers of LEAF's FEMNIST, whose pixels are 784 floats from 0 to 1."""
     users = list(read_leaf(folder))
     return {
@@ -107,11 +106,11 @@ def _pixels(x: Any) -> np.ndarray:
     return np.asarray(np.rint(np.asarray(x, np.float32) * 255), np.uint8)
 
 
-def prepare_femnist(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_femnist(originals: Originals, home: Path) -> None:
     """TensorFlow Federated's SQLite file of ``tf.train.Example`` rows: 28x28 float ``pixels`` and an int64 ``label`` a row."""
     database = home / "originals" / "emnist_all.sqlite"
     unpack(originals[FEMNIST_REMOTES[0].file], database)
-    arrays: dict[str, np.ndarray] = {}
+    arrays: Arrays = {}
     for side in SIDES:
         x, y, writer = [], [], []
         with sqlite3.connect(database) as link:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -10,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fedatlas.data.dataset import SIDES, rows_of
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import member
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Request
@@ -42,7 +41,7 @@ def load_har(request: Request, *, split: Literal["official", "pooled"] = "offici
     return loaded if split == "official" else replace(loaded, train=train.join(test), test=None)
 
 
-def prepare_har(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_har(originals: Originals, home: Path) -> None:
     """UCI's archive (a zip within a zip) of text files; activities and people count from 1, activities from 0 here."""
     archive = originals[REMOTES[0].file]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.dataset import Names, Split, TaskKind
-from fedatlas.data.frame import check_columns, is_quantity
+from fedatlas.data.frame import check_roles, is_quantity
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.pictures import GREY, eight_bits
@@ -59,7 +59,7 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
     """``datasets.Dataset`` splits -> rows: pictures to uint8, numeric columns to float32, labels to class ids or numbers."""
     first = splits["train"]
     columns = list(first.column_names)
-    check_columns(columns, {"label": label, "image": image, "client": client}, "data.", f"'{name}'")
+    check_roles(columns, {"label": label, "image": image, "client": client}, "data.", f"'{name}'")
     pictures = [c for c in columns if type(first.features[c]).__name__ == "Image"]
     image = image or (pictures[0] if pictures else "")
     numeric = [c for c in columns if c not in {label, client} and _is_number(first.features[c])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field
 
 from fedatlas.data.dataset import SIDES, Names, Split, rows_of
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import (
     decode_pixels,
     encode_pixels,
@@ -23,7 +23,7 @@ from fedatlas.data.formats import (
     read_idx,
 )
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import provenance, read_prepared, write_npz
+from fedatlas.data.store import Arrays, provenance, read_prepared, write_npz
 from fedatlas.errors import DataError
 
 DIGITS = tuple(string.digits)
@@ -158,7 +158,7 @@ def load_mnist(request: Request, *, side: Side = None) -> Loaded:
     return grey(a, DIGITS, provenance(found), owners([a["writer_train"], a["writer_test"]], "writer"))
 
 
-def prepare_mnist(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_mnist(originals: Originals, home: Path) -> None:
     """Four idx files and QMNIST's extended labels (class, series, writer, ...; MNIST's test is its first 10,000 rows)."""
     a = idx_arrays(originals)
     for side in SIDES:
@@ -172,7 +172,7 @@ def prepare_mnist(originals: Mapping[str, Path], home: Path) -> None:
     write_npz(home / MNIST_FILES[0], **a)
 
 
-def idx_arrays(originals: Mapping[str, Path]) -> dict[str, np.ndarray]:
+def idx_arrays(originals: Originals) -> Arrays:
     """Return the `USUAL` arrays of four idx files."""
     return {name: read_idx(originals[file]) for name, file in zip(USUAL, IDX_NAMES, strict=True)}
 
@@ -183,13 +183,13 @@ def load_fashion_mnist(request: Request) -> Loaded:
     return grey(read_prepared(found.paths[0], USUAL), FASHION, provenance(found))
 
 
-def prepare_fashion(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_fashion(originals: Originals, home: Path) -> None:
     """Four idx files."""
     write_npz(home / FASHION_FILES[0], **idx_arrays(originals))
 
 
 def grey(
-    a: Mapping[str, np.ndarray],
+    a: Arrays,
     class_names: Names,
     files: list[dict[str, Any]],
     owned: Owned = ((None, None), ()),
@@ -215,7 +215,7 @@ def load_cifar10(request: Request) -> Loaded:
     return Loaded(train, pictures(x[5], y[5]), "classes", CIFAR10, scale=CIFAR_SCALE, shift=CIFAR_SHIFT, facts=facts)
 
 
-def prepare_cifar10(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_cifar10(originals: Originals, home: Path) -> None:
     """The binary archive: five training batches and a test batch, one label byte a record."""
     archive = originals[CIFAR10_REMOTES[0].file]
     for k, file in enumerate(CIFAR10_FILES, start=1):
@@ -249,9 +249,9 @@ def load_cifar100(request: Request, *, labels: Literal["fine", "coarse"] = "fine
     )
 
 
-def prepare_cifar100(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_cifar100(originals: Originals, home: Path) -> None:
     """The binary archive: a coarse and a fine label byte a record."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: Arrays = {}
     for side in SIDES:
         labels, x = parse_cifar(member(originals[CIFAR100_REMOTES[0].file], f"{side}.bin"), 2, f"{side}.bin")
         arrays |= {f"d_{side}": encode_pixels(x), f"coarse_{side}": labels[:, 0], f"fine_{side}": labels[:, 1]}

@@ -17,7 +17,7 @@ from fedatlas.data.dataset import Column, Names
 from fedatlas.data.frame import (
     LINE,
     TaskChoice,
-    check_columns,
+    check_roles,
     encode_inputs,
     encode_target,
     encode_weights,
@@ -81,7 +81,7 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
     if not where.is_file():
         raise DataError(f"{what}: {lacking(file.path, 'file')}")
     table = read_table(where)
-    check_columns(table.columns, file._asdict(), f"{what}: ", f"'{where.name}'")
+    check_roles(table.columns, file._asdict(), f"{what}: ", f"'{where.name}'")
     named = [name for name in (file.id, file.label, file.weight) if name]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise ConfigError(

@@ -22,6 +22,8 @@ from fedatlas.summaries import Learn, Message, Moments, Summary, Traffic
 if TYPE_CHECKING:
     import pandas as pd
 
+Constants = tuple[tuple[float, float], ...]
+"""(mean, standard deviation) of each channel or numeric column."""
 Scale = Literal["auto", "none", "federated", "client"]
 
 
@@ -59,7 +61,7 @@ class Preprocess:
     target_mean: float  # prediction = output * sd + mean, in the target's unit
     target_sd: float
     client_constants: tuple[
-        tuple[tuple[float, float], ...], ...
+        Constants, ...
     ] = ()  # scale = "client": (mean, sd) by client and numeric column; none of a client without rows
     bytes_up: int = 0
     bytes_down: int = 0
@@ -150,6 +152,10 @@ class Preprocess:
         return cls(**{**values, **tuples, "rules": rules, "client_constants": constants})
 
 
+Done = tuple[Dataset, Preprocess]
+"""A data set, and what was done to it."""
+
+
 def preprocess(
     dataset: Dataset,
     partition: Partition,
@@ -158,7 +164,7 @@ def preprocess(
     *,
     scale_target: bool = True,
     learn: Learn | None = None,
-) -> tuple[Dataset, Preprocess]:
+) -> Done:
     """Raw rows -> model inputs by constants that clients settle from summaries; (data set, what was done).
 
     ``scale = "auto"``: tables "federated", all else as its source says. "federated": numbers minus the mean over all
@@ -196,7 +202,7 @@ def preprocess(
     return noted(dataset, done)
 
 
-def noted(dataset: Dataset, done: Preprocess) -> tuple[Dataset, Preprocess]:
+def noted(dataset: Dataset, done: Preprocess) -> Done:
     """Return the data set with what was done to it among its facts, and the latter with the depth of its pictures."""
     facts = {
         **dataset.facts,
@@ -229,7 +235,7 @@ class _Constants(NamedTuple):
 
     mean: Tensor
     sd: Tensor
-    own: tuple[tuple[tuple[float, float], ...], ...]  # (mean, sd) by client and column, with scale = "client"
+    own: tuple[Constants, ...]  # (mean, sd) by client and column, with scale = "client"
     traffic: Traffic
 
 
@@ -255,9 +261,7 @@ def _numeric(rules: Sequence[Rule]) -> list[int]:
     return [j for j, rule in enumerate(rules) if not rule.categories]
 
 
-def _table(
-    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn
-) -> tuple[Dataset, Preprocess]:
+def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn) -> Done:
     """Settles the rules of a table's columns and applies them."""
     schema = schema_of(dataset)
     resolved = {"auto": "federated" if dataset.schema else "none"}.get(scale, scale)
@@ -268,7 +272,7 @@ def _table(
     coded = dataset.with_inputs(lambda x: recode(x, schema, rules))
     x_train = coded.train.x
     numeric = _numeric(rules)
-    constants: tuple[tuple[tuple[float, float], ...], ...] = ()
+    constants: tuple[Constants, ...] = ()
     if resolved in {"federated", "client"} and numeric:
         asked = {"columns": numeric, "fill": _fills(rules, x_train.dtype)}
         mean, sd, constants, more = _constants(summaries.COLUMN_MOMENTS, asked, resolved, dataset, partition, learn)
@@ -377,9 +381,7 @@ def _hole(rule: Rule, gone: Tensor) -> DataError:
     )
 
 
-def _pictures(
-    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn
-) -> tuple[Dataset, Preprocess]:
+def _pictures(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn) -> Done:
     """Per-channel constants of pictures (or of any rows of more than two dimensions)."""
     if scale in {"auto", "none"}:
         if scale == "none":

@@ -6,17 +6,17 @@ import unicodedata
 import xml.etree.ElementTree as ET
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fedatlas.data.dataset import SIDES, Names, rows_of
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import read_leaf
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import provenance, read_tsv, write_tsv
+from fedatlas.data.store import Arrays, provenance, read_tsv, write_tsv
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import Count, Whole
 
@@ -97,7 +97,7 @@ def load_shakespeare(
     )
 
 
-def role_texts(path: Path) -> dict[str, np.ndarray]:
+def role_texts(path: Path) -> Arrays:
     """What each role ("play / speaker") speaks, as character codes, from the prepared table of lines."""
     spoken = defaultdict(list)
     for play, _, _, _, speaker, line in read_tsv(path, HEADER):
@@ -164,7 +164,7 @@ def _load_leaf(folder: Path) -> Loaded:
     )
 
 
-def prepare_shakespeare(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_shakespeare(originals: Originals, home: Path) -> None:
     """PlayShakespeare.com's XML, one file a play -> one row a spoken line, plain ASCII."""
     rows: list[Names] = []
     with zipfile.ZipFile(originals[REMOTES[0].file]) as archive:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fedatlas.data.dataset import SIDES, Split
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import member, parse_example
 from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.store import provenance, read_tsv, unpack, write_atomically, write_tsv
@@ -196,7 +196,7 @@ def last_step(part: Split) -> Split:
     return part._replace(x=x, y=part.x.gather(1, (length - 1)[:, None])[:, 0])
 
 
-def prepare_titles(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_titles(originals: Originals, home: Path) -> None:
     """A title a line, and a label 1 to 20 at the end of each line of the other file."""
     titles, labels = (originals[remote.file].read_text(encoding="utf-8").splitlines() for remote in TITLE_REMOTES)
     if len(titles) != len(labels):
@@ -207,7 +207,7 @@ def prepare_titles(originals: Mapping[str, Path], home: Path) -> None:
     write_tsv(home / TITLE_FILES[0], HEADER, ((label, TAGS[int(label) - 1], title) for label, title in found))
 
 
-def prepare_users(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_users(originals: Originals, home: Path) -> None:
     """TensorFlow Federated's SQLite file, unpacked, and its list of words with the number of users that write them."""
     counts = member(originals[USER_REMOTES[1].file], USER_FILES[1])
     write_atomically(home / USER_FILES[1], counts)

@@ -27,6 +27,9 @@ ENVIRONMENT = "FEDATLAS_DATA"
 LARGE = 4_000_000  # bytes of a prepared file from which unpacking it takes a second or more
 
 
+Arrays = dict[str, np.ndarray]
+
+
 class Found(NamedTuple):
     """Prepared files, in the order asked for, and the folder they lie under."""
 
@@ -105,7 +108,7 @@ def write_npz(path: Path, write: Callable[..., None] = np.savez_compressed, /, *
         write(file, allow_pickle=False, **arrays)
 
 
-def read_prepared(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+def read_prepared(path: Path, names: Iterable[str]) -> Arrays:
     """`read_npz` of a public set's prepared file. A large one is kept unpacked in the cache folder: CIFAR-10 takes 15 s to unpack.
 
     The copy is found by the file's SHA-256; where none can be written, the next run unpacks again.
@@ -121,7 +124,7 @@ def read_prepared(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> dict[str, np.ndarray]:
+def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> Arrays:
     """Arrays of a ``.npz`` by name, or all it holds; DataError where the file cannot be read or lacks one of the names."""
     with _archive(path) as file:
         names = list(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ import torch
 
 from fedatlas.data.catalogue import Original, TableSpec
 from fedatlas.data.dataset import Names
-from fedatlas.data.download import obtain
+from fedatlas.data.download import Originals, obtain
 from fedatlas.data.formats import member
 from fedatlas.data.frame import LINE, Roles, TaskChoice, encode_table, read_table
 from fedatlas.data.loaded import Loaded, Request
@@ -136,7 +136,7 @@ def _wdbc_name(name: str) -> str:
     return "_".join([*first, kind])
 
 
-def prepare_table(spec: TableSpec, originals: Mapping[str, Path], home: Path) -> None:
+def prepare_table(spec: TableSpec, originals: Originals, home: Path) -> None:
     """The original's text -> prepared csv: named columns, empty cell = missing, the source's order of rows."""
     original = spec.original
     assert original is not None

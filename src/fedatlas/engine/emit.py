@@ -63,10 +63,13 @@ class Emitter:
         loss = self.flat.graph.output_node().args[0][0]  # type: ignore[index]
         end = self.name[loss] if self.places.kind[loss] == "passing" else f"{self.name[loss]}.clone()"
         given = ", ".join(self.name[node] for node, path in self.places.paths.items() if path.startswith("batch/"))
+        return self.text_of(self.bind, given, [*self.step, f"return {end}"])
+
+    def text_of(self, bind: list[str], given: str, step: list[str], *behind: str) -> str:
+        """Return the text of ``bind``, and of the ``step`` in it, by their lines; ``behind``: lines between step and return."""
         functions = [f"{name} = {path}" for path, name in self.functions.items()]
-        outer = "".join(f"    {line}\n" for line in [*functions, *self.bind])
-        inner = "".join(f"        {line}\n" for line in [*self.step, f"return {end}"])
-        return f"def bind(T):\n{outer}\n    def step({given}):\n{inner}\n    return step\n"
+        lines = [*functions, *bind, "", f"def step({given}):", *(f"    {line}" for line in step), "", *behind]
+        return "def bind(T):\n" + "".join(f"    {line}\n" if line else "\n" for line in [*lines, "return step"])
 
     def optimiser(self) -> list[str]:
         """The lines of the optimiser's own pass over all parameters, where the graph ends in gradients."""

@@ -30,7 +30,7 @@ from fedatlas.engine.job import (
     training_of,
 )
 from fedatlas.engine.patience import watching
-from fedatlas.engine.program import StepProgram, step_for
+from fedatlas.engine.program import Made, StepProgram, step_for
 from fedatlas.engine.rowwise import RowValues
 from fedatlas.engine.step import Form, Inputs, StepSpec, batch_arguments, form_of, fresh_memory, local_copy, shapes_of
 from fedatlas.engine.tuned import Step, TunedStep
@@ -81,7 +81,7 @@ class FastRunner:
         self.sorts: dict[tuple[str, Form], str] = {}  # by kind of job, and what its message and its state hold
         self.examples: dict[str, Batch] = {}  # a batch of each sort of job, for shapes
         self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each sort that have a program
-        self.steps: dict[tuple[str, int], StepProgram | TunedStep] = {}
+        self.steps: dict[tuple[str, int], Made] = {}
         self.rows: dict[str, RowValues] = {}  # of each sort whose programs take values of rows alone
 
     def sort_of(self, bench: Bench, job: Job) -> str:
@@ -138,14 +138,14 @@ class FastRunner:
 
     def derive(
         self, sort: str, spec: StepSpec, ready: Prepared, batch: Batch, most: int
-    ) -> dict[tuple[str, int], StepProgram | TunedStep]:
+    ) -> dict[tuple[str, int], Made]:
         """The programs of a sort of job.
 
         What rows alone decide is computed apart where all of them agree on it and a client of ``most`` rows has room for it.
         """
         inputs, native, params = inputs_of(ready), self.step == "native", ready.params if SHAPED in sort else None
 
-        def step(size: int, apart: bool) -> StepProgram | TunedStep:
+        def step(size: int, apart: bool) -> Made:
             return step_for(spec, resized(batch, size), inputs, native, apart, params)
 
         sizes = self.derived[sort]
@@ -167,7 +167,7 @@ class FastRunner:
         own = options.public is not None or options.solver.batch_size is not None
         return batch_sizes(ready.draw.batch_size, [ready.rows.n]) if own else self.usual
 
-    def step_of(self, sort: str, own: bool, size: int) -> StepProgram | TunedStep:
+    def step_of(self, sort: str, own: bool, size: int) -> Made:
         """The step of a sort of job for a batch size; the tuned one where the sort's programs are not its ``own``."""
         return (self.steps.get((sort, size)) if own else None) or self.steps[sort, -1]
 
@@ -243,7 +243,7 @@ class FastRunner:
         return params.map(lambda x: x.detach().contiguous()), buffers, steps, examples, loss_sum
 
 
-def bind(made: StepProgram | TunedStep, params: Tree, memory: optim.Memory, inputs: Inputs, buffers: Tree) -> Step:
+def bind(made: Made, params: Tree, memory: optim.Memory, inputs: Inputs, buffers: Tree) -> Step:
     """The step of one client, to be called inside inference mode or not; autograd refuses tensors that were made inside."""
     if isinstance(made, StepProgram) or not torch.is_inference_mode_enabled():
         return made.bind(params, memory, inputs, buffers)

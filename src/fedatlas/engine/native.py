@@ -102,23 +102,18 @@ class _Native(Emitter):
         batch = self.batch()
         names = ", ".join(batch)
         held = ", ".join(self.pointers)
-        outer = [*(f"{name} = {path}" for path, name in self.functions.items()), *self.bind]
-        outer += [
+        outer = [
+            *self.bind,
             f"held = [{held}]",
             f"pointers = (ctypes.c_void_p * {len(self.pointers)})(*[x.data_ptr() for x in held])",
+            f"numbers = (ctypes.c_double * {len(self.numbers)})({', '.join(self.numbers)})",
+            f"native.argtypes, native.restype = [ctypes.c_void_p] * {len(batch) + 2}, ctypes.c_double",
         ]
-        outer += [f"numbers = (ctypes.c_double * {len(self.numbers)})({', '.join(self.numbers)})"]
         inner = [f"{name} = {name}.contiguous()" for name in batch]
-        outer += [f"native.argtypes, native.restype = [ctypes.c_void_p] * {len(batch) + 2}, ctypes.c_double"]
         places = ", ".join(f"{name}.data_ptr()" for name in batch)
         called = f"native(pointers, numbers, {places})"
         inner += [f"loss = {called}", *ending, "return loss"] if ending else [f"return {called}"]
-        text = [f"    {line}" for line in outer] + [
-            "",
-            f"    def step({names}):",
-            *(f"        {line}" for line in inner),
-        ]
-        return "\n".join(["def bind(T):", *text, "", "    step.held = held", "    return step", ""])
+        return self.text_of(outer, names, inner, "step.held = held")
 
     def code(self) -> str:
         """The C text: kernels and the step."""

@@ -33,11 +33,9 @@ from fedatlas.engine.step import (
     batch_arguments,
     form_of,
     fresh_memory,
-    is_number,
     laid_out,
     leaves,
     local_copy,
-    number,
     rebuilt,
 )
 from fedatlas.engine.trace import Example, given_as, trace
@@ -117,12 +115,14 @@ class StepProgram(Program):
                 raise ValueError(f"this step was derived for {path} = {value!r}, not {given[path]!r}")
         taken: dict[str, Any] = {}
         for path, (shape, stride) in self.emitted.reads.items():
-            x = given[path]
-            x = number(x) if is_number(x) else given_as(path, x)
+            x = given_as(path, given[path])
             if (x.shape, x.stride()) != (shape, stride):
                 raise ValueError(f"{path} has shape {tuple(x.shape)} and strides {x.stride()}: use local_copy()")
             taken[path] = x
         return self.loaded(taken)
+
+
+Made = StepProgram | TunedStep
 
 
 def derive(
@@ -177,7 +177,7 @@ def parted(flat: Flat, example: Example, apart: bool) -> tuple[Flat, RowValues |
 
 def step_for(
     spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False, apart: bool = False, params: Tree | None = None
-) -> StepProgram | TunedStep:
+) -> Made:
     """The derived program, or the tuned step where none can be derived; ``note`` says which, and why."""
     try:
         return derive(spec, batch, inputs, native, apart, params)
@@ -250,7 +250,7 @@ def disturbed(example: Example, key: int = 0) -> Example:
     return Example(**rebuilt(example._asdict(), {**given, **found}))
 
 
-def outcome(made: StepProgram | TunedStep, at: Example) -> dict[str, Tensor]:
+def outcome(made: Made, at: Example) -> dict[str, Tensor]:
     """Parameters, buffers and losses after two steps."""
     with made.mode():
         params, buffers = local_copy(at.params), at.buffers.clone()

@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule
 
 from fedatlas.engine.fuse import constants
 from fedatlas.engine.graph import Flat, Op, effect, is_op, value
-from fedatlas.engine.step import Inputs, is_number, leaves, number
+from fedatlas.engine.step import Inputs, leaves
 from fedatlas.engine.trace import given_as
 from fedatlas.tree import Tensors
 
@@ -77,7 +77,7 @@ class RowValues(NamedTuple):
     def of(self, inputs: Inputs, buffers: Tensors) -> Callable[[Tensor], dict[str, Tensor]]:
         """rows -> the values that go with them, during the local work that has these inputs and buffers."""
         given = dict(leaves({"inputs": inputs, "buffers": buffers}))
-        fixed = [number(x) if is_number(x) else given_as(path, x) for path in self.paths for x in [given[path]]]
+        fixed = [given_as(path, given[path]) for path in self.paths]
 
         @torch.inference_mode()
         def values(x: Tensor) -> dict[str, Tensor]:

@@ -49,7 +49,9 @@ class Example(NamedTuple):
 
 
 def given_as(path: str, x: Any) -> Any:
-    """A leaf as the step reads it: tensors of the message or of the client's state are laid out like parameters."""
+    """Return a leaf as the step reads it: numbers as tensors, tensors of the inputs laid out like parameters."""
+    if is_number(x):
+        return number(x)
     return laid_out(x) if path.startswith("inputs/") and isinstance(x, Tensor) else x
 
 
@@ -58,7 +60,7 @@ def trace(spec: StepSpec, example: Example) -> Flat:
     if is_recurrent(spec.module):
         raise NotTraceable("recurrent layers would have to be unrolled")
     given = dict(leaves(example._asdict()))
-    values = {path: number(x) if is_number(x) else given_as(path, x) for path, x in given.items()}
+    values = {path: given_as(path, x) for path, x in given.items()}
     tensors = {path: x.detach() for path, x in values.items() if isinstance(x, Tensor)}
     fixed = {path: x for path, x in values.items() if not isinstance(x, Tensor)}
     names: list[str] = []

@@ -86,16 +86,15 @@ def differences(
     weight: Scores,
     seed: int,
     *key: int | str,
-    root: bool = False,
-    draws: int | None = None,
     level: float = 0.95,
+    **how: Any,
 ) -> Floats:
     """Percentile intervals of how much larger a weighted mean of ``one`` is than that of ``other``, (2, columns): low, high.
 
     ``one``, ``other`` (columns, n): scores of the same n rows, drawn alike for both (paired bootstrap); one column stands for all.
     ``weight`` (n,); ``root``: of the roots of the means (errors). The draws come from the stream (seed, ``bootstrap``, key).
     """
-    more, less = (mean_draws(scores, weight, seed, *key, root=root, draws=draws) for scores in (one, other))
+    more, less = (mean_draws(scores, weight, seed, *key, **how) for scores in (one, other))
     ends = np.nanquantile(more - less, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return np.asarray(ends, dtype=np.float64)
 
