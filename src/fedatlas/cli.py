@@ -12,7 +12,21 @@ from typing import Annotated, Any
 import typer
 
 from fedatlas import cli_study
-from fedatlas.commands import INTERRUPTED, File, Json, Plugin, align, emit, noticing, plug, predict, split, without_gpus
+from fedatlas.commands import (
+    INTERRUPTED,
+    File,
+    Json,
+    Plugin,
+    Quiet,
+    align,
+    emit,
+    noticing,
+    plug,
+    predict,
+    split,
+    stoppable,
+    without_gpus,
+)
 from fedatlas.deployment.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
@@ -66,7 +80,7 @@ def run(
     ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run an experiment; with no argument the embedded default."""
     from fedatlas import api, config
@@ -236,11 +250,8 @@ def reproduce(
     from fedatlas.terminal import standing
 
     without_gpus("cpu")
-    try:
+    with stoppable():
         passed = reproduce_(name, quick=quick, rounds=rounds, only=only, out=out, publish=publish, watch=standing)
-    except KeyboardInterrupt:
-        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
-        raise typer.Exit(INTERRUPTED) from None
     if not passed:
         raise typer.Exit(1)
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedatlas.leakage.network import Known
 from fedatlas.metrics.intervals import Interval, bootstrap, differences, of_means
-from fedatlas.metrics.quality import Floats
-from fedatlas.metrics.resampling import over, pairs_won
+from fedatlas.metrics.quality import Floats, over
+from fedatlas.metrics.resampling import pairs_won
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.candidates import candidates_of
