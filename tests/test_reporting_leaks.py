@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from fedatlas.reporting.drawing.pixels import Pair, logarithmic, pairs, png
-from fedatlas.reporting.view_attacks import roc
+from fedatlas.attacks.membership import roc
+from fedatlas.reporting.drawing.pixels import logarithmic, pairs, png
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -22,7 +22,7 @@ def test_a_picture_is_read_back_pixel_by_pixel(channels: int):
 
 
 def test_pairs_stand_one_above_the_other_as_many_as_fit():
-    one = Pair(np.zeros((1, 4, 4)), np.ones((1, 4, 4)), "client 0: 12.0 dB")
+    one = (np.zeros((1, 4, 4)), np.ones((1, 4, 4)), "client 0: 12.0 dB")
     narrow, wide = (pairs(width, ("original", "found"), [one] * 12, "label").count("<image") for width in (340, 760))
     assert narrow < wide == 24
 

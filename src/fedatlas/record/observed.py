@@ -29,7 +29,7 @@ DIRECTIONS = ("up", "down", "peer")
 NAME = re.compile(r"round-(\d{6})\.frames(\.part)?")
 
 
-class Frame(NamedTuple):
+class ViewFrame(NamedTuple):
     """One thing that crossed, as a role saw it. The codec's bytes of ``body`` are what is counted."""
 
     client: int
@@ -182,7 +182,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     return whole
 
 
-class View:
+class RoleView:
     """What one role saw, read back. ConfigError for a view that was not recorded, was cut short or altered."""
 
     def __init__(self, run: Path, role: Role) -> None:
@@ -190,7 +190,7 @@ class View:
         index = read_index(self.folder) if (self.folder / INDEX).exists() else {"roles": {}}
         if str(role) not in index["roles"]:
             raise ConfigError(
-                f"'{run}' has no view of '{role}': write roles = [\"{role}\"] under [observe] and run it anew."
+                f"'{run}' has no view of '{role}'. Add roles = [\"{role}\"] under [observe] and run again."
             )
         self.files: Mapping[str, Mapping[str, Any]] = index["roles"][str(role)]
 
@@ -199,14 +199,14 @@ class View:
         """Rounds that were recorded, ascending."""
         return sorted(map(_number, self.files))
 
-    def frames(self, number: int) -> Iterator[Frame]:
+    def frames(self, number: int) -> Iterator[ViewFrame]:
         """What was seen in a round, in its order."""
         name = file_of(number)
         if name not in self.files:
             known = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self.files else "no round"
             raise ConfigError(
-                f"the view of '{self.role}' holds {known}, not round {number}: write rounds = [{number}, {number}] under "
-                "[observe] and run it anew."
+                f"the view of '{self.role}' holds {known}, not round {number}. Write rounds = [{number}, {number}] under "
+                "[observe] and run again."
             )
         path, data, at = self.folder / self.role.folder / name, self.read(name), 0
         while at < len(data):
@@ -215,7 +215,7 @@ class View:
                 plain = codec.decode(memoryview(data)[at + 8 : at + 8 + length])
             except TransportError as error:
                 raise self._damaged(path, str(error)) from None
-            yield Frame(**{**plain, "ask": tuple(plain["ask"])})
+            yield ViewFrame(**{**plain, "ask": tuple(plain["ask"])})
             at += 8 + length
 
     def read(self, name: str) -> bytes:
@@ -241,7 +241,7 @@ def crossed(run: Path) -> dict[int, dict[str, int]]:
     seen: set[Any] = set()
     index = read_index(run / FOLDER)
     for text in index["roles"]:
-        view = View(run, Role.parse(text, "role"))
+        view = RoleView(run, Role.parse(text, "role"))
         for number in view.rounds:
             sums = out.setdefault(number, dict.fromkeys(DIRECTIONS, 0))
             held: dict[Any, int] = {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 
 class Text(NamedTuple):
@@ -127,3 +128,8 @@ class Chapter(NamedTuple):
 
 
 NARROW, WIDE = 340, 760  # SVG units: about a phone's and a desk's column in CSS pixels
+
+
+def emphasised(text: str) -> Markup:
+    """The text, escaped; what stands between two pairs of stars is bold."""
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", str(escape(text))))  # noqa: S704  (escaped before)
