@@ -12,11 +12,11 @@ from fedatlas.aggregation.rules import RULES
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AttackConfig
 from fedatlas.registry import arguments
-from fedatlas.reporting.blocks import NARROW, Block, Cell, Figure, Figures, Key, Keys, Table, Text, emphasised
+from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
 from fedatlas.reporting.entries import Subject
 from fedatlas.reporting.view_attacks import threat_model
-from fedatlas.wording import count, csv_text, printed, share, tick
+from fedatlas.wording import count, csv_text, share, tick
 
 CURVES = {
     "accuracy": "all classes",
@@ -82,8 +82,8 @@ def _keys(subject: Subject, attacks: Sequence[Mapping[str, Any]], ruled: Mapping
             ("attack_success", "attack success", "share of the rows that became what the attackers wanted"),
         ):
             if one.get(key) is not None:
-                out.append(Key(term, printed(one[key], subject.at(f"attacks.{i}.{key}"), share), note))
-    hostile = printed(ruled["hostile_updates"], subject.at("aggregation.hostile_updates"), lambda n: f"{n:.0f}")
+                out.append(Key(term, subject.printed(f"attacks.{i}.{key}", share), note))
+    hostile = subject.printed("aggregation.hostile_updates", lambda n: f"{n:.0f}")
     out.append(Key("updates that were none", hostile, "not finite, misshapen or incomplete: left out and counted"))
     return out
 
@@ -91,19 +91,12 @@ def _keys(subject: Subject, attacks: Sequence[Mapping[str, Any]], ruled: Mapping
 def _left_out(subject: Subject, ruled: Mapping[str, Any]) -> Table:
     """How many times clients took part, and how many times their work was left out whole."""
     rows, table = [], []
-    for who in ("attackers", "honest"):
+    for who, name in (("attackers", "attackers"), ("honest", "honest clients")):
         took, left = ruled[who]["took_part"], ruled[who]["left_out"]
-        at = subject.at(f"aggregation.{who}.left_out")
-        rows.append(
-            [
-                Cell("attackers" if who == "attackers" else "honest clients"),
-                Cell(f"{took:,}"),
-                Cell(printed(left, at, lambda n: f"{n:,.0f}")),
-                Cell(share(left / took) if took else ""),
-            ]
-        )
+        out = subject.printed(f"aggregation.{who}.left_out", lambda n: f"{n:,.0f}")
+        rows.append([name, f"{took:,}", out, share(left / took) if took else ""])
         table.append((who, took, left))
-    head = [Cell("who"), Cell("took part"), Cell("left out"), Cell("share")]
+    head = ["who", "took part", "left out", "share"]
     caption = "Who was left out: updates of all rounds that did not count at all"
     return Table(f"{subject.key}-left-out", caption, head, rows, csv_text(("who", "took_part", "left_out"), table))
 
@@ -111,23 +104,21 @@ def _left_out(subject: Subject, ruled: Mapping[str, Any]) -> Table:
 def _curves(subject: Subject) -> Figure:
     """Accuracy on attacked classes and on the others, round by round."""
     seen = [row for row in subject.rows if row.get("accuracy") is not None]
-    series = []
-    for style, (key, name) in enumerate(CURVES.items()):
-        points = [
-            Point(r["round"], r[key], f"round {r['round']}: {name} {share(r[key])}")
-            for r in seen
-            if r.get(key) is not None
-        ]
-        if points:
-            series.append(Series(name, style, points))
+    series = [
+        Series(name, style, points)
+        for style, (key, name) in enumerate(CURVES.items())
+        if (points := [_point(row, key, name) for row in seen if row.get(key) is not None])
+    ]
     how = (
         "Accuracy on the test rows of the classes that were attacked, on the others, and on all; test labels are as they are. "
         "The last line, where there is one, is the share of the attacked rows that the model takes for what the attackers wanted."
     )
     text = csv_text(("round", *CURVES), [(r["round"], *(r.get(key) for key in CURVES)) for r in seen])
-    draw = partial(_lines, series, "Accuracy on attacked classes and on the others over the rounds")
+    label = "Accuracy on attacked classes and on the others over the rounds"
+    x, y = Axis("round", whole=True), Axis("Share of the rows", tick)
+    draw = partial(lines, x=x, y=y, series=series, label=label)
     return Figure(f"{subject.key}-attacked", "What became of the attacked classes", how, draw, text, (NARROW,))
 
 
-def _lines(series: Sequence[Series], label: str, width: int) -> str:
-    return lines(width, Axis("round", whole=True), Axis("Share of the rows", tick), series, label)
+def _point(row: Mapping[str, Any], key: str, name: str) -> Point:
+    return Point(row["round"], row[key], f"round {row['round']}: {name} {share(row[key])}")

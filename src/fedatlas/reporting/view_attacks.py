@@ -8,7 +8,7 @@ from typing import Any
 
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Facts, Figure, Figures, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Cells, Facts, Figure, Figures, Table, Text
 from fedatlas.reporting.drawing.pixels import logarithmic, pairs
 from fedatlas.reporting.entries import Subject
 from fedatlas.wording import DASH, count, csv_text, interval_text, number
@@ -64,14 +64,14 @@ def _role(text: str) -> str:
 
 
 def _table(subject: Subject, attack: ViewAttack, record: Mapping[str, Any]) -> Table:
-    rows, plain = [], []
+    rows, plain = list[Cells](), []
     for key, one in record["metrics"].items():
         leak = record["leaks"].get(key)
         placebo = number(one["placebo"]) if one["placebo"] is not None else DASH
-        rows.append([Cell(attack.figures[key]), _value(one), Cell(placebo), _value(leak) if leak else Cell(DASH)])
+        rows.append([attack.figures[key], _value(one), placebo, _value(leak) if leak else DASH])
         ends = [(leak or {}).get(k) for k in ("value", "low", "high")]
         plain.append([key, one["value"], one["low"], one["high"], one["placebo"], *ends])
-    head = [Cell("figure"), Cell("value"), Cell("placebo"), Cell("leak")]
+    head = ["figure", "value", "placebo", "leak"]
     columns = ("figure", "value", "low", "high", "placebo", "leak", "leak_low", "leak_high")
     return Table(f"{subject.key}-{attack.name}", f"Figures of {attack.name}", head, rows, csv_text(columns, plain))
 
@@ -85,4 +85,4 @@ def _value(one: Mapping[str, Any]) -> Cell:
 def _figure(subject: Subject, name: str, one: Picture) -> Figure:
     draw = partial(DRAWINGS[one.draw], names=one.names, values=one.values, label=f"{one.label} of {name}")
     csv = csv_text(one.columns, one.rows)
-    return Figure(f"{subject.key}-{name}-{one.id}", one.title, one.how, draw, csv, (NARROW, WIDE))
+    return Figure(f"{subject.key}-{name}-{one.id}", one.title, one.how, draw, csv)
