@@ -11,7 +11,7 @@ import pytest
 from fedatlas import Experiment, run
 from fedatlas.attacks.roles import Role
 from fedatlas.errors import ConfigError
-from fedatlas.record.observed import RoleView, crossed
+from fedatlas.record.observed import DIRECTIONS, FOLDER, RoleView, found_index
 from fedatlas.record.run_folder import METRICS
 from fedatlas.wire import codec
 
@@ -31,6 +31,27 @@ def observed(path: Path, roles: list[str], keys: dict[str, Any] | None = None, *
     given = {**SMALL, **tables, "observe": {"roles": roles, **(keys or {})}}
     run(Experiment.of(**given), out=path, baselines=False)
     return path
+
+
+def crossed(run: Path) -> dict[int, dict[str, int]]:
+    """Round -> direction -> bytes of all recorded links, each crossing once though both its ends recorded it."""
+    out: dict[int, dict[str, int]] = {}
+    seen: set[Any] = set()
+    index = found_index(run / FOLDER)
+    for text in index["roles"]:
+        view = RoleView(run, Role.parse(text, "role"))
+        for number in view.rounds:
+            sums = out.setdefault(number, dict.fromkeys(DIRECTIONS, 0))
+            held: dict[Any, int] = {}
+            for frame in view.frames(number):
+                if frame.direction not in sums:
+                    continue
+                key = (frame.ask, frame.what, frame.direction, frame.client, frame.sender)
+                held[key] = held.get(key, 0) + 1  # a client asked twice in an ask is two crossings
+                if (*key, held[key]) not in seen:
+                    seen.add((*key, held[key]))
+                    sums[frame.direction] += frame.bytes
+    return out
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedatlas.attacks.membership import roc
-from fedatlas.reporting.drawing.pixels import logarithmic, pairs, png
+from fedatlas.reporting.drawing.charts import power_curve
+from fedatlas.reporting.drawing.pixels import pairs, png
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -34,7 +35,7 @@ def test_the_curve_by_hand():
 
 
 def test_axes_are_powers_of_ten():
-    drawn = logarithmic(400, ("x", "y"), [(0.001, 0.01), (0.1, 0.5), (1.0, 1.0)], "label")
+    drawn = power_curve(400, ("x", "y"), [(0.001, 0.01), (0.1, 0.5), (1.0, 1.0)], "label")
     assert re.findall(r">(1|0\.1|0\.01|0\.001)<", drawn).count("0.001") == 2
     line = re.search(r'class="line s0[^>]*d="([^"]*)"', drawn)
     assert line

@@ -9,7 +9,8 @@ from typing import Any
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack
 from fedatlas.reporting.blocks import Block, Cell, Cells, Facts, Figure, Figures, Table, Text
-from fedatlas.reporting.drawing.pixels import logarithmic, pairs
+from fedatlas.reporting.drawing.charts import power_curve
+from fedatlas.reporting.drawing.pixels import pairs
 from fedatlas.reporting.entries import Subject
 from fedatlas.wording import DASH, count, csv_text, interval_text, number
 
@@ -27,7 +28,7 @@ INTRO = (
     "learning anything of its target; what is above the placebo leaked. An interval that holds 0 shows no leak; it does not prove that "
     "there is none."
 )
-DRAWINGS: Mapping[str, Callable[..., str]] = {"pairs": pairs, "curve": logarithmic}
+DRAWINGS: Mapping[str, Callable[..., str]] = {"pairs": pairs, "curve": power_curve}
 """How a `Picture` is drawn, by its ``draw``."""
 
 

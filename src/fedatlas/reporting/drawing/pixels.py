@@ -1,4 +1,4 @@
-"""Small pictures inside a drawing, and a curve on two logarithmic axes."""
+"""Small pictures inside a drawing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from fedatlas.reporting.drawing import svg
-from fedatlas.reporting.drawing.scales import Linear
 from fedatlas.reporting.drawing.svg import Frame, place
 
 Pixels = np.ndarray[Any, Any]
@@ -52,22 +51,3 @@ def pairs(width: int, names: tuple[str, str], values: Sequence[tuple[Pixels, Pix
                 f'width="{place(side)}" height="{place(side)}" style="image-rendering:pixelated"{svg.tip(said)}/>'
             )
     return svg.drawing(frame, label, *parts)
-
-
-def logarithmic(width: int, names: tuple[str, str], values: Sequence[tuple[float, float]], label: str) -> str:
-    """A curve of shares between 0 and 1, both axes by powers of ten; the diagonal is chance. Points at 0 are left out."""
-    kept = [(x, y) for x, y in values if x > 0 and y > 0]
-    lowest = min((min(x, y) for x, y in kept), default=0.1)
-    decades = tuple(float(e) for e in range(min(int(np.floor(np.log10(lowest))), -1), 1))
-    left = svg.left_of([f"{10**e:g}" for e in decades])
-    frame = Frame(width, left, width - 14, 30, 30 + min(width - left - 14, 300.0), 40)
-    across = Linear(decades[0], 0.0, left, frame.right, decades)
-    up = Linear(decades[0], 0.0, frame.bottom, frame.top, decades)
-    aim = f'<path class="aim" d="M{place(left)} {place(frame.bottom)}L{place(frame.right)} {place(frame.top)}"/>'
-    line = svg.line([(across(float(np.log10(x))), up(float(np.log10(y)))) for x, y in kept], 0)
-
-    def text(e: float) -> str:
-        return f"{10**e:g}"
-
-    axes = svg.y_axis(frame, up, text) + svg.x_axis(frame, across, text, names[0])
-    return svg.drawing(frame, label, svg.heading(names[1]), axes, aim, line)
