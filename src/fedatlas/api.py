@@ -203,9 +203,9 @@ def _run_seed(
                 write_report([path], None)  # of what was done until then
             raise
         if experiment.config.attack:
-            from fedatlas.leakage import carried_out
+            from fedatlas.leakage import attack_views
 
-            carried_out(path, experiment.config, progress.said)
+            attack_views(path, experiment.config, progress.said)
         return compared(done, experiment.config, experiment.module, baselines, progress)
 
 
@@ -213,10 +213,10 @@ def _attack_seeds(config: ExperimentConfig, path: Path, progress: Progress) -> N
     """The attacks on views that the experiment declares, on each seed's run."""
     if not config.attack:
         return
-    from fedatlas.leakage import carried_out
+    from fedatlas.leakage import attack_views
 
     for seed in config.seeds or ():
-        carried_out(path / f"seed-{seed}", config, progress.said)
+        attack_views(path / f"seed-{seed}", config, progress.said)
     write_report([path])
 
 
@@ -311,9 +311,9 @@ def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
     ``keys``: those of the attack, such as ``role`` and ``targets``. The attacker works in a process without data; the record also stands
     in ``attacks/NAME/`` of the run, and in its report.
     """
-    from fedatlas.leakage import attack as carried_out
+    from fedatlas.leakage import attack_view
 
-    found = carried_out(path, name, keys)
+    found = attack_view(path, name, keys)
     write_report([Path(path)])
     return found
 

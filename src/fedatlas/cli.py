@@ -221,7 +221,7 @@ def attack(
     """Attack what a role saw of a finished run, and say what leaks beyond a placebo."""
     from fedatlas.api import attack as attack_
     from fedatlas.config import override
-    from fedatlas.leakage.attack_text import said
+    from fedatlas.leakage.attack_text import attack_lines
 
     plug(plugin)
     without_gpus("cpu")
@@ -229,7 +229,7 @@ def attack(
     for text in keys or ():
         override(given, text)
     found = attack_(run, name, **given)
-    emit(found) if as_json else typer.echo("\n".join(said(found)))
+    emit(found) if as_json else typer.echo("\n".join(attack_lines(found)))
 
 
 @app.command()

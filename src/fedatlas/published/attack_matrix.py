@@ -20,11 +20,12 @@ from fedatlas.config import parse
 from fedatlas.course.progress import Progress
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
-from fedatlas.leakage import cell as looked_at
+from fedatlas.leakage import ensure_attack
 from fedatlas.metrics.intervals import proportion
 from fedatlas.published.gates import Part, Study
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure
+from fedatlas.runs.loop import run_one
 
 NAME = "attack-matrix"
 ROUNDS, QUICK = 40, 12
@@ -256,7 +257,8 @@ def of_view(cell: Cell, seed: int, folder: Path) -> Found:
         constants = folder.parent / "constants.json"
         write_json(constants, TO_ONE)
         tables["data"] = {**tables["data"], "constants": str(constants)}
-    made = looked_at(parse({**tables, "seed": seed}), folder, cell.attack, {"role": cell.role, **VIEWS[cell.attack]})
+    keys = {"role": cell.role, **VIEWS[cell.attack]}
+    made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, run_one)
     (leak,) = made["leaks"].values()
     value, low, high = (leak[key] for key in ("value", "low", "high"))
     summary = RunFolder.open(folder).summary()
