@@ -3,6 +3,7 @@
 #   make demo     install, run the default experiment, say where its report is
 #   make test     install the test tools, check format, lint and types, run all tests but those marked slow
 #   make test-all the same with all tests
+#   make test-timing   run the tests that wait or draw secret numbers twenty times on a busy machine
 #   make bench    measure the engines against the plain loop
 #   make docs     build the documentation into site/
 #
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TORCH_INDEX := $(if $(CPU),--extra-index-url https://download.pytorch.org/whl/cpu)
 
-.PHONY: help demo test test-all bench docs
+.PHONY: help demo test test-all test-timing bench docs
 .DELETE_ON_ERROR:
 
 help:
@@ -36,6 +37,10 @@ test test-all: $(VENV)/.installed-test
 	@$(BIN)/mypy
 	@echo "4/4 tests (pytest)"
 	@$(BIN)/pytest $(SELECT) $(PYTEST)
+
+test-timing: $(VENV)/.installed-test
+	@for i in 1 2 3 4; do $(BIN)/python -c "while True: pass" & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; \
+	for i in $$(seq 20); do echo "$$i/20"; $(BIN)/pytest -q -m "timing and not slow" -n 2 --dist worksteal || exit 1; done
 
 bench: $(VENV)/.installed
 	@$(BIN)/python benchmarks/simulation_speed.py

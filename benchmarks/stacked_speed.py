@@ -22,7 +22,7 @@ from torch.func import functional_call
 from fedatlas.algorithm import Batch
 from fedatlas.engine.program import StepProgram, derive
 from fedatlas.engine.stacked import StackedProgram, derive_stacked, worth_stacking
-from fedatlas.engine.step import StepSpec, batch_arguments
+from fedatlas.engine.step import StepSpec, batch_arguments, local_copy
 from fedatlas.engine.together import Member, train_together
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
@@ -58,7 +58,7 @@ def one_by_one(program: StepProgram, params: Tree, inputs: Any, data: list[tuple
     """Each client alone."""
     for x, y in data:
         with program.mode():
-            step, total = program.bind(program.local_copy(params), None, inputs), torch.zeros((), dtype=torch.float64)
+            step, total = program.bind(local_copy(params), None, inputs), torch.zeros((), dtype=torch.float64)
             for batch in batches(x, y, rows):
                 total.add_(step(*batch_arguments(batch)), alpha=rows)
 

@@ -102,7 +102,7 @@ def ways(
     steps |= {f"derived, {p}": derive(spec._replace(precision=p), example, inputs) for p in precisions}
     for name, made in steps.items():
         with made.mode():
-            out[name] = made.bind(made.local_copy(params), None, inputs), made.mode
+            out[name] = made.bind(local_copy(params), None, inputs), made.mode
     with torch.inference_mode():
         write = getattr(handwritten, model)
         by_hand = write(local_copy(params), rows, LR, correction(direction, inputs))

@@ -23,21 +23,26 @@ FILES = ("test_conformance.py", "test_oracles.py", "test_mutations.py")
 HEAD = """\
 # Conformance
 
-Written by `python tests/conformance_page.py` from the tests that ran; not edited by hand. Every algorithm of the registry is under every
-law, under partial participation, with unequal clients and ragged batches. An exclusion stands in the algorithm's record with its reason.
+Every algorithm is tested in three ways: by laws that all of them obey, against a second implementation, and by faults
+made on purpose. `conformance_page.py` in `tests` writes this page from the tests that ran; it is not edited by hand.
+
+The laws hold under partial participation, with unequal clients and ragged batches. If the mathematics of an algorithm
+excludes a law, its record gives the reason.
 """
 ORACLES = """\
 ## Oracles
 
-A second implementation in `tests/oracles`, written from the paper's pseudo-code, which imports nothing of fedatlas. Both run in float64
-on a small non-convex problem: 20 rounds with three of five unequal clients each, or as many as a case says (`rounds`, and `m` clients),
-ragged batches, weight decay. The difference is the largest of any number of the global model, the server's state or a client's state
-after the last round.
+An oracle is a second implementation in `tests/oracles`, written from the paper's pseudo-code. It imports nothing of
+fedatlas. Both run in float64 on a small non-convex problem: 20 rounds with three of five unequal clients each, ragged
+batches, weight decay. Some cases set other numbers (`rounds`, and `m` clients).
+
+The difference is the largest of any number of the global model, the server's state or a client's state after the last
+round.
 """
 FAULTS = """\
 ## Faults that are found
 
-Each fault is made on purpose in `tests/mutations`; each check named finds it, and passes for the right algorithm.
+Each fault is made on purpose in `tests/mutations`. Each named check finds it, and passes for the correct algorithm.
 """
 
 
@@ -65,7 +70,7 @@ def written(page: Page) -> str:
         [
             HEAD,
             "## Laws\n",
-            table(["law", "what it says"], laws),
+            table(["law", "statement"], laws),
             "## Algorithms\n",
             table(["algorithm", *page.laws], cells),
             "### Exclusions\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch, and for the processes that tests start
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +36,14 @@ def pytest_collection_finish() -> None:
     """Half a million objects of torch and pytest stay as they are: the garbage collector need not look at them again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """A test that draws from a global generator draws the same each time, whatever ran before it."""
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    random.seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ class Lying(trainer.Trainer):
             yield said
             yield said
         elif how == "late":
-            time.sleep(6)
+            time.sleep(12)  # longer than the deadline of the round
             yield said
 
 

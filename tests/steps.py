@@ -16,7 +16,7 @@ from fedatlas.engine.gradient import with_grad
 from fedatlas.engine.model import detached
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.program import StepProgram
-from fedatlas.engine.step import StepSpec, batch_arguments, fresh_memory
+from fedatlas.engine.step import StepSpec, batch_arguments, fresh_memory, local_copy
 from fedatlas.engine.tuned import TunedStep
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
@@ -145,7 +145,7 @@ def stepped(
     """The same by programs, one for each batch size, that share parameters and memory."""
     first = next(iter(steps.values()))
     optimizer = first.optimizer if isinstance(first, StepProgram) else first.spec.optimizer
-    own, buffers = first.local_copy(params), buffers.clone()
+    own, buffers = local_copy(params), buffers.clone()
     memory, losses = fresh_memory(optimizer, own), []
     bound = {}
     for size, made_step in steps.items():

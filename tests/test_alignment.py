@@ -21,6 +21,8 @@ from fedatlas.vertical.ids import Look, difference, look_of, ordered
 from fedatlas.vertical.parties import Columns, PartyLeft, order, places
 from fedatlas.wire import codec
 
+pytestmark = pytest.mark.timing
+
 LETTERS = "abcdefgh"
 
 

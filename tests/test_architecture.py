@@ -50,6 +50,7 @@ SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "fe
 RECORD = SETUP | {"files", "plugins", "setup"}
 COURSE = RECORD | {"record", "wording"}
 RUNS = COURSE | {"course", "leakage", "reporting"}
+WRITTEN = {"errors", "files", "wording", "config", "record"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "rng": set(),
@@ -70,7 +71,7 @@ ROOMS: dict[str, set[str]] = {
     "transforms": BASE | {"registry", "privacy", "secret"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
     "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model", "metrics"},
-    "attacks": BASE | {"registry", "aggregation"},
+    "attacks": BASE | {"registry", "aggregation", "data", "metrics"},
     "wire.codec": {"errors", "tree"},
     "summaries": {"errors", "wire.codec"},
     "data": RECORDS | {"registry", "summaries", "wire.codec"},
@@ -86,27 +87,14 @@ ROOMS: dict[str, set[str]] = {
     "setup": SETUP,
     "record": RECORD,
     "course": COURSE,
-    "reporting": {"errors", "registry", "files", "wording", "data", "metrics", "config", "record"},
+    "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics"},
     "runs": RUNS,
     "prediction": COURSE | {"course"},
     "leakage": COURSE,
     "deployment": RUNS | {"runs", "wire"},
     "study": RUNS | {"runs"},
     "recommender": RUNS | {"runs", "study"},
-    "published": {
-        "errors",
-        "files",
-        "machine",
-        "wording",
-        "config",
-        "setup",
-        "record",
-        "course",
-        "reporting",
-        "runs",
-        "study",
-    }
-    | {"leakage", "metrics"},
+    "published": WRITTEN | {"machine", "metrics", "setup", "course", "leakage", "reporting", "runs", "study"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "api": RUNS | {"runs", "prediction"},
     "terminal": {"errors", "engine", "wording", "record", "course"},

@@ -317,7 +317,7 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
         ),
         ({"attack": [{**SIGN, "rounds": [9, 0]}]}, "no round of this run is meant"),
         ({"attack": [{**SIGN, "rounds": [3, 2]}]}, "no round of this run is meant"),
-        ({"attack": [{**SIGN, "role": "server"}]}, "whoever poisons is a client"),
+        ({"attack": [{**SIGN, "role": "server"}]}, "attackers that poison are clients"),
         ({"attack": [{**FLIP, "pairs": [[3, 12]]}]}, "'digits' has no class 12; its 10 classes are 0 to 9"),
         ({"attack": [{**FLIP, "pairs": [[3, 3]]}]}, "changes nothing"),
         ({"attack": [{**FLIP, "pairs": [[3, 5], [5, 1]]}]}, "class 5 would become two things"),

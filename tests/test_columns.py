@@ -47,11 +47,11 @@ def test_ids_of_parquet_are_integers_in_decimal(tmp_path):
     ("text", "keys", "said"),
     [
         ("id,x,y\n1,2,0\n2,3,1\n1,4,0\n", {}, "the same id stands in 'id' twice, in lines 2 and 4: keep one row an id"),
-        ("id,y\n1,0\n2,1\n", {}, "has no column left beside its id and label"),
+        ("id,y\n1,0\n2,1\n", {}, "no column is left as an input"),
         (
             "id,x,y\n1,2,0\n2,3,\n3,1,1\n",
             {},
-            "the label 'y' is missing in 1 row: data.missing = 'drop' leaves them out",
+            "the label 'y' is missing in line 3: data.missing = 'drop' leaves such rows out",
         ),
         ("id,x,y\n1,2,0\n2,3,1\n3,4,2\n", {}, "3 classes, which need softmax: that is not in this version"),
         ("id,x,y\n1,2,0\n", {"id": "key"}, "id = 'key': 'p.csv' has no such column; it has id, x, y"),

@@ -73,7 +73,7 @@ def algorithm(name: str, law: str) -> Algorithm:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_deterministic(name: str) -> None:
-    """The same seed gives the same bits, another seed others (C16)."""
+    """The same seed gives the same bits, and another seed gives others (C16)."""
     fed = federation(algorithm(name, "deterministic"))
     first, host = play(fed)
     again, _ = play(fed)
@@ -84,7 +84,7 @@ def test_deterministic(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pure(name: str) -> None:
-    """No function changes what it is given: a state handed in is the same afterwards, and a round can be run again from it."""
+    """No function changes its arguments: a state that was passed in is the same afterwards, and a round can be run again from it."""
     fed = federation(algorithm(name, "pure"))
     server, host = play(fed)
     kept, held = codec.encode(dict(server)), {k: codec.encode(dict(host.states.get(k) or {})) for k in range(5)}
@@ -110,7 +110,7 @@ def test_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_codec(name: str) -> None:
-    """Every message, update and client state sent as bytes changes no bit, and the bytes are those that are counted."""
+    """Sending every message, update and client state as bytes changes no bit, and exactly these bytes are counted."""
     fed = federation(algorithm(name, "codec"))
     plain, host = play(fed)
     sent, sent_host = play(fed, make=Wire)
@@ -185,7 +185,7 @@ def test_workers(name: str) -> None:
 @pytest.mark.parametrize("engine", ["loop", "fast", "stacked"])
 @pytest.mark.parametrize("name", NAMES)
 def test_devices(name: str, engine: str) -> None:
-    """Work done on another device, which refuses tensors of two, gives the same bits."""
+    """Work on another device, which refuses tensors of two devices, gives the same bits."""
     algorithm(name, "devices")
     found = second_device.ask("law", name, engine)
     assert found["server"]
@@ -196,7 +196,7 @@ def test_devices(name: str, engine: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_resume(name: str) -> None:
-    """A run continued from its saved state ends with the bits of one never stopped."""
+    """A run continued from its saved state ends with the bits of an uninterrupted run."""
     fed = federation(algorithm(name, "resume"))
     plan = cohorts(4)
     whole, host = play(fed, plan)
@@ -229,7 +229,7 @@ def models_of(fed: Federation, server: State, host: InProcess) -> dict[str, Any]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fixed_point(name: str) -> None:
-    """Where no client has a gradient nothing moves, neither the server's models nor the clients' own."""
+    """If no client has a gradient nothing moves, neither the server's models nor the clients' own."""
     fed = federation(algorithm(name, "fixed_point"), loss=flat)
     host = fed.host()
     begun = fed.begin(host)
@@ -266,7 +266,7 @@ class Losing(InProcess):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_leaving(name: str) -> None:
-    """Who leaves between two asks of a round spoils nothing: the others end it, and where nobody has a gradient nothing moves.
+    """A client that leaves between two asks of a round does no harm: the others end it, and without gradients nothing moves.
 
     Neither do replies that are lost after the work was done: the next round goes on from what the server has.
     """
@@ -284,7 +284,7 @@ def test_leaving(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_sum_to_one_over_those_who_returned(name: str) -> None:
-    """C3: no model shrinks because somebody stayed away; by the weights where there is one set, and by what becomes of the models."""
+    """No model shrinks because a client stayed away (C3): checked on the weights if there is one set, and on the models."""
     made = algorithm(name, "weights")
     _, host = play(federation(made), [(1, 3)])
     if host.cost.weights:
@@ -302,7 +302,7 @@ def test_weights_sum_to_one_over_those_who_returned(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_stragglers_shorter_work_is_counted(name: str) -> None:
-    """Stragglers' shorter work reaches the algorithm: one step more or less is another result."""
+    """Stragglers' shorter work reaches the algorithm: one step more or less gives another result."""
     fed = federation(algorithm(name, "stragglers"), optimizer=sgd())
     usual, host = play(fed, [(0, 1, 2)])
     short, short_host = play(fed, [(0, 1, 2)], budgets={1: Budget(epochs=1)})

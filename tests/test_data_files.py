@@ -161,7 +161,7 @@ def test_a_path_that_is_not_there_or_not_known(tmp_path):
         load(tmp_path / "empty.npz")
     with pytest.raises(DataError, match="there is no file or folder"):
         load(tmp_path / "no.csv", label="y")
-    with pytest.raises(DataError, match=r"'no.csv' in '.+', from where a relative path is taken"):
+    with pytest.raises(DataError, match=r"'no.csv' in '.+' \(relative paths start there\)"):
         load("no.csv", label="y")
     (tmp_path / "x.doc").touch()
     with pytest.raises(DataError, match=r"is neither .npz nor .csv"):

@@ -65,6 +65,15 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
         assert words in page
 
 
+def test_the_table_of_the_page_teaches_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's own script and experiment: 900 households, three owners, far better than guessing."""
+    monkeypatch.chdir(tmp_path)
+    exec(PAGE.read_text().split("```python\n")[1].split("```")[0], {})  # noqa: S102  (the page of this repository)
+    done = run(experiment(tmp_path / "households.csv"), out=tmp_path / "run", baselines=False)
+    assert [row["train_rows"] for row in done.summary["per_client"]] == [103, 334, 238]
+    assert done.summary["final"]["accuracy"] > 0.65
+
+
 @pytest.mark.parametrize(
     ("changed", "data", "said"),
     [

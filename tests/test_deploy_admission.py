@@ -24,6 +24,10 @@ from fedatlas.wire.channel import Refused, call, channel
 from fedatlas.wire.frames import BEAT, BEGIN, MORE, Assembler, Message, frames
 from fedatlas.wire.listener import SERVICE, STREAM, Listener
 
+pytestmark = pytest.mark.timing
+
+PATIENCE = 60.0  # seconds after which a test gives up
+
 
 class Site:
     """A listening server of a federation with two nodes."""
@@ -97,7 +101,7 @@ VERSION = version("fedatlas")
 
 def test_who_is_registered_gets_in(site: Site):
     talk = Talk(site.node())
-    name, hello = site.listener.events.get(timeout=5)
+    name, hello = site.listener.events.get(timeout=PATIENCE)
     assert (name, hello.kind) == ("north", "hello")
     (said,) = call(site.operator(), Message({"kind": "status"}))
     assert said.head["name"] == "operator"
@@ -156,9 +160,9 @@ def test_an_authority_of_somebody_else_does_not_either(site: Site, tmp_path: Pat
 
 
 def test_plain_text_gets_no_answer(site: Site):
-    with socket.create_connection(("127.0.0.1", site.node().port), 5) as way:
+    with socket.create_connection(("127.0.0.1", site.node().port), PATIENCE) as way:
         way.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        way.settimeout(5)
+        way.settimeout(PATIENCE)
         try:
             said = way.recv(100)
         except ConnectionResetError:
@@ -174,10 +178,10 @@ def test_a_node_is_no_operator(site: Site):
 
 def test_a_certificate_that_is_revoked_cuts_its_stream(site: Site):
     talk = Talk(site.node())
-    site.listener.events.get(timeout=5)
+    site.listener.events.get(timeout=PATIENCE)
     bundles.revoke(site.folder, "north")
     assert talk.ended() == "refused: its certificate is revoked"
-    assert site.listener.events.get(timeout=5)[1].head["why"] == "its certificate is revoked"
+    assert site.listener.events.get(timeout=PATIENCE)[1].head["why"] == "its certificate is revoked"
 
 
 def test_lists_are_found_where_the_bundles_were_handed_over(tmp_path: Path):
@@ -195,7 +199,7 @@ def test_lists_are_found_where_the_bundles_were_handed_over(tmp_path: Path):
 
 def test_a_certificate_that_expires_cuts_its_stream(site: Site, monkeypatch: pytest.MonkeyPatch):
     talk = Talk(site.node())
-    site.listener.events.get(timeout=5)
+    site.listener.events.get(timeout=PATIENCE)
     stream = site.listener.streams["north"]
     stream.caller = stream.caller._replace(until=stream.caller.until.replace(year=2020))
     assert talk.ended() == "refused: its certificate has expired"
@@ -203,11 +207,11 @@ def test_a_certificate_that_expires_cuts_its_stream(site: Site, monkeypatch: pyt
 
 def test_a_name_is_not_taken_twice_but_the_same_folder_takes_its_old_place(site: Site):
     first = Talk(site.node(), "1")
-    site.listener.events.get(timeout=5)
+    site.listener.events.get(timeout=PATIENCE)
     assert Talk(site.node(), "2").ended() == "refused: another one of this name is connected"
     assert "refused 'north': another one of this name is connected" in site.logged
     again = Talk(site.node(), "1")
-    assert site.listener.events.get(timeout=5)[1].kind == "hello"
+    assert site.listener.events.get(timeout=PATIENCE)[1].kind == "hello"
     assert first.ended() == "refused: the same node came again"
     again.close()
 
@@ -248,9 +252,9 @@ def test_a_party_is_added_and_one_that_was_revoked_gets_new_keys(site: Site):
     site.paths["east"] = bundles.add(site.folder, "east")
     for name in ("north", "east"):
         talk = Talk(site.node(name))
-        assert site.listener.events.get(timeout=5)[0] == name
+        assert site.listener.events.get(timeout=PATIENCE)[0] == name
         talk.close()
-        assert site.listener.events.get(timeout=5)[1].kind == "left"
+        assert site.listener.events.get(timeout=PATIENCE)[1].kind == "left"
     assert set(site.node("south").members()) == {"server", "north", "south", "operator", "east"}
 
 

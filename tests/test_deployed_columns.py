@@ -19,6 +19,8 @@ from fedatlas.config import parse
 from fedatlas.course.columns_end import MODEL, model_file
 from fedatlas.prediction.parties import predict
 
+pytestmark = pytest.mark.timing
+
 NAMES = ["bank", "shop"]
 PARTS = {"bank": [MODEL, model_file("bank"), "party-bank.json"], "shop": [model_file("shop"), "party-shop.json"]}
 

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import tomli_w
 
-from deployments import Deployment, answers_of, deployment, experiment, rows_of, until
+from deployments import PATIENCE, Deployment, answers_of, deployment, experiment, rows_of, until
 from fedatlas import Experiment, run
 from fedatlas.config import parse
 from fedatlas.wire.channel import Refused
+
+pytestmark = pytest.mark.timing
 
 SLOW: dict[str, Any] = {"rounds": 12, "algorithm": {"name": "scaffold"}, "local": {"epochs": 20}}
 LONG: dict[str, Any] = {**SLOW, "rounds": 100_000}
@@ -52,7 +54,7 @@ def test_a_node_that_is_killed_is_noticed_and_comes_back_with_its_state(three: D
     run = three.submit(experiment(**LONG))
     landed(three, run, 2)
     three.kill("south")
-    until(lambda: "'south' is gone" in three.log("server"), "nobody noticed", 5)
+    until(lambda: "'south' is gone" in three.log("server"), "nobody noticed")
     until(lambda: [0, 2] in who(three, run), "no round goes on without it")
     three.start("south")
     until(lambda: who(three, run)[-1] == [0, 1, 2], "it does not come back")
@@ -78,7 +80,7 @@ def test_a_node_that_stands_still_is_noticed(three: Deployment):
     run = three.submit(experiment(**LONG))
     landed(three, run, 1)
     three.processes["north"].send_signal(signal.SIGSTOP)
-    until(lambda: "'north' is gone: nothing was heard" in three.log("server"), "nobody noticed", 5)
+    until(lambda: "'north' is gone: nothing was heard" in three.log("server"), "nobody noticed")
     until(lambda: [1, 2] in who(three, run), "no round goes on without it")
     three.processes["north"].send_signal(signal.SIGCONT)
     until(lambda: who(three, run)[-1] == [0, 1, 2], "it does not come back")
@@ -86,13 +88,13 @@ def test_a_node_that_stands_still_is_noticed(three: Deployment):
 
 
 def test_fewer_nodes_than_the_minimum_end_the_run_with_the_reason(three: Deployment):
-    run = three.submit(experiment(**LONG, round={"minimum": 3, "deadline": 2.0}))
+    run = three.submit(experiment(**LONG, round={"minimum": 3, "deadline": 10.0}))
     landed(three, run, 1)
     three.kill("west")
     _, last = three.ended(run)
     three.start("west")
     assert last["status"] == "failed"
-    assert "2 of 3 nodes answered, and the run needs 3 (west: no reply within 2 s)" in last["why"]
+    assert "2 of 3 nodes answered, and the run needs 3 (west: no reply within 10 s)" in last["why"]
     until(lambda: three.log("server").rstrip().endswith("'west' is connected"), "west does not come back")
 
 
@@ -102,7 +104,7 @@ LIES = {
     "other parts": "'model' of its reply has other tensors than the model",
     "no codec": "its reply cannot be read",
     "foreign": "its reply cannot be read (it answers another request)",
-    "late": "no reply within 4 s",
+    "late": "no reply within 10 s",
 }
 
 
@@ -110,7 +112,7 @@ def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deplo
     """From round 2 on the trainer of one node lies in another way each round."""
     hows = ["twice", *LIES]
     three.again("west", ",".join(hows))
-    folder, last = three.ended(three.submit(experiment(rounds=len(hows) + 2, round={"deadline": 4.0})))
+    folder, last = three.ended(three.submit(experiment(rounds=len(hows) + 2, round={"deadline": 10.0})))
     three.again("west")
     assert last["status"] == "finished", last
     rows, said = rows_of(folder), [line for line in answers_of(folder) if line["outcome"] != "answered"]
@@ -147,7 +149,7 @@ def test_a_terminal_that_is_closed_ends_no_run(three: Deployment):
         terminal = subprocess.Popen(command, stdout=log, stderr=log, cwd=three.folder, start_new_session=True)
     until(lambda: "round 1/30" in (three.folder / "terminal.log").read_text(), "nothing is shown of the run")
     terminal.send_signal(signal.SIGHUP)
-    terminal.wait(10)
+    terminal.wait(PATIENCE)
     assert three.log("server").count("submits") == before + 1
     run = (three.folder / "terminal.log").read_text().split("Run ")[1].split()[0]
     out = three.folder / "attached"

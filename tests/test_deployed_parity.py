@@ -13,6 +13,8 @@ from fedatlas import Experiment, run
 from fedatlas.config import parse
 from fedatlas.deployment.refusals import ABLE
 
+pytestmark = pytest.mark.timing
+
 QUALITY = ("accuracy", "macro_f1", "loss", "train_loss")
 
 

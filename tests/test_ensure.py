@@ -158,9 +158,9 @@ def test_seeds_and_baselines_that_are_there_are_not_trained_again(
     begun: list[str] = []
     run_one = room.run_one
 
-    def noted(whole: Checked, folder: Path, **how: Any) -> Any:
+    def noted(whole: Checked, folder: Path, *how: Any) -> Any:
         begun.append(str(folder.relative_to(path)))
-        return run_one(whole, folder, **how)
+        return run_one(whole, folder, *how)
 
     monkeypatch.setattr(room, "run_one", noted)
     again = resume(path)

@@ -13,11 +13,12 @@ import pytest
 
 from configured import set_up
 from fedatlas import Experiment, attack, run
+from fedatlas.attacks.membership import candidates_of
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.leakage.attack_run import built
+from fedatlas.leakage.attacker_folder import attacker_folder
 from fedatlas.leakage.attacker_process import work
-from fedatlas.leakage.knowledge import given
-from fedatlas.setup.candidates import candidates_of
+from fedatlas.setup.truth import truth_of
+from fedatlas.setup.views import build_view_attack
 
 ONE_ROW: dict[str, Any] = {
     "rounds": 2,
@@ -34,7 +35,7 @@ QUICK = {"iterations": 100, "targets": 3}
 def _same_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting a process takes seconds: one test does, the others attack in their own."""
     if "process_of_its_own" not in request.node.name:
-        monkeypatch.setattr("fedatlas.leakage.knowledge.apart", work)
+        monkeypatch.setattr("fedatlas.leakage.attacker_folder.work_apart", work)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,8 @@ def test_central_noise_hides_nothing_from_the_server(tmp_path: Path, plain: Path
 
 
 def test_the_attacker_is_given_the_view_of_its_role_and_no_other_file(plain: Path):
-    with given(plain, built("inverting_gradients", {"role": "client:0"}), 1, None) as folder:
+    made = build_view_attack("attack", "inverting_gradients", {"role": "client:0"})
+    with attacker_folder(plain, made, 1) as folder:
         names = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
     rounds = {f"observed/client-0/round-{number:06d}.frames" for number in (0, 1, 2)}
     assert names == {"order.json", "config.toml", "preprocess.json", "observed/index.json", *rounds}
@@ -163,7 +165,7 @@ def test_the_game_is_played_when_the_run_is_over(game: Path):
 
 def test_candidates_are_balanced_and_no_candidate_is_an_auxiliary_row(game: Path):
     made = set_up(Experiment.of(**GAME).config, 1)
-    found = candidates_of(made)
+    found = candidates_of(truth_of(made))
     assert found.member.sum() * 2 == len(found.member)
     inside, outside = (np.bincount(found.y.numpy()[side], minlength=10) for side in (found.member, ~found.member))
     assert (inside == outside).all()
@@ -220,7 +222,7 @@ def test_without_candidates_there_is_no_game(plain: Path):
         ("inverting_gradient", {}, "did you mean 'inverting_gradients'"),
         ("dlg", {"target": 3}, "did you mean 'attack.targets'"),
         ("dlg", {"restarts": 0}, "a number of 1 or more"),
-        ("dlg", {"role": "client:5"}, r'write roles = \["client:5"\] under \[observe\]'),
+        ("dlg", {"role": "client:5"}, r'Add roles = \["client:5"\] under \[observe\]'),
         ("dlg", {"role": "nobody"}, "role"),
     ],
 )

@@ -67,7 +67,7 @@ def test_hand_values(loss, outputs, target, expected):
     task = LOSSES[name].tasks[0]
     made = make_loss(loss, task, 2 if LOSSES[name].binary else len(outputs))
     outputs, target = f64(outputs), tensor([target])
-    assert float(made.per_sample(outputs, target)) == pytest.approx(expected, abs=1e-12)
+    assert float(made.elements(outputs, target)) == pytest.approx(expected, abs=1e-12)
     assert float(made.mean(outputs, target)) == pytest.approx(expected, abs=1e-12)
 
 
@@ -86,7 +86,7 @@ def test_kl_is_cross_entropy_less_the_entropy_of_the_label(seed):
     y[0, 1] = 0.0
     y /= y.sum(1, keepdim=True)
     entropy = -torch.xlogy(y, y).sum(1)
-    kl, ce = (make_loss(name, "classes", 4).per_sample(logits, y) for name in ("kl", "cross_entropy"))
+    kl, ce = (make_loss(name, "classes", 4).elements(logits, y) for name in ("kl", "cross_entropy"))
     assert torch.allclose(kl, ce - entropy, atol=1e-12)
     assert bool((kl >= -1e-12).all())
 
@@ -101,8 +101,8 @@ def test_multiclass_hinge_equals_its_definition(seed):
     for row, t in zip(s.tolist(), y.tolist(), strict=True):
         crammer.append(max(0.0, 1 + max(row[c] for c in range(4) if c != t) - row[t]))
         ova.append(sum(max(0.0, 1 - row[c]) if c == t else max(0.0, 1 + row[c]) for c in range(4)))
-    assert torch.allclose(make_loss("multiclass_hinge", "classes", 4).per_sample(s, y), f64(*crammer))
-    assert torch.allclose(make_loss(OVA, "classes", 4).per_sample(s, y), f64(*ova))
+    assert torch.allclose(make_loss("multiclass_hinge", "classes", 4).elements(s, y), f64(*crammer))
+    assert torch.allclose(make_loss(OVA, "classes", 4).elements(s, y), f64(*ova))
 
 
 @pytest.mark.parametrize("loss", every(), ids=lambda loss: loss.rows.__name__)
@@ -123,7 +123,7 @@ def test_mean_absolute_error_has_slope_zero_at_zero():
 @pytest.mark.parametrize("loss", every(), ids=lambda loss: loss.rows.__name__)
 def test_weighted_means(loss):
     outputs, targets = sample(loss)
-    each, weights = loss.per_sample(outputs, targets), f64(1, 2, 0, 0.5, 3)
+    each, weights = loss.elements(outputs, targets), f64(1, 2, 0, 0.5, 3)
     assert each.shape == (5,)
     assert torch.allclose(loss.mean(outputs, targets), each.mean())
     assert torch.allclose(loss.mean(outputs, targets, weights), (each * weights).sum() / 6.5)
@@ -181,7 +181,7 @@ def test_token_loss_is_the_mean_over_counted_tokens():
     log_p = outputs.log_softmax(2)
     a, b, c = -log_p[0, 0, 1], -log_p[0, 1, 2], -log_p[1, 0, 4]
     assert torch.allclose(loss.mean(outputs, targets), (a + b + c) / 3)
-    assert torch.allclose(loss.per_sample(outputs, targets), torch.stack([(a + b) / 2, c]))
+    assert torch.allclose(loss.elements(outputs, targets).sum(1), torch.stack([a + b, c]))
     assert torch.allclose(loss.mean(outputs, targets, f64(1, 3)), (a + b + 3 * c) / 5)
     assert torch.allclose(
         loss.mean(outputs, targets), F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=0)
@@ -197,7 +197,7 @@ def test_ignored_tokens_have_no_gradient_and_may_fill_a_batch():
     assert outputs.grad[0, 0].any()
     assert not outputs.grad[0, 1].any()
     assert not outputs.grad[1].any()
-    assert loss.per_sample(outputs, targets)[1] == 0
+    assert not loss.elements(outputs, targets)[1].any()
     assert loss.mean(outputs, torch.full((2, 3), -100)) == 0
 
 

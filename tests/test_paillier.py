@@ -28,6 +28,8 @@ from fedatlas.privacy.paillier import Batch, Holder, PrivateKey, encryption, fix
 from fedatlas.privacy.paillier.spread import spread
 from fedatlas.wire import codec
 
+pytestmark = pytest.mark.timing
+
 TOY = PrivateKey(5, 7)
 
 

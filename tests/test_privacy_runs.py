@@ -283,6 +283,7 @@ HIDING: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("privacy", "tables"), HIDING, ids=lambda x: "+".join(p["name"] for p in x) if isinstance(x, tuple) else ""
 )
@@ -307,6 +308,7 @@ def test_no_secret_is_found_in_what_a_run_leaves(
         assert leaks(drawn, [b"before" + form + b"behind"]) == [longest]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("privacy", MASKED, ids=["secagg", "paillier"])
 def test_no_secret_stands_in_an_exception(
     toy_keys: None, drawn: list[bytes], tmp_path: Path, privacy: dict[str, Any]

@@ -224,8 +224,8 @@ def test_the_pointer_reads_a_cell_and_the_configuration_is_copied(
 
 def test_folded_runs_open_for_their_links_and_for_paper(tab: Tab, reports: dict[str, Path]) -> None:
     tab.goto(reports["several"].as_uri())
-    assert not tab.locator("#run3-cost").is_visible()
-    tab.evaluate("location.hash = 'run3-cost'")
+    assert not tab.locator("#run3-cost-section").is_visible()
+    tab.evaluate("location.hash = 'run3-cost-section'")
     tab.wait_for_function("document.getElementById('run3').open")
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert tab.locator("details:not([open])").count() == 0

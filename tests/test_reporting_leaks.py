@@ -8,8 +8,9 @@ import re
 import numpy as np
 import pytest
 
-from fedatlas.reporting.drawing.pixels import Pair, logarithmic, pairs, png
-from fedatlas.reporting.view_attacks import roc
+from fedatlas.attacks.membership import roc
+from fedatlas.reporting.drawing.charts import power_curve
+from fedatlas.reporting.drawing.pixels import pairs, png
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -22,7 +23,7 @@ def test_a_picture_is_read_back_pixel_by_pixel(channels: int):
 
 
 def test_pairs_stand_one_above_the_other_as_many_as_fit():
-    one = Pair(np.zeros((1, 4, 4)), np.ones((1, 4, 4)), "client 0: 12.0 dB")
+    one = (np.zeros((1, 4, 4)), np.ones((1, 4, 4)), "client 0: 12.0 dB")
     narrow, wide = (pairs(width, ("original", "found"), [one] * 12, "label").count("<image") for width in (340, 760))
     assert narrow < wide == 24
 
@@ -34,7 +35,7 @@ def test_the_curve_by_hand():
 
 
 def test_axes_are_powers_of_ten():
-    drawn = logarithmic(400, ("x", "y"), [(0.001, 0.01), (0.1, 0.5), (1.0, 1.0)], "label")
+    drawn = power_curve(400, ("x", "y"), [(0.001, 0.01), (0.1, 0.5), (1.0, 1.0)], "label")
     assert re.findall(r">(1|0\.1|0\.01|0\.001)<", drawn).count("0.001") == 2
     line = re.search(r'class="line s0[^>]*d="([^"]*)"', drawn)
     assert line

@@ -393,7 +393,7 @@ def test_fixed_keys_replace_defaults_with_a_notice() -> None:
 def test_the_documented_file_is_the_codes() -> None:
     """docs/experiment.md holds every key with its default."""
     text = (Path(__file__).parent.parent / "docs" / "experiment.md").read_text()
-    documented = tomllib.loads(text.split("```toml")[1].split("```")[0])
+    documented = tomllib.loads(text.split("## All keys")[1].split("```toml")[1].split("```")[0])
     assert config.parse(documented).plain() == config.parse({}).plain()
     for name, table in config.parse({}).plain().items():
         if isinstance(table, dict):

@@ -56,6 +56,7 @@ def test_other_processes_give_the_simulators_bits(name: str, engine: str, partie
     assert bool(parties.states()) == (brief(name).client_init is not None)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("name", "engine", "transform", "party"), [("scaffold", "program", "", 0), ("fednova", "loop", "topk", 1)]
 )
@@ -74,6 +75,7 @@ def test_a_party_that_is_killed_between_two_rounds_goes_on_from_its_folder(
     assert parties.states()
 
 
+@pytest.mark.timing
 def test_a_party_that_is_late_never_came(parties: Parties) -> None:
     """The process of clients 1 and 3 stands still in round 2. Its replies come in round 3, when client 3 is asked again: passed over."""
     fed = federation(brief("scaffold"))

@@ -20,6 +20,8 @@ from fedatlas.secret import random_bytes
 from fedatlas.wire import codec
 from secagg_sessions import RUN, crossed, drawn, hold, parties, plain
 
+pytestmark = pytest.mark.timing
+
 # Shamir
 
 

@@ -13,6 +13,8 @@ from fedatlas.privacy.secagg import client, keys, messages, once, server
 from fedatlas.wire import codec
 from secagg_sessions import RUN, crossed, drawn, hold, parties, plain
 
+pytestmark = pytest.mark.timing
+
 
 def _set(name: str, row: int, other: int) -> Any:
     def told(phase: str, who: int, message: Any) -> Any:

@@ -15,6 +15,8 @@ from fedatlas import secret
 from fedatlas.engine.pool import can_fork
 from fedatlas.rng import numpy_stream
 
+pytestmark = pytest.mark.timing
+
 BYTES = 32
 WORKERS = 2
 

@@ -57,6 +57,7 @@ class Wire(Observer):
         return sorted({what for what, data in self.frames if needle in data})
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("how", [HOW, SEALED], ids=["clear", "encrypted"])
 def test_no_name_threshold_id_or_label_crosses(how: boosting.SecureBoost) -> None:
     """Of a whole training, its importances and a prediction: searched as text and as the bytes of a float64."""
@@ -84,6 +85,7 @@ def test_no_name_threshold_id_or_label_crosses(how: boosting.SecureBoost) -> Non
     assert wire.has(b'"left"')  # the search does find what is there
 
 
+@pytest.mark.timing
 def test_an_encrypted_run_tells_no_gradient_and_no_sum() -> None:
     """What is found in the clear run, as whole numbers of 64 bits, is nowhere in the encrypted one."""
     found = {}
@@ -96,6 +98,7 @@ def test_an_encrypted_run_tells_no_gradient_and_no_sum() -> None:
     assert found == {"clear": (["gradients", "histogram"], ["gradients", "histogram"]), "sealed": ([], [])}
 
 
+@pytest.mark.timing
 def test_no_secret_stands_in_a_state() -> None:
     """The key lives in memory alone: what is checkpointed of the active party does not hold its primes."""
     done = trained(table(), OWNERS, SEALED)

@@ -200,6 +200,7 @@ def test_under_secret_cohorts_costs_are_expectations(tmp_path: Path):
     assert 0 < cell["epsilon"] < float("inf")
 
 
+@pytest.mark.timing
 def test_runs_that_take_too_long_are_ended_and_tried_again_on_request_and_staying_alone_gives_the_gain(tmp_path: Path):
     path, short = tmp_path / "t.sqlite", {"factor": [{**SCHEME, "level": [AVG]}], "alone": True}
     assert not study(**short, execute={"seconds": 0.001}).run(table=path)
@@ -256,7 +257,7 @@ def disturbed(path: Path, kills: int, seed: int) -> Iterator[list[int]]:
 
 def check_killed(path: Path, whole: Path, kills: int, seed: int) -> None:
     for orphans in disturbed(path, kills, seed):
-        end = time.monotonic() + 10
+        end = time.monotonic() + DEADLINE
         while any(started(pid) is not None for pid in orphans):
             assert time.monotonic() < end, "children outlive their parent"
             time.sleep(0.01)
@@ -265,11 +266,13 @@ def check_killed(path: Path, whole: Path, kills: int, seed: int) -> None:
     assert rows_of(path) == rows_of(whole)
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up under /proc")
 def test_killed_anywhere_the_table_ends_as_one_that_was_not(tmp_path: Path, whole: Path):
     check_killed(tmp_path / "table.sqlite", whole, kills=3, seed=1)
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up under /proc")
 def test_killed_at_fifty_moments(tmp_path: Path, whole: Path):
@@ -277,6 +280,7 @@ def test_killed_at_fifty_moments(tmp_path: Path, whole: Path):
         check_killed(tmp_path / str(part) / "table.sqlite", whole, kills=10, seed=part)
 
 
+@pytest.mark.timing
 def test_a_claim_ends_with_its_process(tmp_path: Path, whole: Path):
     path = tmp_path / "t.sqlite"
     path.write_bytes(whole.read_bytes())

@@ -23,11 +23,16 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 Message = Mapping[str, Any]
 State = Mapping[str, Any]
 Update = Mapping[str, Any]
+Models = Mapping[str, Tree]
+Finished = tuple[Update, State]
+"""What a client sends, and what it keeps."""
+Answered = tuple[Update, State, Any]
+"""The same of a question, and what the party's next answer of the round finds in its memory."""
 
 
 class Batch(NamedTuple):
@@ -42,13 +47,11 @@ class Batch(NamedTuple):
 class Network(Protocol):
     """What an algorithm may ask of a network. All calls are pure in ``params``."""
 
-    def loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
-    def logits(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor: ...
-    def features(self, params: Mapping[str, Tensor], batch: Batch, frozen: bool = False) -> Tensor: ...
-    def loss_and_features(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]: ...
-    def statistics(
-        self, params: Mapping[str, Tensor], batch: Batch
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, int]]: ...
+    def loss(self, params: Tensors, batch: Batch) -> Tensor: ...
+    def logits(self, params: Tensors, batch: Batch) -> Tensor: ...
+    def features(self, params: Tensors, batch: Batch, frozen: bool = False) -> Tensor: ...
+    def loss_and_features(self, params: Tensors, batch: Batch) -> tuple[Tensor, Tensor]: ...
+    def statistics(self, params: Tensors, batch: Batch) -> tuple[Tensors, Mapping[str, int]]: ...
 
 
 class Data(Protocol):
@@ -140,19 +143,17 @@ def start_from_model(message: Message, client: State, facts: Facts) -> Tree:
     return Tree(message["model"])
 
 
-def plain_loss(
-    model: Network, params: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
-) -> Tensor:
+def plain_loss(model: Network, params: Tensors, batch: Batch, message: Message, client: State, facts: Facts) -> Tensor:
     """The model's own loss."""
     return model.loss(params, batch)
 
 
-def return_model(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+def return_model(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
     """The local model goes up; the client keeps what it had."""
     return {"model": params}, client
 
 
-def told_model(message: Message, update: Update) -> Mapping[str, Tree]:
+def told_model(message: Message, update: Update) -> Models:
     """What an update is a change of: its model of the message's, in a chain of the one it set out from (`Route.anchors`)."""
     sent, told = update.get("model", {}), message.get("anchor", message.get("model", {}))
     return {"model": Tree({name: told[name] for name in sent})} if sent and sent.keys() <= told.keys() else {}
@@ -166,7 +167,7 @@ def nothing_beside(message: Message) -> Collection[str]:
 class Sealing(NamedTuple):
     """What `Transform` may do with a task's update, where a model that is a change of the message's is not all there is."""
 
-    base: Callable[[Message, Update], Mapping[str, Tree]] = told_model  # part -> what both ends know it is a change of
+    base: Callable[[Message, Update], Models] = told_model  # part -> what both ends know it is a change of
     beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
     # Parts that are changes of a state which `Task.settle` moves by what the server sees: what a transform leaves out of one
     # is part of the next, so that no error memory is kept for them.
@@ -189,7 +190,7 @@ class Task(NamedTuple):
     survey: Callable[[Network, Data, Message, State], Mapping[str, Any]] | None = None
     objective: Callable[..., Tensor] = plain_loss
     direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
-    finish: Callable[[Tree, Work, Message, State, Facts], tuple[Update, State]] = return_model
+    finish: Callable[[Tree, Work, Message, State, Facts], Finished] = return_model
     settle: Callable[[Update, Work, Message, State, Facts], State] | None = None  # state made of what the server sees
     options: Local = Local()
     # Parts of a single client's update that the server may look at; () = it sees sums alone, which can be masked.
@@ -210,7 +211,7 @@ class Question(NamedTuple):
     memory (None at first): it is never written and never sent. A reply that holds a "model" goes with the buffers it came with.
     """
 
-    answer: Callable[[Network, Any, Message, State, Any], tuple[Update, State, Any]]
+    answer: Callable[[Network, Any, Message, State, Any], Answered]
     data: Literal["own", "public", "none"] = "own"
     rows: int = 0  # of the public rows: so many, drawn anew each round, the same for every party; 0 = all
     balanced: bool = False  # a class-balanced subset of the rows, redrawn each round
@@ -301,6 +302,7 @@ class Replies(NamedTuple):
 
 
 RoundGenerator = Generator[Ask, Replies, State]
+Rounds = Callable[["Algorithm", State, Round], RoundGenerator]
 
 
 UNION = -1
@@ -313,7 +315,7 @@ Groups = tuple[tuple[int, ...], ...]
 """Clients that are drawn as one, each group ascending, groups by their smallest client."""
 
 
-def keep_model(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+def keep_model(models: Models, facts: Mapping[str, Any]) -> State:
     """The server's state is the model alone."""
     return {"model": models["global"]}
 
@@ -328,7 +330,7 @@ def take_mean(server: State, mean: Update, round: Round) -> State:
     return {**server, "model": mean["model"]}
 
 
-def global_model(server: State) -> Mapping[str, Tree]:
+def global_model(server: State) -> Models:
     """What is evaluated and saved."""
     return {"global": server["model"]}
 
@@ -398,12 +400,12 @@ class Algorithm(NamedTuple):
     name: str = "fedavg"
     tasks: Mapping[str, Task | Question] = {"train": Task()}
     # Of the initial models and `federation.in_process.server_facts`, with the run's rounds.
-    server_init: Callable[[Mapping[str, Tree], Mapping[str, Any]], State] = keep_model
+    server_init: Callable[[Models, Mapping[str, Any]], State] = keep_model
     client_init: Callable[[Tree, Facts], State] | None = None
     broadcast: Callable[[State, int], Message] = send_model
     weigh: Callable[[Round], Weights] = by_samples
     server_update: Callable[[State, Update, Round], State] = take_mean
-    models: Callable[[State], Mapping[str, Tree]] = global_model
+    models: Callable[[State], Models] = global_model
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     check: Check | None = None  # asked before data are read, and again when it is known who holds how many rows
     # Why it does not go with a table or with a value of a key, {"compression": "..."}, {"model.bn.local": "..."}, or
@@ -412,8 +414,8 @@ class Algorithm(NamedTuple):
     refuses: Mapping[str, str] = {}
     card: Card = Card()
     # What follows serves rounds that are not "send the model, train, average".
-    rounds: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # None: rounds.federated
-    prepare: Callable[[Algorithm, State, Round], RoundGenerator] | None = None  # before round 1, with all clients
+    rounds: Rounds | None = None  # None: rounds.federated
+    prepare: Rounds | None = None  # before round 1, with all clients
     serverless: bool = False  # nodes hear each other, by reduce="neighbours"; no server takes part
     demands: Demands = Demands()
     personal: Callable[[Message, State], Tree] | None = None  # may hold buffers, too, where they are the client's own
@@ -438,7 +440,7 @@ class Transform(NamedTuple):
     """
 
     name: str
-    encode: Callable[[Update, State, torch.Generator], tuple[Update, State]]  # on the client: (sealed, memory)
+    encode: Callable[[Update, State, torch.Generator], Finished]  # on the client: (sealed, memory)
     decode: Callable[[Update], Update] | None = None  # on the server, one at a time; None: reduced as it comes
     memory_init: Callable[[Update], State] | None = None  # kept with the client, by part; some parts have none
     finalize: Callable[[Update, Round, torch.Generator], Update] | None = None  # on the server, after the reduction

@@ -258,9 +258,9 @@ def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
     ``keys``: those of the attack, such as ``role`` and ``targets``. The attacker works in a process without data; the record also stands
     in ``attacks/NAME/`` of the run, and in its report.
     """
-    from fedatlas.leakage import attack as carried_out
+    from fedatlas.leakage import attack_view
 
-    found = carried_out(path, name, keys)
+    found = attack_view(path, name, keys)
     write_report([Path(path)])
     return found
 

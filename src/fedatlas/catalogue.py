@@ -24,7 +24,17 @@ from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
 from fedatlas.models import LOSSES, describe_models
 from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
-from fedatlas.registry import accepts, builders_of, defaults, describe, keywords, prose, prose_of_file, summary
+from fedatlas.registry import (
+    Builder,
+    accepts,
+    builders_of,
+    defaults,
+    described,
+    keywords,
+    prose,
+    prose_of_file,
+    summary,
+)
 from fedatlas.setup.aggregation_rule import why_not as no_rule
 from fedatlas.setup.mechanism_choice import goes_with
 from fedatlas.setup.transform import refused
@@ -53,43 +63,39 @@ EXTRAS = {
     "he": ("gmpy2", "masks, homomorphic encryption, private alignment"),
     "deploy": ("grpc", "runs between organisations"),
     "flower": ("flwr", "the Flower adapter"),
-    "cluster": ("ray", "many machines"),
-    "tracking": ("mlflow", "MLflow and TensorBoard"),
 }
-BETWEEN: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "algorithms": {name: scheme.build for name, scheme in SCHEMES.items()},
-    "partitions": {VERTICAL: vertical},
-}
-"""Of parties that hold columns: their components by kind, which no other experiment takes."""
 
 
 def algorithms() -> Rows:
     """The algorithms with their parameters."""
-    table = builders_of("algorithms", ALGORITHMS)
-    rows = describe("algorithms", ALGORITHMS)
-    found = [{**row, **place(table[row["name"]]), "source": prose_of_file(table[row["name"]])} for row in rows]
-    return [*found, *between_parties()]
+    table = {**builders_of("algorithms", ALGORITHMS), **{name: scheme.build for name, scheme in SCHEMES.items()}}
+    return listed(table, lambda name, builder: place_of_scheme(name) if name in SCHEMES else place(builder))
 
 
-def between_parties() -> Rows:
-    """What parties that hold columns train."""
+def place_of_scheme(name: str) -> dict[str, str]:
+    """Where a scheme on columns stands in the taxonomy."""
+    words = SCHEMES[name].words
+    return {
+        "partitioning": "vertical",
+        "communication": "centralised",
+        "client_keeps": words.keeps,
+        "leaves_client": words.leaves,
+    }
+
+
+def listed(
+    table: Mapping[str, Builder],
+    facts: Callable[[str, Builder], Mapping[str, Any]] = lambda name, builder: {},
+    source: Callable[[Builder], str] = prose_of_file,
+) -> Rows:
+    """Return a row for each builder of a table, with its further facts and its source in front of and behind them."""
     return [
-        {
-            "name": name,
-            "summary": summary(one.build),
-            "parameters": defaults(one.build),
-            "accepts": accepts(one.build),
-            "partitioning": "vertical",
-            "communication": "centralised",
-            "client_keeps": one.words.keeps,
-            "leaves_client": one.words.leaves,
-            "source": prose_of_file(one.build),
-        }
-        for name, one in SCHEMES.items()
+        {**described(name, builder), **facts(name, builder), "source": source(builder)}
+        for name, builder in table.items()
     ]
 
 
-def place(builder: Callable[..., Any]) -> dict[str, str]:
+def place(builder: Builder) -> dict[str, str]:
     """Where an algorithm stands in the taxonomy; nothing where it cannot be built from its defaults."""
     if any(p.default is p.empty for p in keywords(builder).values()):
         return {}
@@ -109,28 +115,19 @@ def place(builder: Callable[..., Any]) -> dict[str, str]:
 
 def partitions() -> Rows:
     """The partitioners with their parameters."""
-    table = builders_of("partitions", PARTITIONS)
-    said = {name: prose(builder).partition("\n")[2].strip() for name, builder in table.items()}
-    found = [{**row, "source": said[row["name"]]} for row in describe("partitions", PARTITIONS)]
-    own = {
-        "name": VERTICAL,
-        "summary": summary(vertical),
-        "parameters": defaults(vertical),
-        "accepts": accepts(vertical),
-    }
-    return [*found, {**own, "source": prose(vertical).partition("\n")[2].strip()}]
+    table = {**builders_of("partitions", PARTITIONS), VERTICAL: vertical}
+    return listed(table, source=lambda builder: prose(builder).partition("\n")[2].strip())
 
 
 def transforms() -> Rows:
     """What ``[compression]`` can name, with parameters."""
-    table = builders_of("transforms", TRANSFORMS)
-    return [{**row, "source": prose_of_file(table[row["name"]])} for row in describe("transforms", TRANSFORMS)]
+    return listed(builders_of("transforms", TRANSFORMS))
 
 
 def reducers() -> Rows:
     """What an algorithm's ask can name: how the updates become one value, and whether the server looks at single ones for it."""
     table = builders_of("reducers", REDUCERS)
-    return [{**row, "single_updates": table[row["name"]]().single} for row in describe("reducers", REDUCERS)]
+    return [{**described(name, builder), "single_updates": builder().single} for name, builder in table.items()]
 
 
 def privacy() -> Rows:
@@ -153,42 +150,32 @@ def privacy() -> Rows:
 
 def attacks() -> Rows:
     """What ``[[attack]]`` can name, with parameters and the threat model that each declares."""
-    return [
-        {
-            "name": name,
-            "aim": "poisons" if name in POISONING else "finds out",
-            "summary": summary(builder),
-            "parameters": defaults(builder),
-            "accepts": accepts(builder),
-            **{key: text for key, text in threat_model(builder).items() if text},
-            "source": prose_of_file(builder),
-        }
-        for name, builder in ATTACKS.items()
-    ]
+    return listed(ATTACKS, threat_model)
 
 
-def threat_model(builder: Callable[..., Any]) -> dict[str, str]:
-    """What an attack declares (A1); pairs of classes have to be given to some."""
-    needed = {name: ((0, 1),) for name, p in keywords(builder).items() if p.default is p.empty}
-    return dict(builder(**needed).declares._asdict())
+def threat_model(name: str, builder: Builder) -> dict[str, str]:
+    """Return an attack's aim and what it declares (A1); pairs of classes have to be given to some."""
+    needed = {key: ((0, 1),) for key, p in keywords(builder).items() if p.default is p.empty}
+    declared = builder(**needed).declares._asdict()
+    return {
+        "aim": "poisons" if name in POISONING else "finds out",
+        **{key: text for key, text in declared.items() if text},
+    }
 
 
 def rules() -> Rows:
     """What ``[aggregation]`` can name, with parameters, how many changes each needs, and the algorithms that it stands in."""
-    return [
-        {
-            "name": name,
-            "summary": summary(builder),
-            "parameters": defaults(builder),
-            "accepts": accepts(builder),
-            **({"needs": made.needs} if made.needs else {}),
-            "looks_at_weights": made.weighted,
-            "goes_with": ", ".join(other for other, build in ALGORITHMS.items() if not no_rule(made, build())),
-            "source": prose_of_file(builder),
-        }
-        for name, builder in RULES.items()
-        for made in (builder(),)
-    ]
+    return listed(RULES, rule)
+
+
+def rule(name: str, builder: Builder) -> dict[str, Any]:
+    """Return how many changes a rule needs, whether it looks at weights, and the algorithms that it stands in."""
+    made = builder()
+    return {
+        **({"needs": made.needs} if made.needs else {}),
+        "looks_at_weights": made.weighted,
+        "goes_with": ", ".join(other for other, build in ALGORITHMS.items() if not no_rule(made, build())),
+    }
 
 
 def losses() -> Rows:

@@ -12,7 +12,21 @@ from typing import Annotated, Any
 import typer
 
 from fedatlas import cli_study
-from fedatlas.commands import INTERRUPTED, File, Json, Plugin, align, emit, noticing, plug, predict, split, without_gpus
+from fedatlas.commands import (
+    INTERRUPTED,
+    File,
+    Json,
+    Plugin,
+    Quiet,
+    align,
+    emit,
+    noticing,
+    plug,
+    predict,
+    split,
+    stoppable,
+    without_gpus,
+)
 from fedatlas.deployment.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
@@ -66,7 +80,7 @@ def run(
     ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run an experiment; with no argument the embedded default."""
     from fedatlas import api, config
@@ -206,7 +220,7 @@ def attack(
     """Attack what a role saw of a finished run, and say what leaks beyond a placebo."""
     from fedatlas.api import attack as attack_
     from fedatlas.config import override
-    from fedatlas.leakage.attack_text import said
+    from fedatlas.leakage.attack_text import attack_lines
 
     plug(plugin)
     without_gpus("cpu")
@@ -214,7 +228,7 @@ def attack(
     for text in keys or ():
         override(given, text)
     found = attack_(run, name, **given)
-    emit(found) if as_json else typer.echo("\n".join(said(found)))
+    emit(found) if as_json else typer.echo("\n".join(attack_lines(found)))
 
 
 @app.command()
@@ -235,11 +249,8 @@ def reproduce(
     from fedatlas.terminal import standing
 
     without_gpus("cpu")
-    try:
+    with stoppable():
         passed = reproduce_(name, quick=quick, rounds=rounds, only=only, out=out, publish=publish, watch=standing)
-    except KeyboardInterrupt:
-        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
-        raise typer.Exit(INTERRUPTED) from None
     if not passed:
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedatlas.commands import INTERRUPTED, Json, Plugin, emit, noticing, plug, without_gpus
+from fedatlas.commands import Json, Plugin, Quiet, emit, noticing, plug, stoppable, without_gpus
 from fedatlas.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ def study(
     ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run every cell of a study into a table of runs; what is there already is not run again.
 
@@ -77,17 +77,14 @@ def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, qui
     """Runs a study, after runs with the status ``retry`` were given back; whether none failed. Stopped, it says how to go on."""
     from fedatlas.study.table import Table
 
-    try:
+    with stoppable():
         if retry is not None:
             kept = Table.open(place, write=True)
             many = kept.retry(given.file.name, retry)
             kept.close()
             if not quiet:
-                sys.stderr.write(f"{many} {retry} runs are tried again\n")
+                _said(f"{many} {retry} runs are tried again")
         return bool(given.run(out, place, None if quiet else _said))
-    except KeyboardInterrupt:
-        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def _said(line: str) -> None:
@@ -105,7 +102,7 @@ def recommend(
     out: Annotated[Path | None, typer.Option(help="Folder of the answer (default: runs/recommendations/NAME).")] = None,
     plugin: Plugin = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Say which configuration fits your requirements, with the evidence and experiment files that run.
 
@@ -119,12 +116,8 @@ def recommend(
     asked = read_requirements(file)
     if asked.experiment is not None:
         without_gpus("cpu")
-    try:
-        with noticing():
-            answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _said)
-    except KeyboardInterrupt:
-        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
-        raise typer.Exit(INTERRUPTED) from None
+    with stoppable(), noticing():
+        answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _said)
     emit(answer) if as_json else typer.echo("\n".join(lines(answer, asked.confidence)))
     if answer["answer"] == "none":
         raise typer.Exit(1)

@@ -31,6 +31,8 @@ Plugin = Annotated[
     ),
 ]
 
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
 
 def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
     """The experiment file, if the first argument is no override, and the overrides."""
@@ -66,6 +68,16 @@ def noticing() -> Iterator[None]:
         yield
     for said in dict.fromkeys(str(notice.message) for notice in noticed):
         sys.stderr.write(f"fedatlas: {said}\n")
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Say how to go on where the user stops what is under way inside the block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def align(

@@ -6,13 +6,13 @@ pure and work for dense, convolutional, embedding and recurrent layers alike, be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 
 class Axis(NamedTuple):
@@ -40,7 +40,7 @@ class Layer(NamedTuple):
     parts: tuple[LayerTensor, ...]
 
 
-Index = Mapping[str, Tensor]
+Index = Tensors
 """Name of a hidden layer -> unit numbers, (units,) of any integer type."""
 
 
@@ -78,7 +78,7 @@ def count(x: Tensor, axis: Axis) -> int:
     return x.shape[axis.dim] // (axis.gates * axis.block)
 
 
-def width(params: Mapping[str, Tensor], layer: Layer) -> int:
+def width(params: Tensors, layer: Layer) -> int:
     """Units that a layer has in ``params``, whatever it had at first."""
     return count(params[layer.parts[0].name], layer.parts[0].units)
 
@@ -101,12 +101,12 @@ def from_rows(matrix: Tensor, axis: Axis, like: Tensor) -> Tensor:
     return y.movedim(0, axis.dim).contiguous()
 
 
-def vectors(params: Mapping[str, Tensor], layer: Layer) -> Tensor:
+def vectors(params: Tensors, layer: Layer) -> Tensor:
     """What tells a layer's units apart, (units, features): incoming weights and biases, without hidden-to-hidden weights."""
     return torch.cat([rows(params[p.name], p.units) for p in layer.parts if p.own is None], 1)
 
 
-def picked(params: Mapping[str, Tensor], layers: Sequence[Layer], index: Index) -> Tree:
+def picked(params: Tensors, layers: Sequence[Layer], index: Index) -> Tree:
     """The sub-network of some units of each hidden layer; a layer that ``index`` does not name keeps all."""
     out, before = dict(params), None
     for layer in layers:
@@ -120,7 +120,7 @@ def picked(params: Mapping[str, Tensor], layers: Sequence[Layer], index: Index) 
     return Tree(out)
 
 
-def widened(params: Mapping[str, Tensor], layer: Layer, index: Tensor, width: int) -> dict[str, Tensor]:
+def widened(params: Tensors, layer: Layer, index: Tensor, width: int) -> dict[str, Tensor]:
     """A layer's tensors, their inputs renamed to ``index`` among the ``width`` units of the layer before; new inputs are zero."""
     return {
         p.name: params[p.name] if p.inputs is None else put(params[p.name], p.inputs, index, width) for p in layer.parts

@@ -50,17 +50,30 @@ SYNONYMS = {
 """What other software calls a key -> its name here."""
 
 PLUGINS: dict[str, dict[str, Builder]] = {
-    "algorithms": {},
-    "models": {},
-    "partitions": {},
-    "transforms": {},
-    "reducers": {},
+    kind: {} for kind in ("algorithms", "models", "partitions", "transforms", "reducers")
 }
 """What ``--plugin`` brought, by kind."""
 OURS: dict[str, Mapping[str, Builder]] = {}
 """The package's own tables by kind, as far as they are imported: for a component that names another one of its kind."""
 INSTALLED: dict[str, str] = {}
 """Packages whose builders were asked for, with their versions: a result depends on them, too."""
+
+
+class ConfigTable(BaseModel):
+    """A table of a configuration file with exactly the keys below."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Component(ConfigTable):
+    """A table with ``name`` and the keyword arguments of the builder of that name."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the builder's keyword arguments as written; None stands for a key that is left out."""
+        return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
 
 def find(kind: str, table: Mapping[str, Builder], name: str) -> Builder:
@@ -236,22 +249,23 @@ EXPECTED = {
     "missing": "a value",
     "none": "no value",
 }
-BOUNDS = {
-    "greater_than_equal": ("ge", "a number of {} or more"),
-    "greater_than": ("gt", "a number above {}"),
-    "less_than_equal": ("le", "a number of {} or less"),
-    "less_than": ("lt", "a number below {}"),
-    "too_short": ("min_length", "a list of {} values"),
-    "too_long": ("max_length", "a list of {} values"),
+LIMITS = {
+    "greater_than_equal": ("ge", "{} or more"),
+    "greater_than": ("gt", "above {}"),
+    "less_than_equal": ("le", "{} or less"),
+    "less_than": ("lt", "below {}"),
 }
+LENGTHS = {"too_short": "min_length", "too_long": "max_length"}
 
 
 def expected(error: Mapping[str, Any]) -> str:
     """What pydantic wanted, in our words."""
     kind, said, context = str(error["type"]), str(error["msg"]), error.get("ctx", {})
-    if kind in BOUNDS:
-        key, words = BOUNDS[kind]
-        return words.format(context[key] if key.endswith("length") else f"{context[key]:g}")
+    if kind in LIMITS:
+        key, words = LIMITS[kind]
+        return f"a number {'of ' if words.startswith('{') else ''}{words}".format(f"{context[key]:g}")
+    if kind in LENGTHS:
+        return f"a list of {context[LENGTHS[kind]]} values"
     if kind == "literal_error":
         near = difflib.get_close_matches(str(error.get("input")), re.findall("'(.*?)'", context["expected"]), n=1)
         return str(context["expected"]) + (f" (did you mean '{near[0]}'?)" if near else "")
@@ -271,13 +285,9 @@ def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     return None
 
 
-def describe(kind: str, builders: Mapping[str, Builder]) -> list[dict[str, Any]]:
-    """A row a builder, for ``fedatlas list``."""
-    every = builders_of(kind, builders)
-    return [
-        {"name": name, "summary": summary(builder), "parameters": defaults(builder), "accepts": accepts(builder)}
-        for name, builder in every.items()
-    ]
+def described(name: str, builder: Builder) -> dict[str, Any]:
+    """Return the row of a builder in ``fedatlas list``."""
+    return {"name": name, "summary": summary(builder), "parameters": defaults(builder), "accepts": accepts(builder)}
 
 
 def summary(builder: Builder) -> str:
@@ -366,7 +376,6 @@ KINDS = {
     Any: "any value",
     type(None): "nothing",
 }
-LIMITS = (("ge", "{} or more"), ("gt", "above {}"), ("le", "{} or less"), ("lt", "below {}"))
 
 
 def in_words(hint: Any) -> str:
@@ -376,7 +385,7 @@ def in_words(hint: Any) -> str:
         found = [item for extra in inner[1:] for item in (getattr(extra, "metadata", None) or [extra])]
         limits = [
             words.format(f"{getattr(item, key):g}")
-            for key, words in LIMITS
+            for key, words in LIMITS.values()
             for item in found
             if getattr(item, key, None) is not None
         ]

@@ -16,6 +16,7 @@ from fedatlas.algorithm import (
     Replies,
     Round,
     RoundGenerator,
+    Rounds,
     Route,
     State,
     Update,
@@ -23,7 +24,7 @@ from fedatlas.algorithm import (
 )
 from fedatlas.errors import ProtocolError
 from fedatlas.rng import numpy_stream
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 
 def federated(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -65,7 +66,7 @@ class Chain(NamedTuple):
 Relay = Generator[Ask, Replies, tuple[list[Chain], dict[str, Any]]]
 
 
-def chained(passes: int = 1, *, anchored: bool = False) -> Callable[[Algorithm, State, Round], RoundGenerator]:
+def chained(passes: int = 1, *, anchored: bool = False) -> Rounds:
     """Rounds in which the model travels along each superclient and the superclients' models are averaged (G8).
 
     To the algorithm's ``weigh`` and ``server_update`` a superclient is a client: the cohort, the sizes and K count
@@ -164,9 +165,7 @@ def chain_of(round: Round, number: int, members: tuple[int, ...], passes: int) -
     return Chain(number, order)
 
 
-def gossip(
-    mixing: Callable[[State, Round], Mixing], share: bool = False
-) -> Callable[[Algorithm, State, Round], RoundGenerator]:
+def gossip(mixing: Callable[[State, Round], Mixing], share: bool = False) -> Rounds:
     """Rounds without a server: each node of the cohort works from what it holds, then keeps the mix of what it hears.
 
         node_i <- sum_j W_ij update_j,      W = ``mixing(server, round)`` among the round's cohort
@@ -227,7 +226,7 @@ def with_means(algorithm: Algorithm, server: State) -> State:
     return out
 
 
-def mean_of(trees: Iterable[Mapping[str, Tensor]], like: Tree) -> Tree:
+def mean_of(trees: Iterable[Tensors], like: Tree) -> Tree:
     """Uniform mean in float64, in the precision of ``like``; integers: the maximum (C8, C9)."""
     trees = list(trees)
     total = {name: x.double() if x.is_floating_point() else x for name, x in trees[0].items()}

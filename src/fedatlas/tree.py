@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
+Tensors = Mapping[str, Tensor]
+"""Tensors by name."""
+
 
 class Tree(dict[str, Tensor]):
     """A dict of tensors that adds, subtracts, scales and dots, name by name.
@@ -14,7 +17,7 @@ class Tree(dict[str, Tensor]):
     Arithmetic returns a new Tree and never changes an operand. Two trees in one expression must have the same names.
     """
 
-    def map(self, f: Callable[..., Tensor], *others: Mapping[str, Tensor]) -> Tree:
+    def map(self, f: Callable[..., Tensor], *others: Tensors) -> Tree:
         """``f`` on every tensor, together with those of the same name in ``others``."""
         for other in others:
             if other.keys() != self.keys():
@@ -22,20 +25,20 @@ class Tree(dict[str, Tensor]):
                 raise ValueError(f"trees differ in their names: {', '.join(odd[:5])}")
         return Tree({name: f(x, *(other[name] for other in others)) for name, x in self.items()})
 
-    def __add__(self, other: Mapping[str, Tensor]) -> Tree:
+    def __add__(self, other: Tensors) -> Tree:
         return self.map(torch.add, other)
 
-    def __sub__(self, other: Mapping[str, Tensor]) -> Tree:
+    def __sub__(self, other: Tensors) -> Tree:
         return self.map(torch.sub, other)
 
-    def __mul__(self, by: float | Tensor | Mapping[str, Tensor]) -> Tree:
+    def __mul__(self, by: float | Tensor | Tensors) -> Tree:
         if isinstance(by, Mapping):
             return self.map(torch.mul, by)
         return self.map(lambda x: x * by)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, by: float | Tensor | Mapping[str, Tensor]) -> Tree:
+    def __truediv__(self, by: float | Tensor | Tensors) -> Tree:
         if isinstance(by, Mapping):
             return self.map(torch.div, by)
         return self.map(lambda x: x / by)
@@ -55,7 +58,7 @@ class Tree(dict[str, Tensor]):
         """Zeros of the same shapes."""
         return self.map(torch.zeros_like)
 
-    def dot(self, other: Mapping[str, Tensor]) -> float:
+    def dot(self, other: Tensors) -> float:
         """Inner product over all tensors, summed in float64."""
         return sum(float((x.double() * other[name].double()).sum()) for name, x in self.items())
 
@@ -80,7 +83,7 @@ class Tree(dict[str, Tensor]):
         return sum(x.numel() for x in self.values())
 
 
-def stack(trees: Iterable[Mapping[str, Tensor]]) -> Tree:
+def stack(trees: Iterable[Tensors]) -> Tree:
     """Trees of the same shapes -> one tree with a leading axis."""
     trees = list(trees)
     return Tree({name: torch.stack([tree[name] for tree in trees]) for name in trees[0]})

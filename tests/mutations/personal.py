@@ -88,6 +88,6 @@ MUTATIONS = [
     ),
     Mutation("ifca", "the model that fits worst is picked", ALGORITHMS["ifca"], (oracle("ifca"),), picks_the_worst),
     Mutation("ditto", "own models pushed away from the global one", pushed_away, (oracle("ditto", lam=2.0),)),
-    Mutation("ditto", "own models begin anew every round", personal_task(start=start_from_model), (oracle("ditto"),)),
+    Mutation("ditto", "own models are reset every round", personal_task(start=start_from_model), (oracle("ditto"),)),
     Mutation("fedbn", "running statistics are shared", ALGORITHMS["fedbn"], (batch_norm_stays,), statistics_are_shared),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ from torch import Tensor
 from fedatlas.tree import Tree
 
 COORDINATES = 8192  # that are looked at together: few enough for a processor's cache
-Path = tuple[str, ...]
+Place = tuple[str, ...]
+"""The keys that lead to a leaf."""
 
 
-def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
     """(path, tensor or number) of nested mappings, in their order."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -27,7 +28,15 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def shape_of(update: Any) -> tuple[tuple[Path, Any], ...]:
+def map_leaves(f: Callable[[Place, Any], Any], value: Any, path: Place = ()) -> Any:
+    """The same nested mappings, trees as trees, with ``f(path, leaf)`` in the place of each leaf."""
+    if not isinstance(value, Mapping):
+        return f(path, value)
+    out = {key: map_leaves(f, x, (*path, str(key))) for key, x in value.items()}
+    return Tree(out) if isinstance(value, Tree) else out
+
+
+def shape_of(update: Any) -> tuple[tuple[Place, Any], ...]:
     """The names and shapes of an update: what all updates of a sum have in common."""
     return tuple(
         (path, (tuple(x.shape), x.is_floating_point()) if isinstance(x, Tensor) else type(x).__name__)
@@ -65,18 +74,15 @@ def rebuilt(vector: Tensor, like: Any) -> Any:
     """The inverse of `flat`, with the names and shapes of ``like``, in float64; whole numbers are those of ``like``."""
     at = 0
 
-    def build(value: Any) -> Any:
+    def build(path: Place, value: Any) -> Any:
         nonlocal at
-        if isinstance(value, Mapping):
-            out = {key: build(x) for key, x in value.items()}
-            return Tree(out) if isinstance(value, Tree) else out
         if counts(value):
             return value
         size = value.numel() if isinstance(value, Tensor) else 1
         piece, at = vector[at : at + size], at + size
         return piece.reshape(value.shape) if isinstance(value, Tensor) else float(piece)
 
-    return build(like)
+    return map_leaves(build, like)
 
 
 class Changes:

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation.changes import Changes, counts, flat, leaves, rebuilt
-from fedatlas.aggregation.reducers import Closing, Coefficient, Reduced, Reducer, kept, part_of
+from fedatlas.aggregation.changes import Changes, Place, counts, flat, leaves, map_leaves, rebuilt
+from fedatlas.aggregation.reducers import Closing, Coefficient, Reduced, Reducer, collected, kept, part_of, scaled
 from fedatlas.aggregation.rules import Rule, Verdict, shares
 from fedatlas.algorithm import Update
-from fedatlas.tree import Tree
 
 Base = Callable[[int, Update], Any]
 """(client, its update) -> what the parts of it are changes of; a part that it leaves out is judged as it is."""
@@ -32,19 +31,19 @@ class Judging:
 
     def mean(self) -> Reducer:
         """In the place of the reducer ``mean``."""
-        return Reducer("mean", _one, self._held, self._close, single=False)
+        return Reducer("mean", lambda *one: one, self._held, self._close, single=False)
 
     def neighbours(self) -> Reducer:
         """In the place of the reducer ``neighbours``: each node judges what it hears, itself included, by how it differs from its own."""
-        return Reducer("neighbours", kept, _collected, self._mixed, single=False)
+        return Reducer("neighbours", kept, collected, self._mixed, single=False)
 
-    def _held(self, so_far: Held | None, one: tuple[int, Update, Coefficient]) -> Held:
-        held = so_far or Held(self.budget)
+    def _held(self, so_far: HeldUpdates | None, one: tuple[int, Update, Coefficient]) -> HeldUpdates:
+        held = so_far or HeldUpdates(self.budget)
         client, update, coefficient = one
         held.add(client, update, self.base(client, update), coefficient)
         return held
 
-    def _close(self, held: Held | None, closing: Closing) -> Reduced:
+    def _close(self, held: HeldUpdates | None, closing: Closing) -> Reduced:
         if held is None:
             return Reduced()
         if why := self.rule.refusal(len(held.clients)):
@@ -54,7 +53,7 @@ class Judging:
         self.weights = dict(zip(held.clients, found.weights, strict=True))
         self.unchosen = _left(held.clients, found)
         value = held.value(found)
-        return Reduced({part: _scaled(x, held.total(part) * closing.mend(part)) for part, x in value.items()})
+        return Reduced({part: scaled(x, held.total(part) * closing.mend(part)) for part, x in value.items()})
 
     def _mixed(self, held: Mapping[int, Update] | None, closing: Closing) -> Reduced:
         if not held or closing.mixing is None:
@@ -67,7 +66,7 @@ class Judging:
                 self.refused = f"{why} (node {receiver})"
                 taken |= set(senders)
                 continue
-            own = Held(self.budget)
+            own = HeldUpdates(self.budget)
             for sender in senders:
                 own.add(sender, held[sender], held.get(receiver), row[sender])
             found = own.judged(self.rule)
@@ -77,7 +76,7 @@ class Judging:
         return Reduced(each={k: out[k] for k in closing.clients if k in out})
 
 
-class Held:
+class HeldUpdates:
     """Updates that wait for each other: their changes as vectors, and what is needed to make an update of the result."""
 
     def __init__(self, budget: int) -> None:
@@ -113,10 +112,7 @@ class Held:
         change, base = rebuilt(found.value, self.like), self._base(found)
         rows = list(found.chosen) if found.chosen is not None else range(len(self.clients))
 
-        def join(path: tuple[str, ...], x: Any) -> Any:
-            if isinstance(x, Mapping):
-                out = {key: join((*path, str(key)), inner) for key, inner in x.items()}
-                return Tree(out) if isinstance(x, Tree) else out
+        def join(path: Place, x: Any) -> Any:
             if counts(x):
                 every = torch.stack([self.whole[k][path] for k in rows]).sort(dim=0).values
                 return every[-1] if found.chosen is not None else every[(len(every) - 1) // 2]
@@ -124,10 +120,10 @@ class Held:
                 return x
             return x + (base[path].double() if isinstance(x, Tensor) else base[path])
 
-        joined: Update = join((), change)
+        joined: Update = map_leaves(join, change)
         return joined
 
-    def _base(self, found: Verdict) -> dict[tuple[str, ...], Tensor]:
+    def _base(self, found: Verdict) -> dict[Place, Tensor]:
         """What the result is a change of: where clients were told different models, their mean by the verdict's weights."""
         first = dict(leaves(self.bases[0]))
         every = [dict(leaves(base)) for base in self.bases]
@@ -142,24 +138,6 @@ class Held:
         }
 
 
-def _one(client: int, update: Update, coefficient: Coefficient) -> tuple[int, Update, Coefficient]:
-    return client, update, coefficient
-
-
-def _collected(held: dict[int, Update] | None, one: tuple[int, Update]) -> dict[int, Update]:
-    return {**(held or {}), one[0]: one[1]}
-
-
 def _left(clients: list[int], found: Verdict) -> set[int]:
     """The clients that a selection did not take."""
     return set() if found.chosen is None else {k for at, k in enumerate(clients) if at not in found.chosen}
-
-
-def _scaled(value: Any, by: float) -> Any:
-    """A part times the sum of its coefficients, which is 1 for most; whole numbers stay as they are."""
-    if by == 1.0 or counts(value):
-        return value
-    if isinstance(value, Mapping):
-        out = {key: _scaled(x, by) for key, x in value.items()}
-        return Tree(out) if isinstance(value, Tree) else out
-    return value * by

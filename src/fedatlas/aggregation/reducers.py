@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedatlas.aggregation.changes import Place, map_leaves
 from fedatlas.algorithm import Mixing, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.tree import Tree
@@ -57,19 +58,21 @@ def mean() -> Reducer:
         if so_far is None:
             return Reduced()
         factors = {part: closing.mend(part) for part in so_far}
-        return Reduced({part: _scaled(value, factors[part]) for part, value in so_far.items()})
+        return Reduced({part: scaled(value, factors[part]) for part, value in so_far.items()})
 
-    return Reducer("mean", _weighted, _add_weighted, close, single=False)
+    return Reducer("mean", _weighted, lambda s, one: added(s, *one), close, single=False)
 
 
 def total() -> Reducer:
     """sum_k u_k, of whole numbers exactly; of those who answered."""
-    return Reducer("sum", lambda client, update, _: (update, 1.0), _add_summed, lambda s, _: Reduced(s), single=False)
+    return Reducer(
+        "sum", _weighted, lambda s, one: added(s, one[0], 1.0, whole=True), lambda s, _: Reduced(s), single=False
+    )
 
 
 def each() -> Reducer:
     """Every client's own update."""
-    return Reducer("each", kept, _collect, lambda held, _: Reduced(each=held or {}))
+    return Reducer("each", kept, collected, lambda held, _: Reduced(each=held or {}))
 
 
 def neighbours() -> Reducer:
@@ -87,7 +90,7 @@ def neighbours() -> Reducer:
             mixed[receiver] = so_far or {}
         return Reduced(each={k: mixed[k] for k in closing.clients if k in mixed})
 
-    return Reducer("neighbours", kept, _collect, close, single=False)
+    return Reducer("neighbours", kept, collected, close, single=False)
 
 
 def part_of(coefficients: Coefficient, part: str) -> float:
@@ -133,44 +136,38 @@ def _weighted(client: int, update: Update, coefficient: Coefficient) -> tuple[Up
     return update, coefficient
 
 
-def _add_weighted(so_far: Update | None, one: tuple[Update, Coefficient]) -> Update:
-    return added(so_far, *one)
-
-
-def _add_summed(so_far: Update | None, one: tuple[Update, Coefficient]) -> Update:
-    return added(so_far, *one, whole=True)
-
-
 def kept(client: int, update: Update, coefficient: Coefficient) -> tuple[int, Update]:
     """A client's update in memory of its own."""
     return client, _copied(update)
 
 
-def _collect(held: dict[int, Update] | None, one: tuple[int, Update]) -> dict[int, Update]:
-    held = {} if held is None else held
+def collected(held: dict[int, Update] | None, one: tuple[int, Update]) -> dict[int, Update]:
+    """The updates by client; ``held`` is used up."""
+    held = held or {}
     held[one[0]] = one[1]
     return held
 
 
 def _copied(value: Any) -> Any:
     """The same in memory of its own: what a worker wrote is written over by the next."""
-    if isinstance(value, Mapping):
-        out = {key: _copied(x) for key, x in value.items()}
-        return Tree(out) if isinstance(value, Tree) else out
-    if isinstance(value, list | tuple):
-        return [_copied(x) for x in value]
-    return value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
+
+    def copy(path: Place, x: Any) -> Any:
+        if isinstance(x, list | tuple):
+            return [_copied(one) for one in x]
+        return x.clone(memory_format=torch.contiguous_format) if isinstance(x, Tensor) else x
+
+    return map_leaves(copy, value)
 
 
-def _scaled(value: Any, by: float) -> Any:
-    if by == 1.0:
-        return value
-    if isinstance(value, Mapping):
-        out = {key: _scaled(x, by) for key, x in value.items()}
-        return Tree(out) if isinstance(value, Tree) else out
-    if isinstance(value, Tensor):
-        return value.mul_(by) if value.is_floating_point() else value
-    return by * value
+def scaled(value: Any, by: float) -> Any:
+    """A part times a factor, float tensors in place; tensors of whole numbers stay as they are."""
+
+    def scale(path: Place, x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return x.mul_(by) if x.is_floating_point() else x
+        return by * x
+
+    return value if by == 1.0 else map_leaves(scale, value)
 
 
 def _add(so_far: Any, value: Any, by: float, whole: Literal["largest", "sum", "none"]) -> Any:

@@ -47,6 +47,7 @@ class Rule(NamedTuple):
     """How changes become one."""
 
     name: str
+    said: str  # what the server does, for the report
     judge: Judge
     f: int | None = None  # how many are assumed to be hostile; None: floor(0.2 n)
     fewest: Callable[[int], int] = lambda f: 1  # of changes that it needs for f
@@ -153,7 +154,8 @@ def _middle(changes: Changes, cut: int) -> Verdict:
 
 def mean() -> Rule:
     """The weighted mean: no defence, what all others are measured by."""
-    return Rule("mean", lambda x, p, f: Verdict(_summed(x, p), tuple(p.tolist())), 0, weighted=True)
+    said = "The server took the **weighted mean**, which is no defence: it leaves out only what is no update at all."
+    return Rule("mean", said, lambda x, p, f: Verdict(_summed(x, p), tuple(p.tolist())), 0, weighted=True)
 
 
 def krum(*, f: Count | None = None) -> Rule:
@@ -161,7 +163,8 @@ def krum(*, f: Count | None = None) -> Rule:
 
     f: how many of a round's clients are assumed to be hostile, n >= 2 f + 3; left out = floor(0.2 n).
     """
-    return Rule("krum", lambda x, p, f: _nearest(x, f, 1), f, _of_krum, "2 f + 3 changes or more")
+    said = "The server took one change a round, by **Krum**: the one whose nearest others were nearest."
+    return Rule("krum", said, lambda x, p, f: _nearest(x, f, 1), f, _of_krum, "2 f + 3 changes or more")
 
 
 def multi_krum(*, f: Count | None = None, q: Whole | None = None) -> Rule:
@@ -175,7 +178,8 @@ def multi_krum(*, f: Count | None = None, q: Whole | None = None) -> Rule:
         n = len(changes)
         return _nearest(changes, f, min(q or n - f, n))
 
-    return Rule("multi_krum", judge, f, _of_krum, "2 f + 3 changes or more")
+    said = "The server took the mean of the changes that **Multi-Krum** likes best: those whose nearest others were nearest."
+    return Rule("multi_krum", said, judge, f, _of_krum, "2 f + 3 changes or more")
 
 
 def trimmed_mean(*, f: Count | None = None) -> Rule:
@@ -183,7 +187,8 @@ def trimmed_mean(*, f: Count | None = None) -> Rule:
 
     f: how many of a round's clients are assumed to be hostile, n > 2 f; left out = floor(0.2 n).
     """
-    return Rule("trimmed_mean", lambda x, p, f: _middle(x, f), f, _more_than_half, "more than 2 f changes")
+    said = "The server took of each coordinate the **mean without the largest and the smallest values**."
+    return Rule("trimmed_mean", said, lambda x, p, f: _middle(x, f), f, _more_than_half, "more than 2 f changes")
 
 
 def median(*, f: Count | None = None) -> Rule:
@@ -191,7 +196,10 @@ def median(*, f: Count | None = None) -> Rule:
 
     f: how many of a round's clients are assumed to be hostile, n > 2 f; left out = floor(0.2 n). It is only checked.
     """
-    return Rule("median", lambda x, p, f: _middle(x, (len(x) - 1) // 2), f, _more_than_half, "more than 2 f changes")
+    said = "The server took of each coordinate the **median**."
+    return Rule(
+        "median", said, lambda x, p, f: _middle(x, (len(x) - 1) // 2), f, _more_than_half, "more than 2 f changes"
+    )
 
 
 def norm_clip(*, bound: Positive | None = None) -> Rule:
@@ -206,7 +214,8 @@ def norm_clip(*, bound: Positive | None = None) -> Rule:
         factors = (most / norms.clamp(min=1e-300)).clamp(max=1.0)
         return Verdict(_summed(changes, weights * factors), tuple(weights.tolist()))
 
-    return Rule("norm_clip", judge, 0, weighted=True)
+    said = "The server **shortened every change to one length** before it took the weighted mean."
+    return Rule("norm_clip", said, judge, 0, weighted=True)
 
 
 def _of_krum(f: int) -> int:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedatlas.algorithm import Message, State
-from fedatlas.tree import Tree
+from fedatlas.algorithm import Message, Models, State
+from fedatlas.algorithms.whole_models import part, whole
 
 
-def begin(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+def begin(models: Models, facts: Mapping[str, Any]) -> State:
     """Every architecture at its initial model."""
     if "owners" not in facts:
         return {"model": models["global"]}
@@ -46,18 +46,13 @@ def at(server: State, party: int, name: str) -> dict[int, str]:
     return {party: name} if "owners" in server else {}
 
 
-def part(state: State) -> State:
-    """What makes a model: its parameters, and its buffers where it has any."""
-    return {name: state[name] for name in ("model", "buffers") if state.get(name)}
-
-
 def told(server: State, client: int) -> Message:
     """A client is told the model of its architecture."""
     return part(states(server)[owner(server, client)])
 
 
-def models(server: State) -> Mapping[str, Tree]:
+def models(server: State) -> Models:
     """What is evaluated and saved: one model for each architecture, with its buffers."""
     if "states" not in server:
         return {"global": server["model"]}
-    return {name: Tree({**state["model"], **state.get("buffers", {})}) for name, state in states(server).items()}
+    return {name: whole(state) for name, state in states(server).items()}

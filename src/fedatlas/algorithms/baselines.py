@@ -18,15 +18,16 @@ from fedatlas.algorithm import (
     Card,
     Demands,
     Facts,
+    Finished,
     Message,
     Round,
     RoundGenerator,
     State,
     Task,
-    Update,
     Work,
 )
 from fedatlas.algorithms import architectures
+from fedatlas.algorithms.whole_models import kept, part, whole
 from fedatlas.rounds import messages, updated, weights_of
 from fedatlas.tree import Tree
 
@@ -45,9 +46,9 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
         union = round._replace(cohort=(UNION,), sizes={UNION: round.n}, budgets=share)
         after = {}
         for name, state in architectures.states(server).items():
-            at, told = architectures.at(server, UNION, name), {UNION: architectures.part(state)}
+            at, told = architectures.at(server, UNION, name), {UNION: part(state)}
             replies = yield Ask((UNION,), "train", told, "mean", weights_of(algorithm, union), share, architectures=at)
-            after[name] = architectures.part(updated(algorithm, state, replies, union))
+            after[name] = part(updated(algorithm, state, replies, union))
         return architectures.renewed(server, after)
 
     return Algorithm(
@@ -68,11 +69,8 @@ def local_only() -> Algorithm:
     w_k <- local SGD from client k's own last model; nothing is shared.
     """
 
-    def own(message: Message, client: State) -> Tree:
-        return Tree({**client["model"], **client.get("buffers", {})})  # with the statistics of its batch norm
-
-    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
-        return {}, {"model": params, **({"buffers": facts.buffers} if facts.buffers else {})}
+    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
+        return {}, kept(params, facts)
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         yield Ask(round.cohort, "train", messages(algorithm, server, round.cohort), "sum", budgets=round.budgets)
@@ -81,12 +79,12 @@ def local_only() -> Algorithm:
     return Algorithm(
         "local_only",
         rounds=rounds,
-        tasks={"train": Task(start=lambda message, client, facts: own(message, client), finish=finish)},
+        tasks={"train": Task(start=lambda message, client, facts: whole(client), finish=finish)},
         client_init=lambda params, facts: {"model": params},
         server_init=architectures.begin,
         broadcast=architectures.told,
         models=lambda server: {},  # what the server has is where all began
-        personal=own,
+        personal=lambda message, client: whole(client),
         demands=Demands(mixed=True),
         refuses={"compression": "nothing leaves a client"},
         card=Card("baseline", keeps="its own model", leaves="nothing", sends="nothing"),

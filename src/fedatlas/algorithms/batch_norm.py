@@ -15,10 +15,12 @@ from torch import Tensor
 
 from fedatlas.algorithm import (
     Algorithm,
+    Answered,
     Ask,
     Batch,
     Data,
     Facts,
+    Finished,
     Message,
     Network,
     Question,
@@ -32,7 +34,7 @@ from fedatlas.algorithm import (
 )
 from fedatlas.errors import ConfigError
 from fedatlas.rounds import cast_like, federated
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 MEAN, VAR, COUNT = "running_mean", "running_var", "positions"
 
@@ -86,7 +88,7 @@ def norms_told(message: Message) -> Collection[str]:
     return names
 
 
-def norms(model: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> list[str]:
+def norms(model: Tensors, buffers: Tensors) -> list[str]:
     """Trainable tensors of the layers that keep running statistics."""
     layers = {name.removesuffix(MEAN) for name in buffers if name.endswith(MEAN)}
     return [name for name in model if name[: name.rfind(".") + 1] in layers]
@@ -103,7 +105,7 @@ def with_own(message: Message, client: State) -> Message:
 class OwnStatistics:
     """A client's rows, seen with the running statistics that it keeps, where it has any."""
 
-    def __init__(self, data: Data, own: Mapping[str, Tensor]) -> None:
+    def __init__(self, data: Data, own: Tensors) -> None:
         self.data, self.own, self.n, self.classes = data, own, data.n, data.classes
 
     def pieces(self) -> Sequence[Batch]:
@@ -134,7 +136,7 @@ def kept(task: Task) -> Task:
         plain = message.get("norms", {})
         return Tree({name: g[name] if name in plain else x for name, x in inner(g, w, message, client, facts).items()})
 
-    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         update, state = task.finish(params, work, with_own(message, client), client, facts)
         own = {**{name: params[name] for name in message.get("norms", {}) if work.steps}, **facts.buffers}
         return update, {**state, "own": Tree(own) if own else client["own"]}
@@ -180,7 +182,7 @@ def recalibrated(algorithm: Algorithm) -> Algorithm:
     return algorithm._replace(rounds=then_look, tasks={**algorithm.tasks, "statistics": look})
 
 
-def pooled(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def pooled(sums: Tensors) -> dict[str, Tensor]:
     """Mean and variance (over n - 1) of n positions, of the sums of x, x^2 and 1 over them."""
     found: dict[str, Tensor] = {}
     for layer in [name.removesuffix(COUNT) for name in sums if name.endswith(COUNT)]:
@@ -189,7 +191,7 @@ def pooled(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def moments(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def moments(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
     """Sums over a client's positions of x, x^2 and 1, for each layer with running statistics, x being what enters it."""
     total, pieces = Tree(), data.pieces()
     for piece in [p for p in pieces if len(p.x) > 1 or len(pieces) == 1]:  # one row has no variance

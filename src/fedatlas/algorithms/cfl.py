@@ -25,8 +25,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Ask, Card, Replies, Round, RoundGenerator, Sealing, State, Task
+from fedatlas.algorithm import Algorithm, Ask, Card, Models, Replies, Round, RoundGenerator, Sealing, State, Task
 from fedatlas.algorithms import clusters as shared
+from fedatlas.algorithms.whole_models import whole
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
@@ -83,7 +84,7 @@ def cfl(
         names = {k: server["cluster"][str(k)] for k in replies.clients}
         return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
         return {**shared.first_state([models["global"]]), "splits": []}
 
     def notices(server: State, facts: Mapping[str, Any]) -> list[str]:
@@ -100,7 +101,7 @@ def cfl(
         broadcast=shared.of_client,
         models=shared.models,
         clusters=shared.assignment,
-        personal=lambda message, client: shared.whole(message),
+        personal=lambda message, client: whole(message),
         fixes={"cohort.fraction": 1.0, "cohort.size": None},
         card=Card(
             "clustering: multitask", leaves="the local model, which the server sees client by client", notices=notices

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from fedatlas.aggregation.reducers import WeightedSum
-from fedatlas.algorithm import Message, Replies, State, Update
+from fedatlas.algorithm import Message, Models, Replies, State, Update
+from fedatlas.algorithms.whole_models import part as model_of
+from fedatlas.algorithms.whole_models import whole
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting
 
-Names = Mapping[int, str]
+Belonging = Mapping[int, str]
 """client -> name of its cluster."""
 
 
@@ -39,13 +41,7 @@ def of_all(server: State) -> Message:
     return {"buffers": server["buffers"]} if server.get("buffers") else {}
 
 
-def whole(message: Message) -> Tree:
-    """A cluster's model and buffers in one tree, as a client takes them over."""
-    model: Tree = message["model"]
-    return Tree({**model, **message["buffers"]}) if message.get("buffers") else model
-
-
-def models(server: State) -> Mapping[str, Tree]:
+def models(server: State) -> Models:
     """The federation's model, then the clusters' where there are several."""
     everybody = {"global": server["model"]}
     if len(server["clusters"]) == 1:
@@ -58,7 +54,7 @@ def assignment(server: State) -> Mapping[int, int]:
     return {int(k): int(name) for k, name in server["cluster"].items()}
 
 
-def members(names: Names) -> dict[str, list[int]]:
+def members(names: Belonging) -> dict[str, list[int]]:
     """cluster -> its clients, ascending."""
     out: dict[str, list[int]] = {}
     for k in sorted(names):
@@ -70,12 +66,12 @@ def mean(parts: Mapping[str, Update], weight: Mapping[str, float], like: Update)
     """Mean of models and buffers by ``weight``, in float64 and in the order given, in the precision of ``like`` (C8, C9)."""
     total, added = sum(weight.values()), WeightedSum()
     for key, part in parts.items():
-        added.add({name: part[name] for name in ("model", "buffers") if name in part}, weight[key] / total)
+        added.add(model_of(part), weight[key] / total)
     out: Update = cast_like(added.total, like)
     return out
 
 
-def renewed(server: State, replies: Replies, names: Names, sizes: Mapping[int, int], weights: Weighting) -> State:
+def renewed(server: State, replies: Replies, names: Belonging, sizes: Mapping[int, int], weights: Weighting) -> State:
     """The server after a round: each cluster is the mean of its members' models; one that nobody returned to keeps its own."""
     weight = {k: float(sizes[k]) if weights == "samples" else 1.0 for k in replies.clients}
     after = {**server, "rows": {**server["rows"], **{str(k): sizes[k] for k in replies.clients}}}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
+
+from fedatlas.algorithm import Batch, Data, Facts, Message, Network, State
+from fedatlas.tree import Tensors
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """(the student's scores, the teacher's), both (rows, classes) -> mean."""
@@ -27,6 +30,24 @@ def divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Mean over rows of KL(softmax(teacher / T) || softmax(student / T)), without the factor T^2."""
     p, q = (log_softmax(both(scores) / temperature, dim=1) for scores in (teacher, student))
     return (p.exp() * (p - q)).sum(1).mean()
+
+
+def fitting(fit: Distance) -> Callable[..., Tensor]:
+    """Return the objective whose targets are another model's scores of the rows."""
+
+    def objective(
+        model: Network, params: Tensors, batch: Batch, message: Message, client: State, facts: Facts
+    ) -> Tensor:
+        return fit(model.logits(params, batch), batch.y)
+
+    return objective
+
+
+def scores_of(model: Network, data: Data, params: Tensors, buffers: Mapping[str, Tensor] = {}) -> dict[str, Tensor]:
+    """Return the scores of the rows in their order, (rows, classes); ``buffers`` in place of those told, where there are any."""
+    with torch.no_grad():
+        found = [model.logits(params, piece._replace(extra={**piece.extra, **buffers})) for piece in data.pieces()]
+    return {"scores": torch.cat(found)}
 
 
 def both(scores: Tensor) -> Tensor:

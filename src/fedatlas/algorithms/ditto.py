@@ -19,6 +19,7 @@ from fedatlas.algorithm import (
     Ask,
     Card,
     Facts,
+    Finished,
     Local,
     Message,
     Round,
@@ -27,10 +28,10 @@ from fedatlas.algorithm import (
     Sealing,
     State,
     Task,
-    Update,
     Work,
 )
 from fedatlas.algorithms.penalty import penalty_check
+from fedatlas.algorithms.whole_models import kept, whole
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import messages, returned, updated, weights_of
 from fedatlas.tree import Tree
@@ -51,7 +52,7 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
         return g + pull
 
     personal = Task(
-        start=own_model,
+        start=lambda message, client, facts: whole(client, "v"),
         direction=direction if lam else None,  # left out, so that the work equals local training's bit for bit
         finish=keep_model,
         sealing=Sealing(silent=True),
@@ -63,26 +64,16 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
         tasks={"train": Task(stateful=False), "personal": personal},
         client_init=lambda params, facts: {"v": params},
         weigh=weighting(weights),
-        personal=own,
+        personal=lambda message, client: whole(client, "v"),
         check=penalty_check(lam),
         refuses={"model.bn.local": "it keeps a whole model with each client, its batch-norm layers included"},
         card=Card("personalisation", keeps="its own model"),
     )
 
 
-def own(message: Message, client: State) -> Tree:
-    """v_k, with the statistics of its batch norm."""
-    return Tree({**client["v"], **client.get("buffers", {})})
-
-
-def own_model(message: Message, client: State, facts: Facts) -> Tree:
-    """The client's own model goes on where it stopped."""
-    return own(message, client)
-
-
-def keep_model(v: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+def keep_model(v: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
     """The client's own model stays with it."""
-    return {}, {"v": v, **({"buffers": facts.buffers} if facts.buffers else {})}
+    return {}, kept(v, facts, "v")
 
 
 def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

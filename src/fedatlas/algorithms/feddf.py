@@ -28,19 +28,16 @@ import math
 from collections.abc import Generator, Mapping
 from typing import Any
 
-import torch
-
 from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import (
     SERVER,
     Algorithm,
+    Answered,
     Ask,
-    Batch,
     Card,
     Coefficients,
     Data,
     Demands,
-    Facts,
     Local,
     Message,
     Network,
@@ -53,10 +50,10 @@ from fedatlas.algorithm import (
     Solver,
     State,
     Task,
-    Update,
 )
 from fedatlas.algorithms import architectures
-from fedatlas.algorithms.distillation import WHOLE_MODELS, distance
+from fedatlas.algorithms.distillation import WHOLE_MODELS, distance, fitting, scores_of
+from fedatlas.algorithms.whole_models import part
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, messages, returned, updated
 from fedatlas.weighting import Weighting, weighting
@@ -77,16 +74,9 @@ def feddf(
 
     x_g <- sum p_k x_k; then x_g <- the mean logits of all x_k, on public rows.
     """
-    fit = distance("kl", temperature)
-
-    def objective(
-        model: Network, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
-    ) -> torch.Tensor:
-        return fit(model.logits(params, batch), batch.y)
-
     stops = Patience(max(passes // 10, 1), patience, HELD_OUT)
     server_side = Local(passes, steps, weight_decay=0.0, patience=stops, public=Public(targets="teacher"), solver=ADAM)
-    distil = Task(objective=objective, options=server_side, stateful=False)
+    distil = Task(objective=fitting(distance("kl", temperature)), options=server_side, stateful=False)
 
     def notices(server: State, facts: Mapping[str, Any]) -> list[str]:
         return used(facts["public"], steps, passes) if steps else []
@@ -123,11 +113,9 @@ def feddf(
     )
 
 
-def scores(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def scores(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
     """f_k(x) of the public rows in their order, (rows, classes)."""
-    with torch.no_grad():
-        found = torch.cat([model.logits(message["model"], piece) for piece in data.pieces()])
-    return {"scores": found}, client, session
+    return scores_of(model, data, message["model"]), client, session
 
 
 SCORE = Question(scores, data="public", passes=1.0)
@@ -136,7 +124,7 @@ SCORE = Question(scores, data="public", passes=1.0)
 def averaged(algorithm: Algorithm, server: State, replies: Replies, name: str, round: Round) -> State:
     """FedAvg's step of one architecture, from the local models of its clients; as it was without any."""
     mine = tuple(k for k in replies.clients if architectures.owner(server, k) == name)
-    state = architectures.part(architectures.states(server)[name])
+    state = part(architectures.states(server)[name])
     if not mine:
         return state
     share: Coefficients = algorithm.weigh(round._replace(cohort=mine))  # type: ignore[assignment]  # one part: models
@@ -161,7 +149,7 @@ def distilled(
     for name, student in students.items():
         at = architectures.at(server, SERVER, name)
         got = yield Ask((SERVER,), "distil", {SERVER: {**student, **teacher}}, "each", architectures=at)
-        after[name] = {**student, **architectures.part(got.each[SERVER])}
+        after[name] = {**student, **part(got.each[SERVER])}
     return after
 
 

@@ -46,18 +46,22 @@ from torch import Tensor
 
 from fedatlas.algorithm import (
     Algorithm,
+    Answered,
     Ask,
     Batch,
     Card,
     Data,
     Demands,
     Facts,
+    Finished,
     Local,
     Message,
+    Models,
     Network,
     Question,
     Round,
     RoundGenerator,
+    Rounds,
     Route,
     State,
     Task,
@@ -69,7 +73,7 @@ from fedatlas.layers import Layer, from_rows, parsed, picked, plain, put, rows, 
 from fedatlas.registry import Count, Positive, Rate
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import cast_like
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 IDLE = "algorithm.retrain_lr = {:g} is not used: behind one hidden layer only the last is trained anew."
 
@@ -136,7 +140,7 @@ def fedma(
 # ------------------------------------------------------------------------------------------------ the server
 
 
-def begin(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+def begin(models: Models, facts: Mapping[str, Any]) -> State:
     """The initial model; nobody holds units of it yet. ``members``: of each hidden unit; ``there``: clients of the last round."""
     layers, w = facts["chain"], models["global"]
     by_class = layers[-1].units == facts["classes"]  # else: a number, or one output for two classes
@@ -162,7 +166,7 @@ def what_is_new(server: State, client_id: int) -> Message:
     return {"model": picked(server["model"], layers, most), "layers": server["layers"]}
 
 
-def layer_by_layer(merge: Merge) -> Callable[[Algorithm, State, Round], RoundGenerator]:
+def layer_by_layer(merge: Merge) -> Rounds:
     """A round: an exchange for each hidden layer, the sum of the class counts, and the sum of the last layers by their shares."""
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -242,7 +246,7 @@ def growth(server: State) -> Mapping[str, float]:
 # ------------------------------------------------------------------------------------------------ a client
 
 
-def tensors(w: Mapping[str, Tensor], layer: Layer) -> Tree:
+def tensors(w: Tensors, layer: Layer) -> Tree:
     """A layer's own."""
     return Tree({part.name: w[part.name] for part in layer.parts})
 
@@ -254,7 +258,7 @@ def own_units(message: Message, client: State, facts: Facts) -> Tree:
     return picked({**client["model"], **message["last"]}, parsed(client["layers"]), client["pi"])
 
 
-def send_first(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+def send_first(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
     """Layer 1 goes up."""
     layers = message.get("layers", client["layers"])
     return sent(w, 0, parsed(layers), message, facts), {"layers": layers, "model": w, "pi": {}}
@@ -269,13 +273,13 @@ def later_layers(message: Message, client: State, facts: Facts) -> Tree:
 
 
 def loss_behind_frozen(
-    model: Network, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
+    model: Network, w: Tensors, batch: Batch, message: Message, client: State, facts: Facts
 ) -> Tensor:
     """The loss of the whole network: layers up to l are as they are, no parameters of this work."""
     return model.loss({**client["model"], **message["W"], **w}, batch)
 
 
-def send_next(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+def send_next(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
     """Layer l + 1 goes up."""
     layers, at = parsed(client["layers"]), message["at"]
     state = {
@@ -310,6 +314,6 @@ def count_rows(model: Network, data: Data, message: Message, client: State) -> M
     return {"counts": counts}
 
 
-def send_counts(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def send_counts(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
     """The class counts go up, to be added to the others'."""
     return count_rows(model, data, message, client), client, session

@@ -32,19 +32,19 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-import torch
-
 from fedatlas.algorithm import (
     Algorithm,
+    Answered,
     Ask,
-    Batch,
     Budget,
     Card,
     Data,
     Demands,
     Facts,
+    Finished,
     Local,
     Message,
+    Models,
     Network,
     Patience,
     Public,
@@ -55,10 +55,10 @@ from fedatlas.algorithm import (
     Solver,
     State,
     Task,
-    Update,
     Work,
 )
-from fedatlas.algorithms.distillation import WHOLE_MODELS, Distance, distance
+from fedatlas.algorithms.distillation import WHOLE_MODELS, distance, fitting, scores_of
+from fedatlas.algorithms.whole_models import kept, whole
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, weights_of
 from fedatlas.tree import Tree
@@ -82,7 +82,7 @@ def fedmd(
     f~ = (1/m) sum f_k on public rows; f_k <- f~ by ``digest``, then its own rows again.
     """
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
         like = next(iter(next(iter(models.values())).values()))
         return {"consensus": like.new_empty(0)}
 
@@ -95,8 +95,9 @@ def fedmd(
             "start": OWN._replace(options=LEARN._replace(epochs=start_epochs, public=Public())),
             "private": OWN._replace(options=Local(private_epochs, patience=Patience(WITHOUT_GAIN))),
             "score": Question(scores, data="public", rows=rows, stateful=True, passes=1.0),
-            "digest": digesting(
-                distance(digest, temperature), LEARN._replace(epochs=digest_epochs, public=Public(rows, "consensus"))
+            "digest": OWN._replace(
+                objective=fitting(distance(digest, temperature)),
+                options=LEARN._replace(epochs=digest_epochs, public=Public(rows, "consensus")),
             ),
         },
         server_init=server_init,
@@ -104,7 +105,7 @@ def fedmd(
         broadcast=lambda server, client_id: {},
         weigh=weighting("uniform"),
         models=lambda server: {},
-        personal=own_model,
+        personal=lambda message, client: whole(client),
         demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}),
         refuses={
             "compression": "what its clients send are class scores of public rows, no change of a model",
@@ -129,39 +130,18 @@ def silence(clients: tuple[int, ...]) -> dict[int, Message]:
     return {k: {} for k in clients}
 
 
-def own_model(message: Message, client: State) -> Tree:
-    """f_k, with the statistics of its batch norm."""
-    return Tree({**client["model"], **client.get("buffers", {})})
-
-
-def keep(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+def keep(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
     """The model stays with its client."""
-    return {}, {**client, "model": f, **({"buffers": facts.buffers} if facts.buffers else {})}
+    return {}, {**client, **kept(f, facts)}
 
 
-def scores(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def scores(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
     """f_k(x) of the rows in their order, (rows, classes)."""
-    held = client.get("buffers", {})
-    with torch.no_grad():
-        found = [
-            model.logits(client["model"], piece._replace(extra={**piece.extra, **held})) for piece in data.pieces()
-        ]
-    return {"scores": torch.cat(found)}, client, session
+    return scores_of(model, data, client["model"], client.get("buffers", {})), client, session
 
 
-OWN = Task(start=lambda message, client, facts: own_model(message, client), finish=keep, sealing=Sealing(silent=True))
+OWN = Task(start=lambda message, client, facts: whole(client), finish=keep, sealing=Sealing(silent=True))
 LEARN = Local(weight_decay=0.0, solver=Solver("adam", RATE, BATCH, STEPS))
-
-
-def digesting(fit: Distance, options: Local) -> Task:
-    """f_k learns the consensus of the message."""
-
-    def objective(
-        model: Network, params: Mapping[str, torch.Tensor], batch: Batch, message: Message, client: State, facts: Facts
-    ) -> torch.Tensor:
-        return fit(model.logits(params, batch), batch.y)
-
-    return OWN._replace(objective=objective, options=options)
 
 
 def set_up(epochs: Mapping[str, int], algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

@@ -18,7 +18,7 @@ as it is.
 
 from __future__ import annotations
 
-from fedatlas.algorithm import Algorithm, Card, Facts, Message, Round, State, Task, Update, Work
+from fedatlas.algorithm import Algorithm, Card, Facts, Finished, Message, Round, State, Task, Update, Work
 from fedatlas.algorithms.penalty import penalty_check
 from fedatlas.registry import Rate
 from fedatlas.tree import Tree
@@ -45,7 +45,7 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
         pull: Tree = message["mu"] * (w - message["model"])
         return g + pull
 
-    def finish(w_k: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    def finish(w_k: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         a = a_norm(work.steps, facts.momentum, facts.lr * mu)
         return {"d": (message["model"] - w_k) / (a or 1.0), "a": a}, client
 

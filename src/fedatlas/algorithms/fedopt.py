@@ -29,9 +29,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Card, Round, State, Update, keep_model
+from fedatlas.algorithm import Algorithm, Card, Models, Round, State, Update, keep_model
 from fedatlas.registry import Decay, Positive, Rate
-from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 VInit = Literal["tau2", "zero"]
@@ -50,7 +49,7 @@ def fedopt(
 ) -> Algorithm:
     """The frame of the three; ``second_moment(v, Delta^2)`` is all they differ in."""
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
+    def server_init(models: Models, facts: Mapping[str, float]) -> State:
         w = models["global"]
         return {
             **keep_model(models, facts),

@@ -20,7 +20,9 @@ from fedatlas.algorithm import (
     Algorithm,
     Card,
     Facts,
+    Finished,
     Message,
+    Models,
     Round,
     State,
     Task,
@@ -54,7 +56,7 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
         pull: Tree = message["mu"] * (w - message["model"])
         return g + pull
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
+    def server_init(models: Models, facts: Mapping[str, float]) -> State:
         return {**keep_model(models, facts), "mu": mu, "loss": float("inf"), "falls": 0}
 
     def server_update(server: State, mean: Update, round: Round) -> State:
@@ -74,7 +76,7 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
             )
         return Tree(message["model"])
 
-    def finish(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    def finish(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         losses = {"losses": work.loss * work.examples, "examples": float(work.examples)} if work.steps else NO_LOSS
         return {"model": w, **losses}, client
 

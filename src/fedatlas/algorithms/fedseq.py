@@ -49,7 +49,9 @@ from fedatlas.algorithm import (
     Ask,
     Card,
     Facts,
+    Finished,
     Message,
+    Models,
     Question,
     Round,
     RoundGenerator,
@@ -62,6 +64,7 @@ from fedatlas.algorithm import (
     take_mean,
 )
 from fedatlas.algorithms.superclients import CONFIDENCE, Grouping, groups, metric_of, notices, pretrain, set_up
+from fedatlas.algorithms.whole_models import part
 from fedatlas.errors import ConfigError
 from fedatlas.registry import OURS, Count, Whole, arguments, find
 from fedatlas.rounds import cast_like, chained, handed, relay
@@ -137,7 +140,7 @@ def fedseq_inter(
     begin, train = local.server_init, local.training()._replace(shows=("model",))
     waiting = {"drawn": 0} if period == "fraction" else {}  # superclients since the last average
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
         return rebased(begin(models, facts)) | waiting
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -173,14 +176,13 @@ def check_by_examples(rule: Mapping[str, Any] | None) -> None:
 
 def kept(algorithm: Algorithm, update: Update) -> dict[str, Any]:
     """What a slot keeps: a model and its buffers; ProtocolError where a client sent more."""
-    model, buffers, _ = handed(algorithm, update)
-    return {"model": model, **({"buffers": buffers} if buffers else {})}
+    handed(algorithm, update)
+    return part(update)
 
 
 def rebased(server: State) -> dict[str, Any]:
     """FedSeqInter's server after a broadcast: all slots begin with its model (and the statistics of its batch norm)."""
-    base = {name: server[name] for name in ("model", "buffers") if server.get(name)}
-    return {**server, "base": base, "bank": {}, "omega": {}, "held": {}}
+    return {**server, "base": part(server), "bank": {}, "omega": {}, "held": {}}
 
 
 def averaged(server: State) -> State:
@@ -206,7 +208,7 @@ def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked
     if local.hand_on is not None:
         train = carrying(train, local.hand_on)
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
         linear = [k for k, x in models["global"].items() if facts.get("roles", {}).get(k) == "linear" and x.dim() == 2]
         kept = {"all": linear, "last": linear[-1:], "last2": linear[-2:]}[how.layers]
         told = {"linear": Tree({name: torch.empty(0) for name in kept})} if how.psi == "clf" else {}
@@ -251,7 +253,7 @@ def from_handed(train: Task) -> Task:
 def carrying(train: Task, hand_on: Callable[[Update, Update], Update]) -> Task:
     """Local training whose further parts are joined with those that were handed on."""
 
-    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         update, state = train.finish(params, work, message, client, facts)
         if "handed" not in message:
             return update, state

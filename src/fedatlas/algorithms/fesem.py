@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedatlas.algorithm import Algorithm, Ask, Card, Local, Replies, Round, RoundGenerator, State, Task
+from fedatlas.algorithm import Algorithm, Ask, Card, Local, Models, Replies, Round, RoundGenerator, State, Task
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.clusters import squared_distances
+from fedatlas.algorithms.whole_models import whole
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Whole
 from fedatlas.rng import numpy_stream
@@ -48,7 +49,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
     pretrain_epochs: epochs in which each client trains the initial model before round 1, to find the first centres.
     """
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
         return shared.first_state([models["global"]] * clusters)
 
     def em(server: State, replies: Replies, round: Round) -> State:
@@ -88,7 +89,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         broadcast=shared.of_client,
         models=shared.models,
         clusters=shared.assignment,
-        personal=lambda message, client: shared.whole(message),
+        personal=lambda message, client: whole(message),
         card=Card(
             "clustering: multitask",
             leaves="the local model, which the server sees client by client",

@@ -20,24 +20,25 @@ time, a round wakes as many disjoint pairs as a random order of the edges allows
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
 from fedatlas.algorithm import (
     Algorithm,
+    Answered,
     Card,
     Data,
     Facts,
+    Finished,
     Message,
     Mixing,
+    Models,
     Network,
     Question,
     Round,
     State,
     Task,
-    Update,
     Work,
 )
 from fedatlas.algorithms import graphs
@@ -45,8 +46,6 @@ from fedatlas.rng import numpy_stream
 from fedatlas.rounds import gossip as gossip_rounds
 from fedatlas.tree import Tree
 
-Probability = Annotated[float, Field(gt=0, le=1)]
-Pairs = list[tuple[int, int]]
 CARD = Card(
     "decentralised",
     "decentralised, mutual trust",
@@ -59,8 +58,8 @@ MEAN_OF = 200  # rounds over which the mean of random mixing matrices is describ
 def gossip(
     *,
     graph: Literal["ring", "torus", "complete", "random", "given"] = "ring",
-    probability: Probability | None = None,
-    edges: Pairs | None = None,
+    probability: graphs.Probability | None = None,
+    edges: graphs.Pairs | None = None,
     mixing: Literal["metropolis", "pairwise"] = "metropolis",
     order: Literal["adapt_first", "combine_first"] = "adapt_first",
 ) -> Algorithm:
@@ -93,10 +92,10 @@ def gossip(
         sent = float(np.mean([np.count_nonzero(W) - K for W in drawn]))
         return {**graphs.describe(joined, found, np.mean(drawn, axis=0)), "messages": sent}
 
-    def share(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+    def share(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
         return {"mixed": message["model"], **{k: x for k, x in message.items() if k == "buffers"}}, client, session
 
-    def add_to_mix(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    def add_to_mix(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         return {"model": message["mixed"] + (y - message["model"])}, client
 
     first = order == "combine_first"
@@ -113,7 +112,7 @@ def gossip(
     )
 
 
-def nodes_alike(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
+def nodes_alike(models: Models, facts: Mapping[str, float]) -> State:
     """Every node begins with the same model."""
     start = models["global"]
     return {"model": start, "nodes": {str(k): {"model": start} for k in range(int(facts["K"]))}}

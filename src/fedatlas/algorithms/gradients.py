@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Batch, Network
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 
-def mean_gradient(
-    model: Network, batches: Sequence[Batch], params: Mapping[str, Tensor], *, by_rows: bool = True
-) -> Tree:
+def mean_gradient(model: Network, batches: Sequence[Batch], params: Tensors, *, by_rows: bool = True) -> Tree:
     """Mean over ``batches`` of the gradient of the model's loss, by what they hold (a client's whole gradient) or batch by batch."""
     leaves = {name: x.detach().requires_grad_() for name, x in params.items()}
     total = Tree({name: torch.zeros_like(x) for name, x in params.items()})

@@ -11,16 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
 
 Booleans = NDArray[np.bool_]
 Matrix = NDArray[np.float64]
+Probability = Annotated[float, Field(gt=0, le=1)]
+Pairs = list[tuple[int, int]]
 DRAWS = 200  # random graphs drawn in search of a connected one
 
 

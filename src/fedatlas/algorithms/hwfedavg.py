@@ -31,6 +31,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import (
     Algorithm,
+    Answered,
     Ask,
     Card,
     Data,
@@ -41,9 +42,9 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
+    Rounds,
     State,
     Task,
-    Update,
     Weights,
 )
 from fedatlas.registry import Rate
@@ -82,10 +83,10 @@ def label_spread(
 ) -> tuple[Mapping[str, Task | Question], Callable[[Round], Weights]]:
     """The two tasks before training, and the weights that come of them."""
 
-    def counts(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+    def counts(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
         return {"counts": counted(data)}, client, session
 
-    def spread(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+    def spread(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
         held = counted(data)
         n_k = held.sum()
         return {"omega": raw_weight(held / n_k, message["P"], score), "n_k": n_k}, client, session
@@ -111,7 +112,7 @@ def label_spread(
     return tasks, weigh
 
 
-def spread_rounds(exclude_above: float | None) -> Callable[[Algorithm, State, Round], RoundGenerator]:
+def spread_rounds(exclude_above: float | None) -> Rounds:
     """Ask for the summed counts, then the scores, then train with the weights that follow."""
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

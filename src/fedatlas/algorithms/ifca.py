@@ -29,12 +29,15 @@ import torch
 
 from fedatlas.algorithm import (
     Algorithm,
+    Answered,
     Ask,
     Card,
     Data,
     Demands,
     Facts,
+    Finished,
     Message,
+    Models,
     Network,
     Passes,
     Question,
@@ -50,8 +53,9 @@ from fedatlas.algorithm import (
 )
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.gradients import shares_of
+from fedatlas.algorithms.whole_models import whole
 from fedatlas.registry import Whole
-from fedatlas.rounds import cast_like
+from fedatlas.rounds import cast_like, messages
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
@@ -77,13 +81,13 @@ def ifca(
     cost = Passes(survey=float(clusters))
     choose: dict[str, Any] = {"survey": best_fit, "passes": cost, "sealing": Sealing(picked_model)}
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
         drawn = [models["global"], *(models[str(i)] for i in range(1, clusters * starts))]
         further = [drawn[i : i + clusters] for i in range(clusters, len(drawn), clusters)]
         return {**shared.first_state(drawn[:clusters]), "starts": further}
 
     def rounds(algorithm: Algorithm, server: State, round: Round, turn: int = 0) -> RoundGenerator:
-        sent, again = told(algorithm, server, round), Route(visits=dict.fromkeys(round.cohort, turn))
+        sent, again = messages(algorithm, server, round.cohort), Route(visits=dict.fromkeys(round.cohort, turn))
         replies = yield Ask(round.cohort, "train", sent, "each", budgets=round.budgets, route=again)
         if not replies.clients:
             return server
@@ -99,7 +103,7 @@ def ifca(
             tried = server if further is None else {**server, **shared.first_state(further)}
             for turn in range(start_rounds):
                 tried = yield from rounds(algorithm, tried, round, turn)
-            scored = yield Ask(round.cohort, "score", told(algorithm, tried, round), "each")
+            scored = yield Ask(round.cohort, "score", messages(algorithm, tried, round.cohort), "each")
             loss = mean_loss(scored, round)
             if loss < lowest:
                 best, lowest = with_largest({**tried, "cluster": in_state(picked(scored))}), loss
@@ -136,14 +140,9 @@ def broadcast(server: State, client_id: int) -> Message:
     return {"models": server["clusters"], "cluster": int(last), **shared.of_all(server)}
 
 
-def told(algorithm: Algorithm, server: State, round: Round) -> dict[int, Message]:
-    """The broadcast for each client of a cohort."""
-    return {k: algorithm.broadcast(server, k) for k in round.cohort}
-
-
 def personal(message: Message, client: State) -> Tree:
     """The model that the client picked last."""
-    return shared.whole(message["models"][str(message["cluster"])])
+    return whole(message["models"][str(message["cluster"])])
 
 
 def with_largest(server: State) -> State:
@@ -165,20 +164,20 @@ def best_fit(model: Network, data: Data, message: Message, client: State) -> Map
 
 def from_picked(message: Message, client: State, facts: Facts) -> Tree:
     """Local work begins at the model that was picked."""
-    return shared.whole(message["models"][str(facts.survey["cluster"])])
+    return whole(message["models"][str(facts.survey["cluster"])])
 
 
-def picked_model(message: Message, update: Update) -> Mapping[str, Tree]:
+def picked_model(message: Message, update: Update) -> Models:
     """What an update is a change of: the model that was picked."""
     return {"model": message["models"][str(update["cluster"])]["model"]} if "model" in update else {}
 
 
-def say_which(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+def say_which(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
     """The local model goes up with the number of its cluster."""
     return {"model": y, "cluster": facts.survey["cluster"]}, client
 
 
-def say_loss(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def say_loss(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
     """How well the best model fits, and which it is."""
     found = best_fit(model, data, message, client)
     return {"loss": found["loss"], "cluster": found["cluster"]}, client, session

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float64]
-Names = npt.NDArray[np.int64]
+AtomOf = npt.NDArray[np.int64]
 """Atom of each of a client's units."""
 
 
@@ -43,10 +43,10 @@ class Atoms(NamedTuple):
     """The global units as matched so far. One that has lost all members keeps its number until all are numbered anew."""
 
     total: Matrix  # sum of the members' vectors, (atoms, features)
-    n: Names  # members
+    n: AtomOf  # members
 
 
-def matched(clients: Sequence[Matrix], prior: Prior, sweeps: int, rng: np.random.Generator) -> list[Names]:
+def matched(clients: Sequence[Matrix], prior: Prior, sweeps: int, rng: np.random.Generator) -> list[AtomOf]:
     """The atom of every unit (J times (units, features)): numbered as they first appear, clients and units ascending."""
     J, nobody = len(clients), np.empty(0, np.int64)
     found, atoms = [nobody] * J, Atoms(np.empty((0, clients[0].shape[1])), nobody)
@@ -64,7 +64,7 @@ def matched(clients: Sequence[Matrix], prior: Prior, sweeps: int, rng: np.random
     return found
 
 
-def rematched(V: Matrix, mine: Names, atoms: Atoms, J: int, prior: Prior) -> tuple[Names, Atoms]:
+def rematched(V: Matrix, mine: AtomOf, atoms: Atoms, J: int, prior: Prior) -> tuple[AtomOf, Atoms]:
     """A client taken out (``mine`` are its atoms so far) and matched to the atoms of all others."""
     total, n = atoms.total.copy(), atoms.n.copy()
     total[mine] -= V[: len(mine)]  # a client's units have different atoms
@@ -79,7 +79,7 @@ def rematched(V: Matrix, mine: Names, atoms: Atoms, J: int, prior: Prior) -> tup
     return names, Atoms(total, n)
 
 
-def summed(clients: Sequence[Matrix], found: Sequence[Names]) -> Atoms:
+def summed(clients: Sequence[Matrix], found: Sequence[AtomOf]) -> Atoms:
     """The atoms of an assignment whose numbers have no gaps."""
     n = np.bincount(np.concatenate(found))
     total = np.zeros((len(n), clients[0].shape[1]))
@@ -88,7 +88,7 @@ def summed(clients: Sequence[Matrix], found: Sequence[Names]) -> Atoms:
     return Atoms(total, n)
 
 
-def assigned(V: Matrix, total: Matrix, n: Names, J: int, prior: Prior) -> Names:
+def assigned(V: Matrix, total: Matrix, n: AtomOf, J: int, prior: Prior) -> AtomOf:
     """For each unit of ``V`` (L, features) the atom (0 .. G-1, of sums ``total`` and members ``n``) or a new one (G, G+1 ...)."""
     from scipy.optimize import linear_sum_assignment
 
@@ -117,7 +117,7 @@ def new_atoms(old: Matrix, new: Matrix) -> int:
     return max(1, int(math.exp(most)))
 
 
-def gain_of_old(V: Matrix, total: Matrix, n: Names, J: int, prior: Prior) -> Matrix:
+def gain_of_old(V: Matrix, total: Matrix, n: AtomOf, J: int, prior: Prior) -> Matrix:
     """Gain of each unit in each atom, (L, G)."""
     s, s0, _, mu0 = prior
     a = mu0 / s0 + total / s
@@ -135,7 +135,7 @@ def gain_of_new(V: Matrix, J: int, prior: Prior) -> Matrix:
     return out
 
 
-def renumbered(found: Sequence[Names]) -> list[Names]:
+def renumbered(found: Sequence[AtomOf]) -> list[AtomOf]:
     """The same groups, atoms numbered as they first appear."""
     _, first, place = np.unique(np.concatenate(found), return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)

@@ -15,8 +15,6 @@ code compares clients that were never drawn with the random initial model). The 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -26,16 +24,16 @@ from fedatlas.algorithm import (
     Card,
     Demands,
     Facts,
+    Finished,
     Message,
     Network,
     Passes,
     State,
     Task,
-    Update,
     Work,
 )
 from fedatlas.registry import Positive, Rate
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 from fedatlas.weighting import Weighting, weighting
 
 
@@ -59,9 +57,7 @@ def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "s
         nothing = {"algorithm.temperature": "mu = 0 leaves the contrast out"}
         return Algorithm("moon", weigh=weighting(weights), card=Card("regularisation", unused=nothing))
 
-    def objective(
-        model: Network, w: Mapping[str, Tensor], batch: Batch, message: Message, client: State, facts: Facts
-    ) -> Tensor:
+    def objective(model: Network, w: Tensors, batch: Batch, message: Message, client: State, facts: Facts) -> Tensor:
         z_g = model.features(message["model"], batch, frozen=True)
         z_p = model.features(client["previous"], batch, frozen=True)
         loss, z = model.loss_and_features(w, batch)
@@ -72,7 +68,7 @@ def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "s
         # 0 or 1 as a tensor of one number: clients that have and have not been seen can then share a step
         return {"previous": params, "seen": next(iter(params.values())).new_zeros(1)}
 
-    def finish(w_k: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    def finish(w_k: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         seen = client["seen"]
         return {"model": w_k}, {"previous": w_k, "seen": torch.ones_like(seen)} if work.steps else client
 

@@ -18,24 +18,31 @@ Buffers are averaged as the models x are, with A_ij u_j / u_i.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
-
-from fedatlas.algorithm import Algorithm, Card, Facts, Message, Mixing, Round, State, Task, Update, Work
+from fedatlas.algorithm import (
+    Algorithm,
+    Card,
+    Facts,
+    Finished,
+    Message,
+    Mixing,
+    Models,
+    Round,
+    State,
+    Task,
+    Work,
+)
 from fedatlas.algorithms import graphs
 from fedatlas.rounds import gossip
 from fedatlas.tree import Tree
-
-Probability = Annotated[float, Field(gt=0, le=1)]
-Arcs = list[tuple[int, int]]
 
 
 def push_sum(
     *,
     graph: Literal["directed_ring", "ring", "torus", "complete", "random", "given"] = "directed_ring",
-    probability: Probability | None = None,
-    arcs: Arcs | None = None,
+    probability: graphs.Probability | None = None,
+    arcs: graphs.Pairs | None = None,
 ) -> Algorithm:
     """Averages over one-way arcs, there is no server: for trust in one direction.
 
@@ -48,7 +55,7 @@ def push_sum(
     """
     joined = graphs.graph_of(graph, True, probability, arcs)
 
-    def server_init(models: Mapping[str, Tree], facts: Mapping[str, float]) -> State:
+    def server_init(models: Models, facts: Mapping[str, float]) -> State:
         start = models["global"]
         return {"model": start, "nodes": {str(k): {"z": start, "u": 1.0} for k in range(int(facts["K"]))}}
 
@@ -56,7 +63,7 @@ def push_sum(
         held = server["nodes"][str(client_id)]
         return {**held, "model": held["z"] / held["u"]}
 
-    def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         return {"z": message["z"] + (y - message["model"]), "u": message["u"]}, client
 
     def mix(server: State, round: Round) -> Mixing:

@@ -33,6 +33,7 @@ from fedatlas.algorithm import (
     Coefficients,
     Data,
     Facts,
+    Finished,
     Message,
     Network,
     Passes,
@@ -78,7 +79,7 @@ def scaffold(
         drift: Tree = message["c"] - client["c_k"]
         return g + drift
 
-    def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         c_k = client["c_k"]
         if paper and not (work.n_k if option == "I" else work.lr_sum):  # no rows or no rate: nothing to say
             return {"model": y, "c": c_k.zeros()}, client

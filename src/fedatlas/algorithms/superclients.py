@@ -16,10 +16,12 @@ import torch
 from fedatlas.algorithm import (
     SERVER,
     Algorithm,
+    Answered,
     Ask,
     Card,
     Data,
     Facts,
+    Finished,
     Groups,
     Local,
     Message,
@@ -29,7 +31,6 @@ from fedatlas.algorithm import (
     RoundGenerator,
     State,
     Task,
-    Update,
     Work,
 )
 from fedatlas.algorithms.distillation import both
@@ -96,14 +97,14 @@ def metric_of(how: Grouping) -> str:
 def pretrain(how: Grouping) -> Task:
     """Local training of w_0; with psi = ``clf`` only the weights of linear layers leave."""
 
-    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> tuple[Update, State]:
+    def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         names = message.get("linear", params)
         return {"model": Tree({name: params[name] for name in names})}, client
 
     return Task(finish=finish, options=Local(epochs=how.pretrain_epochs), stateful=False, shows=("model",))
 
 
-def confidences(model: Network, data: Data, message: Message, client: State, session: Any) -> tuple[Update, State, Any]:
+def confidences(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
     """p_c = mean over the exemplars of class c of the probability that the model gives class c (G2)."""
     total, count = torch.zeros(data.classes, dtype=torch.float64), torch.zeros(data.classes, dtype=torch.float64)
     with torch.no_grad():

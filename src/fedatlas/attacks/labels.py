@@ -6,8 +6,7 @@ cannot undo each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +18,52 @@ Kind = Literal["swap", "flip"]
 Draw = Literal["fixed", "random"]
 
 
-def attacked(pairs: Pairs) -> tuple[int, ...]:
+class Flip(NamedTuple):
+    """The classes whose labels change places."""
+
+    pairs: Pairs | Literal["extra_SC", "intra_SC"]  # the words stand for pairs of CIFAR-100's superclasses
+    kind: Kind
+    draw: Draw = "fixed"
+
+    @property
+    def numbers(self) -> Pairs:
+        """The pairs as numbers of classes; empty while a word stands for them."""
+        return () if isinstance(self.pairs, str) else self.pairs
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes that stand in any pair, ascending."""
+        return classes_in(self.numbers)
+
+    @property
+    def wanted(self) -> Pairs:
+        """(class, the class it is to be taken for): both ways of a swap; empty where each attacker draws its own pairs."""
+        back = tuple((b, a) for a, b in self.numbers if self.kind == "swap")
+        return () if self.draw == "random" else (*self.numbers, *back)
+
+    def relabelled(self, y: Tensor, seed: int, table: int, client: int) -> Tensor:
+        """The labels of a client as it trains on them."""
+        return relabelled(y, pairs_of(self.numbers, self.draw, seed, table, client), self.kind)
+
+    def refusal(self, where: str) -> str:
+        """Why the classes cannot change places, as a sentence about the table ``where``; "" where they can."""
+        if isinstance(self.pairs, str):
+            if (self.pairs, self.draw) != ("intra_SC", "random"):
+                return ""
+            return f'{where}.draw = "random": pairs inside superclasses are drawn once in this version; write "fixed".'
+        if not self.pairs:
+            return f"{where}.pairs: name the classes that change places, as in [[5, 3]]."
+        shown = f"{where}.pairs = {[list(pair) for pair in self.pairs]}"
+        for a, b in self.pairs:
+            if a == b:
+                return f"{shown}: [{a}, {b}] changes nothing; pair two classes."
+        whole = self.kind == "swap" or self.draw == "random"
+        changed = [c for pair in self.pairs for c in (pair if whole else pair[:1])]
+        twice = [c for c in changed if changed.count(c) > 1]
+        return f"{shown}: class {twice[0]} would become two things; name it once." if twice else ""
+
+
+def classes_in(pairs: Pairs) -> tuple[int, ...]:
     """The classes that stand in any pair, ascending."""
     return tuple(sorted({c for pair in pairs for c in pair}))
 
@@ -28,7 +72,7 @@ def pairs_of(pairs: Pairs, draw: Draw, seed: int, table: int, client: int) -> Pa
     """The pairs of one attacker: those of the table, or a matching of their classes drawn for it alone, all equally likely."""
     if draw == "fixed":
         return pairs
-    order = numpy_stream(seed, "attack", "pairs", table, client).permutation(attacked(pairs))
+    order = numpy_stream(seed, "attack", "pairs", table, client).permutation(classes_in(pairs))
     return tuple((int(a), int(b)) for a, b in zip(order[::2], order[1::2], strict=True))
 
 
@@ -44,22 +88,6 @@ def mapping(pairs: Pairs, kind: Kind, classes: int) -> Tensor:
 
 def relabelled(y: Tensor, pairs: Pairs, kind: Kind) -> Tensor:
     """Labels, (rows,) or (rows, positions), under a relabelling; in memory of their own."""
-    most = int(max((*attacked(pairs), int(y.max()) if y.numel() else 0))) + 1
+    most = int(max((*classes_in(pairs), int(y.max()) if y.numel() else 0))) + 1
     to = mapping(pairs, kind, most)
     return torch.where(y >= 0, to[y.clamp(min=0)], y)  # what is below 0 is no class
-
-
-def odd_class(pairs: Pairs, classes: int) -> int | None:
-    """A class of the pairs that the data lack; None where there is none."""
-    return next((c for c in attacked(pairs) if c >= classes), None)
-
-
-def repeated(pairs: Iterable[tuple[int, int]]) -> int | None:
-    """A class that stands in two pairs, or twice in one; None where there is none."""
-    seen: set[int] = set()
-    for a, b in pairs:
-        for c in (a, b):
-            if c in seen:
-                return c
-            seen.add(c)
-    return None

@@ -1,98 +1,260 @@
-"""Was this row trained on? Scores of rows under a model, by its loss or by what shadow models taught (A5).
+"""The membership game (A5): find the rows that clients trained on among rows that they trained on or held out.
 
-A score is higher where membership is more likely. Source: Yeom, Giacomelli, Fredrikson, Jha, CSF 2018 (loss); Shokri, Stronati, Song,
-Shmatikov, S&P 2017 (shadow models; one logistic classifier over all classes, with the label beside the sorted confidences).
+Members and non-members come in equal numbers a client and class. Half of the rows held out are the attacker's auxiliary rows, for
+shadow models only; the other half are the non-members. Who is a member follows from data, partition and seed, so only a holder of
+the data can score. The placebo tells non-members from non-members.
+
+role: whose view is attacked: "server", "client:3" or "outsider".
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-Predict = Callable[[Tensor], Tensor]
-"""Rows -> outputs (n, classes)."""
+from fedatlas.attacks.declaration import Declaration
+from fedatlas.attacks.roles import Role
+from fedatlas.attacks.shadow_models import Training, by_loss, by_shadows
+from fedatlas.attacks.view_attack import Arrays, Files, Knowledge, Picture, Score, Truth, ViewAttack, measured
+from fedatlas.data.batches import Rows
+from fedatlas.errors import ConfigError
+from fedatlas.metrics.intervals import Interval, bootstrap
+from fedatlas.metrics.quality import Floats, over
+from fedatlas.metrics.resampling import pairs_won
+from fedatlas.registry import Whole
+from fedatlas.rng import derive, numpy_stream, torch_stream
+
+CANDIDATES, AUXILIARY = "candidates.npz", "auxiliary.npz"
+SPLITS = 10  # of the non-members in two, whose mean is the placebo: a single one is mostly chance
+RESOLVED = 10_000  # non-members below which a true positive rate at 0.1% false ones is not resolved
+SEVERAL = 20  # points of a curve to a power of ten
+NO_ROWS = (
+    "attack 'membership' needs rows that clients held out, as non-members: write clients = 0.5 under [evaluation] (the test rows of a "
+    "data set are other people's, and no game)."
+)
+UNDRAWN = (
+    'candidates are drawn when the attack is declared; add [[attack]] with name = "membership" and, under [evaluation], clients = 0.5 '
+    "to the experiment and run again."
+)
+FIGURES = {
+    "auc": "AUC",
+    "accuracy": "balanced accuracy",
+    "advantage": "advantage (true minus false positives)",
+    "tpr_at_fpr_0.001": "true positives at 0.1% false ones",
+}
 
 
-class Training(NamedTuple):
-    """How a shadow model is trained: as a client trains, as far as the attacker knows."""
+def membership(
+    *, role: str = "outsider", method: Literal["loss", "shadow"] = "loss", shadows: Whole = 4, epochs: Whole = 30
+) -> ViewAttack:
+    """Membership inference: was this row trained on? Judged on rows that clients trained on and rows that they held out.
 
-    lr: float
-    batch_size: int  # 0 = all rows
-    epochs: int
+    By the loss of a row (Yeom et al. 2018), or by a logistic classifier of confidences and label that learnt on shadow models
+    (Shokri et al. 2017). Needs evaluation.clients above 0: the rows held out are the non-members. A5.
 
-
-def by_loss(predict: Predict, x: Tensor, y: Tensor) -> Tensor:
-    """(n,) float64: minus the cross entropy of each row."""
-    return -F.cross_entropy(predict(x).double(), y, reduction="none")
-
-
-def features(outputs: Tensor, y: Tensor) -> Tensor:
-    """(n, 2 classes + 1): log-confidences in falling order, that of the label, the label as 0 and 1."""
-    logs = torch.log_softmax(outputs.double(), 1).clamp_min(-30.0)
-    own = logs.gather(1, y[:, None])
-    return torch.cat([logs.sort(1, descending=True).values, own, F.one_hot(y, outputs.shape[1]).double()], 1)
-
-
-def by_shadows(
-    predict: Predict,
-    x: Tensor,
-    y: Tensor,
-    auxiliary: tuple[Tensor, Tensor],
-    fresh: Callable[[int], nn.Module],
-    training: Training,
-    shadows: int,
-    rng: torch.Generator,
-) -> Tensor:
-    """(n,) float64: what a classifier says of the target's answers that told members of shadow models from the rest.
-
-    ``auxiliary``: rows of the attacker's own; ``fresh``: an untrained network by number. Each shadow model learns half of them.
+    method: by the loss of the row under the model, or by shadow models.
+    shadows: models of the attacker's own, each trained on half of its auxiliary rows.
+    epochs: passes that a shadow model is trained for.
     """
-    rows, labels = auxiliary
-    seen, inside = [], []
-    for number in range(shadows):
-        order = torch.randperm(len(rows), generator=rng)
-        half = order[: len(rows) // 2]
-        model = trained(fresh(number), rows[half], labels[half], training, rng)
+    spent = "one pass of the model a row" if method == "loss" else f"{shadows} models trained for {epochs} passes"
+    more = "; auxiliary rows of the clients that no candidate is among" if method == "shadow" else ""
+    declares = Declaration(
+        who="outsider who is given the model, or an insider: a client or the server",
+        how="passive: it asks the model",
+        when="inference: after the last round that the role saw",
+        where="the global model",
+        why="membership: whether a row was trained on",
+        knowledge=f"the candidates, of which half are members; the network and the local training{more}",
+        budget=spent,
+    )
+    whose = Role.parse(role, "attack.role")
+    keys: dict[str, Any] = {"method": method, "shadows": shadows, "epochs": epochs}
+    return ViewAttack(
+        "membership",
+        "membership",
+        whose,
+        keys,
+        declares,
+        answer=lambda known: _answer(known, keys),
+        score=_score,
+        figures=FIGURES,
+        leak="auc",
+        pictures=_pictures,
+        thing="candidate",
+        rounds=None if whose.kind == "outsider" else (0, 0),
+        refuses=lambda config: "" if config.evaluation.clients else NO_ROWS,
+        files=(CANDIDATES, AUXILIARY),
+        draws=_files,
+        undrawn=UNDRAWN,
+    )
+
+
+# ---------------------------------------------------------------------- before round 1
+
+
+class Candidates(NamedTuple):
+    """The rows of the game as a model reads them, shuffled, and their truth."""
+
+    x: Tensor
+    y: Tensor
+    member: np.ndarray  # bool
+    auxiliary_x: Tensor
+    auxiliary_y: Tensor
+
+
+def candidates_of(truth: Truth) -> Candidates:
+    """The game of a run. ConfigError where no class of any client has a row on both sides."""
+    members, others, spare = list[Rows](), list[Rows](), list[Rows]()
+    for k in sorted(truth.sizes):
+        if not (truth.sizes[k] and truth.kept_sizes.get(k)):
+            continue
+        stream = numpy_stream(truth.seed, "attack", "candidates", k)
+        trained, kept = truth.rows(k), truth.kept(k)
+        for c in range(truth.classes):
+            ours, theirs = (stream.permutation(np.flatnonzero(rows.y.numpy() == c)) for rows in (trained, kept))
+            half = len(theirs) // 2
+            n = min(len(ours), len(theirs) - half)
+            chosen = (
+                (kept, theirs[:half], spare),
+                (trained, ours[:n], members),
+                (kept, theirs[half : half + n], others),
+            )
+            for rows, index, into in chosen:
+                into.append(rows.take(torch.from_numpy(np.sort(index))))
+    many = sum(rows.n for rows in members)
+    if not many:
+        raise ConfigError(
+            "attack 'membership': no class of any client has a row that it trained on and one that it held out; raise "
+            "evaluation.clients."
+        )
+    x, y = (torch.cat([getattr(rows, part) for rows in (*members, *others)]) for part in ("x", "y"))
+    order = numpy_stream(truth.seed, "attack", "order").permutation(len(y))
+    shuffled = torch.from_numpy(order)
+    auxiliary = (torch.cat([getattr(rows, part) for rows in spare]) for part in ("x", "y"))
+    return Candidates(x[shuffled], y[shuffled], order < many, *auxiliary)
+
+
+def _files(truth: Truth) -> Files:
+    """The candidates without their truth, and the auxiliary rows."""
+    game = candidates_of(truth)
+    return {
+        CANDIDATES: {"x": game.x.numpy(), "y": game.y.numpy()},
+        AUXILIARY: {"x": game.auxiliary_x.numpy(), "y": game.auxiliary_y.numpy()},
+    }
+
+
+# ---------------------------------------------------------------------- in the attacker's process
+
+
+def _answer(known: Knowledge, keys: dict[str, Any]) -> Arrays:
+    """score (n,): the higher, the more likely a member."""
+    model = known.network(known.seed)
+    model.load_state_dict({**model.state_dict(), **known.model()})
+    model.eval()
+
+    def predict(x: Tensor) -> Tensor:
         with torch.inference_mode():
-            seen.append(features(model(rows), labels))
-        member = torch.zeros(len(rows), dtype=torch.float64)
-        member[half] = 1.0
-        inside.append(member)
-    scored = features(predict(x), y)
-    everything, member = torch.cat(seen), torch.cat(inside)
-    mean, sd = everything.mean(0), everything.std(0).clamp_min(1e-6)
-    weights = logistic((everything - mean) / sd, member)
-    return ((scored - mean) / sd) @ weights[:-1] + weights[-1]
+            return torch.cat([model(piece) for piece in torch.split(x, 1024)])
+
+    x, y = (torch.from_numpy(known.arrays(CANDIDATES)[part]) for part in ("x", "y"))
+    if keys["method"] == "loss":
+        return {"score": by_loss(predict, x, y).numpy()}
+    own = tuple(torch.from_numpy(known.arrays(AUXILIARY)[part]) for part in ("x", "y"))
+    if len(own[1]) < 2 * known.classes:
+        raise ConfigError(
+            f"attack 'membership': {len(own[1])} auxiliary rows are too few to train shadow models on; raise "
+            'evaluation.clients, or take method = "loss".'
+        )
+    rng, local = torch_stream(known.seed, "attack", "shadows"), known.config.local
+    fresh = lambda number: known.network(derive(known.seed, "attack", "shadow", number))  # noqa: E731
+    training = Training(local.lr, local.batch_size, keys["epochs"])
+    return {"score": by_shadows(predict, x, y, (own[0], own[1]), fresh, training, keys["shadows"], rng).numpy()}
 
 
-def trained(model: nn.Module, x: Tensor, y: Tensor, how: Training, rng: torch.Generator) -> nn.Module:
-    """Plain stochastic gradient descent on the cross entropy."""
-    model = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=how.lr)
-    size = how.batch_size or len(x)
-    for _ in range(how.epochs):
-        for batch in torch.split(torch.randperm(len(x), generator=rng), size):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    return model.eval()
+# ---------------------------------------------------------------------- scored by a holder of the data
 
 
-def logistic(x: Tensor, y: Tensor, ridge: float = 1e-3, steps: int = 30) -> Tensor:
-    """(features + 1,) weights, the intercept last, of ridge logistic regression by Newton's method, all in float64."""
-    whole = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
-    w = torch.zeros(whole.shape[1], dtype=x.dtype)
-    for _ in range(steps):
-        p = torch.sigmoid(whole @ w)
-        slope = whole.T @ (p - y) / len(y) + ridge * w
-        bend = (whole * (p * (1 - p))[:, None]).T @ whole / len(y) + ridge * torch.eye(len(w), dtype=x.dtype)
-        step = torch.linalg.solve(bend, slope)
-        w = w - step
-        if float(step.abs().max()) < 1e-10:
-            break
-    return w
+def _score(truth: Truth, answer: Arrays) -> Score:
+    member, score = candidates_of(truth).member, answer["score"].astype(np.float64)
+    played = [_players(member, truth.seed, split) for split in range(SPLITS)]
+    guess = score >= np.median(score)  # half are members, as the attacker knows
+
+    def figures(drawn: Floats) -> dict[str, Floats]:
+        real = _auc(score, member, ~member, drawn)
+        null = np.mean([_auc(score, one, ~member & ~one, drawn) for one in played], axis=0)
+        inside, outside = _rate(guess, member, drawn), _rate(guess, ~member, drawn)
+        one = {"auc": real, "placebo": null, "leak": real - null}
+        return {**one, "accuracy": (inside + 1 - outside) / 2, "advantage": inside - outside}
+
+    found = bootstrap(figures, len(member), truth.seed, "attack")
+    leak = found["leak"]
+    metrics = {
+        "auc": measured(found["auc"], found["placebo"].estimate),
+        "accuracy": measured(found["accuracy"], 0.5),
+        "advantage": measured(found["advantage"], 0.0),
+        "tpr_at_fpr_0.001": measured(_low_rate(score, member), 0.001),
+    }
+    leaks = {"auc": {"value": leak.estimate, "low": leak.low, "high": leak.high}}
+    return Score(metrics, leaks, len(member), {"score": score, "member": member})
+
+
+def _players(member: np.ndarray, seed: int, split: int) -> np.ndarray:
+    """Half of the non-members, which play members in the placebo."""
+    others = numpy_stream(seed, "attack", "placebo", split).permutation(np.flatnonzero(~member))
+    out = np.zeros(len(member), bool)
+    out[others[: len(others) // 2]] = True
+    return out
+
+
+def _auc(score: np.ndarray, positive: np.ndarray, negative: np.ndarray, drawn: Floats) -> Floats:
+    """How often a positive row scores above a negative one, ties by half, by how often each row was drawn."""
+    order = np.argsort(score, kind="stable")
+    up, down = order[positive[order]], order[negative[order]]
+    lower, upper = (np.searchsorted(score[down], score[up], side=side) for side in ("left", "right"))
+    won = np.array([pairs_won(one[up], one[down], lower, upper) for one in drawn])
+    return over(won, drawn[:, up].sum(1) * drawn[:, down].sum(1))
+
+
+def _rate(guess: np.ndarray, group: np.ndarray, drawn: Floats) -> Floats:
+    return over((drawn * (guess & group)).sum(1), (drawn * group).sum(1))
+
+
+def _low_rate(score: np.ndarray, member: np.ndarray) -> Interval:
+    """The share of members found where one non-member in a thousand is accused; None where that is not resolved."""
+    outside = np.sort(score[~member])
+    if len(outside) < RESOLVED:
+        return Interval(None, None, None, 0.95)
+    bound = outside[-max(1, int(len(outside) / 1000))]
+    return Interval(float((score[member] > bound).mean()), None, None, 0.95)
+
+
+def _pictures(arrays: Arrays) -> list[Picture]:
+    points = roc(arrays["score"], arrays["member"])
+    how = (
+        "For every threshold, the share of members that are found against the share of non-members that are accused, both on logarithmic "
+        "axes: what counts is the left end, where few are accused wrongly. The dashed line is guessing."
+    )
+    titles = ("non-members accused, share", "Members found, share")
+    columns = ("false_positives", "true_positives")
+    label = "Receiver operating characteristic"
+    return [Picture("curve", "roc", "Who is told apart", label, how, columns, points, titles, points)]
+
+
+def roc(score: np.ndarray, member: np.ndarray) -> Sequence[tuple[float, float]]:
+    """(false positive rate, true positive rate) by falling threshold, from the first false positive on; few to a power of ten."""
+    order = np.argsort(-score, kind="stable")
+    ends = np.flatnonzero(np.diff(score[order], append=np.nan) != 0)  # ties are passed at once
+    true = np.cumsum(member[order])[ends] / max(int(member.sum()), 1)
+    false = np.cumsum(~member[order])[ends] / max(int((~member).sum()), 1)
+    out: list[tuple[float, float]] = []
+    for x, y in zip(false.tolist(), true.tolist(), strict=True):
+        if not x:
+            continue
+        near = out and np.log10(x / out[-1][0]) < 1 / SEVERAL and x < 1
+        if not near:
+            out.append((x, y))
+    return out

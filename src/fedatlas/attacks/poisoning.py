@@ -15,14 +15,14 @@ honestly. Nobody sees another client's update. A client does one attack at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.labels import Draw, Kind, Pairs
+from fedatlas.attacks.labels import Draw, Flip, Kind
 from fedatlas.registry import Count, Positive, Rate, Whole
 from fedatlas.tree import Tree
 
@@ -31,22 +31,14 @@ Part = Annotated[float, Field(ge=0, le=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Upload = Callable[[Tree, Tree, float, torch.Generator], Tree]
 
-BUDGET = "as many steps as an honest client"
 SEES = "the models it is told, its own rows; no other client's update"
-
-
-class Flip(NamedTuple):
-    """Whose labels change places."""
-
-    pairs: Pairs | Literal["extra_SC", "intra_SC"]
-    kind: Kind
-    draw: Draw = "fixed"
 
 
 class Poisoning(NamedTuple):
     """An attack of ``[[attack]]``: who, when, and what they do."""
 
     name: str
+    said: str  # what attackers do, for the report: {who} and {classes} stand for themselves
     declares: Declaration
     share: float | None
     clients: tuple[int, ...]
@@ -83,10 +75,9 @@ def label_flip(
     kind: swap the classes of a pair, or turn the first into the second.
     draw: the pairs as given for all, or each attacker draws its own matching of their classes.
     """
-    active = Declaration(
-        "insider: clients", "active", "training", "labels of its rows", "degradation of some classes", SEES, BUDGET
-    )
-    return Poisoning("label_flip", active, share, clients, unit, rounds, Flip(pairs, kind, draw))
+    said = "**Label flipping.** {who} trained on rows whose labels had changed places ({classes}), and sent what came of it."
+    declares = declared("labels of its rows", "degradation of some classes")
+    return Poisoning("label_flip", said, declares, share, clients, unit, rounds, Flip(pairs, kind, draw))
 
 
 def sign_flip(
@@ -109,8 +100,8 @@ def sign_flip(
     def upload(start: Tree, end: Tree, scale: float, stream: torch.Generator) -> Tree:
         return end if c == -1 else end - (1 + c) * (end - start)
 
-    active = Declaration("insider: clients", "active", "training", "its update", "degradation", SEES, BUDGET)
-    return Poisoning("sign_flip", active, share, clients, unit, rounds, upload=upload)
+    said = f"**Reversed updates.** {{who}} trained honestly and sent the change reversed, {c:g} times as long."
+    return Poisoning("sign_flip", said, declared("its update"), share, clients, unit, rounds, upload=upload)
 
 
 def gaussian(
@@ -139,8 +130,8 @@ def gaussian(
             )
         )
 
-    active = Declaration("insider: clients", "active", "training", "its update", "degradation", SEES, BUDGET)
-    return Poisoning("gaussian", active, share, clients, unit, rounds, upload=upload)
+    said = f"**Noise.** {{who}} sent Gaussian noise in place of what had been learnt, {sigma:g} times as long as an honest change."
+    return Poisoning("gaussian", said, declared("its update"), share, clients, unit, rounds, upload=upload)
 
 
 def model_replacement(
@@ -165,14 +156,24 @@ def model_replacement(
     def upload(start: Tree, end: Tree, factor: float, stream: torch.Generator) -> Tree:
         return start + factor * (end - start)
 
+    said = (
+        "**Model replacement.** {who} trained on flipped labels ({classes}) and scaled the change so that the mean would become their "
+        "model."
+    )
     knows = f"{SEES}; how many rows the clients of a round have, and the server's rate"
-    why = "a model that takes one class for another"
-    active = Declaration("insider: clients", "active", "training", "labels of its rows, its update", why, knows, BUDGET)
-    made = Poisoning("model_replacement", active, share, clients, unit, rounds, Flip(pairs, "flip"), upload)
-    return made._replace(scaled=True, scale=scale)
+    declares = declared("labels of its rows, its update", "a model that takes one class for another", knows)
+    flip = Flip(pairs, "flip")
+    return Poisoning("model_replacement", said, declares, share, clients, unit, rounds, flip, upload, True, scale)
 
 
-POISONING: Mapping[str, Callable[..., Poisoning]] = {
+def declared(where: str, why: str = "degradation", knowledge: str = SEES) -> Declaration:
+    """The threat model of malicious clients that work as much as honest ones."""
+    return Declaration(
+        "insider: clients", "active", "training", where, why, knowledge, "as many steps as an honest client"
+    )
+
+
+POISONING: dict[str, Callable[..., Poisoning]] = {
     "label_flip": label_flip,
     "sign_flip": sign_flip,
     "gaussian": gaussian,

@@ -12,7 +12,6 @@ from fedatlas.config.experiment import (
     LocalConfig,
     PartitionConfig,
     ScheduleConfig,
-    Table,
     parse,
     read,
     renamed,
@@ -20,6 +19,7 @@ from fedatlas.config.experiment import (
 from fedatlas.config.overrides import override, put
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
+from fedatlas.registry import ConfigTable
 
 __all__ = [
     "ALTERNATIVES",
@@ -28,6 +28,7 @@ __all__ = [
     "AlgorithmConfig",
     "AttackConfig",
     "CohortConfig",
+    "ConfigTable",
     "EngineConfig",
     "EvaluationConfig",
     "ExperimentConfig",
@@ -35,7 +36,6 @@ __all__ = [
     "PartitionConfig",
     "PrivacyConfig",
     "ScheduleConfig",
-    "Table",
     "bound_to_rounds",
     "bytes_of",
     "override",

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict
-
 from fedatlas.attacks.poisoning import POISONING
+from fedatlas.registry import Component
 
 
-class AttackConfig(BaseModel):
+class AttackConfig(Component):
     """One of ``[[attack]]``: an attack by name, with the keyword arguments of its builder.
 
     ``role``: whose view an attack looks at that finds something out; one that poisons has none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: str
     role: str | tuple[str, ...] | None = None
-
-    def parameters(self) -> dict[str, Any]:
-        """The builder's keyword arguments as written; None stands for a key that is left out."""
-        return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
     @property
     def poisons(self) -> bool:
@@ -29,12 +20,5 @@ class AttackConfig(BaseModel):
         return self.name in POISONING
 
 
-class AggregationConfig(BaseModel):
+class AggregationConfig(Component):
     """``[aggregation]``: the rule by which changes become one, with the keyword arguments of its builder."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: str
-
-    def parameters(self) -> dict[str, Any]:
-        """The builder's keyword arguments as written; None stands for a key that is left out."""
-        return {key: value for key, value in (self.model_extra or {}).items() if value is not None}

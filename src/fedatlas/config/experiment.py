@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
@@ -25,7 +25,7 @@ from fedatlas.config.sizes import bytes_of
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
-from fedatlas.registry import Count, Decay, Positive, Whole, config_error, refuse_flags
+from fedatlas.registry import Component, ConfigTable, Count, Decay, Positive, Rate, Whole, config_error, refuse_flags
 from fedatlas.vertical import SCHEMES
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -37,23 +37,6 @@ ALTERNATIVES = (
     ("public.rows", "public.per_class"),
 )
 """Keys of which one is given: on the command line it takes the place of the other in the file."""
-
-
-class Table(BaseModel):
-    """A table with exactly the keys below."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Component(BaseModel):
-    """A table with ``name`` and the keyword arguments of that builder."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: str
-
-    def parameters(self) -> dict[str, Any]:
-        """The builder's keyword arguments as written."""
-        return dict(self.model_extra or {})
 
 
 class PartitionConfig(Component):
@@ -70,11 +53,11 @@ class PartitionConfig(Component):
         return {**values, "clients": 0} if natural and "clients" not in values else values
 
 
-class CohortConfig(Table):
+class CohortConfig(ConfigTable):
     """``[cohort]``: who takes part in a round."""
 
     fraction: Share = 1.0
-    size: Annotated[int, Field(ge=1)] | None = None
+    size: Whole | None = None
     sampling: Literal["uniform", "poisson"] = "uniform"
 
     @model_validator(mode="after")
@@ -86,7 +69,7 @@ class CohortConfig(Table):
         return self
 
 
-class FailuresConfig(Table):
+class FailuresConfig(ConfigTable):
     """``[failures]``: who does not return, who works less."""
 
     dropout: Share = 0.0
@@ -100,13 +83,13 @@ class AlgorithmConfig(Component):
     name: str = "fedavg"
 
 
-class ScheduleConfig(Table):
+class ScheduleConfig(ConfigTable):
     """``[local.schedule]``: the learning rate as a function of the global round."""
 
     name: Literal["constant", "exponential", "step", "cosine"] = "constant"
     gamma: Positive | None = None
-    every: Annotated[int, Field(ge=1)] | None = None
-    rounds: Annotated[int, Field(ge=1)] | None = None  # over which cosine falls to 0; the experiment's where left out
+    every: Whole | None = None
+    rounds: Whole | None = None  # over which cosine falls to 0; the experiment's where left out
 
     @model_validator(mode="after")
     def _has_its_keys(self) -> ScheduleConfig:
@@ -122,20 +105,20 @@ class ScheduleConfig(Table):
         return self
 
 
-class LocalConfig(Table):
+class LocalConfig(ConfigTable):
     """``[local]``: a client's work in a round."""
 
     epochs: Whole | None = 1
     steps: Whole | None = None
     batch_size: Count = 32
     optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Decay = 0.0
     nesterov: bool = False
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     eps: Positive = 1e-8
     lr: Positive = 0.05
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    clip: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Rate = 0.0
+    clip: Rate = 0.0
     schedule: ScheduleConfig = ScheduleConfig()
 
     @model_validator(mode="before")
@@ -160,15 +143,15 @@ class CompressionConfig(Component):
     """``[compression]``: how what a client sends is made smaller."""
 
 
-class EvaluationConfig(Table):
+class EvaluationConfig(ConfigTable):
     """``[evaluation]``."""
 
-    every: Annotated[int, Field(ge=1)] = 1
+    every: Whole = 1
     on: Literal["test", "validation"] = "test"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
     drift: bool = False
-    rounds: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # in place of every; None, so that hashes stay
+    rounds: tuple[Whole, ...] | None = None  # in place of every; None, so that hashes stay
 
     @model_validator(mode="after")
     def _one_of_both(self) -> EvaluationConfig:
@@ -181,29 +164,29 @@ class EvaluationConfig(Table):
         return number % self.every == 0 if self.rounds is None else number in self.rounds
 
 
-class StopConfig(Table):
+class StopConfig(ConfigTable):
     """``[stop]``: end before the last round."""
 
     accuracy: Share | None = None
-    patience: Annotated[int, Field(ge=1)] | None = None
+    patience: Whole | None = None
 
 
-class RoundConfig(Table):
+class RoundConfig(ConfigTable):
     """``[round]``: what becomes of a deployed round in which a node is lost; a simulation loses none."""
 
     on_loss: Literal["continue", "wait"] = "continue"
     deadline: Positive = 600.0  # seconds
-    minimum: Annotated[int, Field(ge=1)] = 2
+    minimum: Whole = 2
 
 
-class CheckpointConfig(Table):
+class CheckpointConfig(ConfigTable):
     """``[checkpoint]``: every so many rounds, keep the last so many."""
 
-    every: Annotated[int, Field(ge=1)] = 1
-    keep: Annotated[int, Field(ge=1)] = 2
+    every: Whole = 1
+    keep: Whole = 2
 
 
-class EngineConfig(Table):
+class EngineConfig(ConfigTable):
     """``[engine]``: how fast, never what."""
 
     name: Literal["fast", "loop"] = "fast"
@@ -257,7 +240,7 @@ COMPONENTS: Mapping[str, type[BaseModel]] = {
 """Tables whose further keys are those of the builder that ``name`` stands for."""
 
 
-class ExperimentConfig(Table):
+class ExperimentConfig(ConfigTable):
     """A whole experiment."""
 
     seed: Count = 1

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedatlas.attacks.roles import Role
 from fedatlas.config.sizes import bytes_of
+from fedatlas.registry import ConfigTable, Count, Whole
 
 
-class ObserveConfig(BaseModel):
+class ObserveConfig(ConfigTable):
     """What a role sees is written to ``observed/``; it changes no result."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     roles: tuple[str, ...] = Field(min_length=1)
-    rounds: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] = (
-        0,
-        0,
-    )  # from, to; 0 = the set-up, the end
-    every: Annotated[int, Field(ge=1)] = 1
+    rounds: tuple[Count, Count] = (0, 0)  # from, to; 0 = the set-up, the end
+    every: Whole = 1
     limit: str = "2GiB"
 
     @field_validator("roles")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedatlas.errors import ConfigError
-from fedatlas.registry import arguments
+from fedatlas.registry import ConfigTable, arguments
 from fedatlas.vertical import LATER, SCHEMES
 
 VERTICAL = "vertical"
@@ -34,10 +34,8 @@ KEPT: Mapping[str, tuple[str, ...]] = {
 ABLE = ", ".join(f"'{name}'" for name in SCHEMES)
 
 
-class PartyConfig(BaseModel):
+class PartyConfig(ConfigTable):
     """One of ``[[parties]]``: a file, the column of its ids, and at one party the label."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
     path: str
@@ -49,20 +47,16 @@ class PartyConfig(BaseModel):
     categories: tuple[str, ...] | None = None
 
 
-class AlignConfig(BaseModel):
+class AlignConfig(ConfigTable):
     """``[align]``: how rows are matched."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["psi", "none"] = "psi"
     group: Literal["ed25519", "x25519"] = "ed25519"
     reveal: str = "all"
 
 
-class Dealt(BaseModel):
+class Dealt(ConfigTable):
     """``[partition] name = "vertical"``: how the columns of one table are dealt to parties."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     parties: int
     columns: Mapping[str, tuple[str, ...]]

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict
 
 from fedatlas.privacy.mechanisms import FOR_ALL_ROUNDS
+from fedatlas.registry import Component
 
 
-class PrivacyConfig(BaseModel):
+class PrivacyConfig(Component):
     """One of ``[[privacy]]``: a mechanism by name, with the keyword arguments of its builder."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: str
-
-    def parameters(self) -> dict[str, Any]:
-        """The builder's keyword arguments as written; None stands for a key that is left out."""
-        return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
 
 def bound_to_rounds(tables: Sequence[PrivacyConfig]) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from fedatlas.attacks.labels import Flip
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.course.snapshot import Snapshot
 from fedatlas.data.batches import Rows
 from fedatlas.federation.host import Host
 from fedatlas.model import Model
 from fedatlas.setup.assembly import Setup
-from fedatlas.setup.attackers import classes_of, settled
 from fedatlas.setup.cohort import Drawn
 
 SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
@@ -45,30 +45,29 @@ def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, An
 
 def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
     """Accuracy on the test rows of attacked classes and on the others, and the share of rows that became what the attackers wanted."""
-    flips = [one for one in now.setup.checked.poisonings if one.flip is not None]
+    flips = [one.flip for one in now.setup.checked.poisonings if one.flip is not None]
     if not flips:
         return {}
-    row: dict[str, Any] = {SWAPPED: None, REST: None, **({SUCCESS: None} if wanted(flips) else {})}
+    keys = (SWAPPED, REST, *([SUCCESS] if any(flip.wanted for flip in flips) else []))
     if not evaluated:
-        return row
+        return dict.fromkeys(keys)
+    models: Iterable[Model] = [next(iter(now.models().values()))]
     if now.setup.personal:
         hostile = now.attackers()
         honest = [k for k, n in now.setup.sizes.items() if n and k not in hostile]
-        models: Iterable[Model] = map(now.client_model, honest)
-    else:
-        models = [next(iter(now.models().values()))]
+        models = map(now.client_model, honest)
     found = [of_model(model, now.evaluator.rows, flips) for model in models]
-    return {key: mean([one[key] for one in found]) for key in row}
+    return {key: mean([one[key] for one in found]) for key in keys}
 
 
-def of_model(model: Model, rows: Rows, flips: Sequence[Poisoning]) -> dict[str, float | None]:
+def of_model(model: Model, rows: Rows, flips: Sequence[Flip]) -> dict[str, float | None]:
     """The figures of one model; None where there is no such row."""
     predicted = model.scores(rows.x, rows.y).predicted
     weight = torch.ones(rows.n, dtype=torch.float64) if rows.weight is None else rows.weight.double()
-    there = torch.isin(rows.y, torch.tensor(classes_of(flips)))
+    there = torch.isin(rows.y, torch.tensor([c for flip in flips for c in flip.classes]))
     right = predicted == rows.y
     hit, of = 0.0, 0.0
-    for a, b in wanted(flips):
+    for a, b in dict.fromkeys(pair for flip in flips for pair in flip.wanted):
         mine = rows.y == a
         hit += float(weight[mine & (predicted == b)].sum())
         of += float(weight[mine].sum())
@@ -77,16 +76,6 @@ def of_model(model: Model, rows: Rows, flips: Sequence[Poisoning]) -> dict[str, 
         REST: weighted(right[~there], weight[~there]),
         SUCCESS: hit / of if of else None,
     }
-
-
-def wanted(flips: Sequence[Poisoning]) -> list[tuple[int, int]]:
-    """(class, what it is to be taken for): both ways of a swap; nothing of attackers that each draw their own."""
-    out = []
-    for one in flips:
-        if one.flip is not None and one.flip.draw == "fixed":
-            pairs = settled(one.flip.pairs)
-            out += [*pairs, *((b, a) for a, b in pairs if one.flip.kind == "swap")]
-    return list(dict.fromkeys(out))
 
 
 def weighted(hit: torch.Tensor, weight: torch.Tensor) -> float | None:
@@ -127,9 +116,9 @@ def described(
     """One table of ``[[attack]]``: who attacked, how often, what came of it."""
     mine = sorted(k for k, each in found.items() if each == table)
     known = setup.dataset.class_names
-    flip = {}
+    flip: dict[str, Any] = {}
     if one.flip is not None:
-        pairs = settled(one.flip.pairs)
+        pairs = one.flip.numbers
         flip = {
             "pairs": [list(pair) for pair in pairs],
             "classes": [[known[a], known[b]] for a, b in pairs],

@@ -18,7 +18,7 @@ from fedatlas.errors import DiskError
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.sealing import sealed, told
 from fedatlas.model import Model
-from fedatlas.record.observed import Frame, Recording
+from fedatlas.record.observed import Recording, ViewFrame
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.views import views_of
 from fedatlas.wire import codec
@@ -51,7 +51,7 @@ class Recorder(Observer):
             name, model = next(iter(models.items()))
             body = {"model": dict(model.save())}
             counted = codec.size(body)
-            self._write(Frame(-1, "published", None, ("", number, 0, 0), name, counted, body))
+            self._write(ViewFrame(-1, "published", None, ("", number, 0, 0), name, counted, body))
         if self.on:
             self._guarded(lambda: self.recording.end(number), number)
 
@@ -66,7 +66,7 @@ class Recorder(Observer):
         self.begin(0)
         holders = [k for k, n in self.setup.sizes.items() if n]
         for place, direction, what, value in self.setup.held.heard:
-            frame = Frame(holders[place], direction, None, SET_UP, what, codec.size(value), {"message": value})
+            frame = ViewFrame(holders[place], direction, None, SET_UP, what, codec.size(value), {"message": value})
             self._write(frame)
 
     def noticed(self) -> list[str]:
@@ -81,7 +81,7 @@ class Recorder(Observer):
             return
         self._heard.pop(k, None)
         message = dict(request.message)
-        frame = Frame(k, "down", None, request.ask, request.what, 0, {}, request.lr)
+        frame = ViewFrame(k, "down", None, request.ask, request.what, 0, {}, request.lr)
         if by is None:
             self._write(frame._replace(bytes=codec.size(message), body={"message": message}))
         elif by != k:
@@ -109,7 +109,7 @@ class Recorder(Observer):
             self._heard[request.client] = request, codec.encode(dict(update))
         elif not request.peer:
             body = dict(update)
-            self._write(Frame(request.client, "up", None, request.ask, request.what, codec.size(body), body))
+            self._write(ViewFrame(request.client, "up", None, request.ask, request.what, codec.size(body), body))
 
     def mixed(self, mixing: Mixing) -> None:
         """Who heard whom."""
@@ -119,11 +119,11 @@ class Recorder(Observer):
                 if sender == receiver or sender not in heard:
                     continue
                 request, data = heard[sender]
-                frame = Frame(receiver, "peer", sender, request.ask, request.what, len(data), {})
+                frame = ViewFrame(receiver, "peer", sender, request.ask, request.what, len(data), {})
                 if any(role.sees("peer", receiver, sender) for role in self.recording.roles):
                     self._write(frame._replace(body=codec.decode(data)))
 
-    def _write(self, frame: Frame) -> None:
+    def _write(self, frame: ViewFrame) -> None:
         roles = [one for one in self.recording.roles if one.sees(frame.direction, frame.client, frame.sender)]
         if not roles or not self.on:
             return

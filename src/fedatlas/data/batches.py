@@ -32,16 +32,12 @@ class Rows(NamedTuple):
 
     def on(self, device: torch.device) -> Rows:
         """The same rows on a device."""
-        if self.x.device == device:
-            return self
-        weight = None if self.weight is None else self.weight.to(device)
-        return Rows(self.x.to(device), self.y.to(device), weight)
+        return self if self.x.device == device else Rows(*(None if t is None else t.to(device) for t in self))  # type: ignore[arg-type]
 
     def take(self, index: Tensor) -> Rows:
         """Some of the rows, in the order of ``index``: by `index_select`, five times as fast as brackets on MNIST's rows."""
         index = index.to(self.x.device)
-        weight = None if self.weight is None else self.weight.index_select(0, index)
-        return Rows(self.x.index_select(0, index), self.y.index_select(0, index), weight)
+        return Rows(*(None if t is None else t.index_select(0, index) for t in self))  # type: ignore[arg-type]
 
 
 Masks = Callable[[int, torch.Generator], dict[str, Tensor]]

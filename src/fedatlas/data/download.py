@@ -20,7 +20,8 @@ from fedatlas.errors import DataError
 
 RECORDS = "downloads.json"
 
-Prepare = Callable[[Mapping[str, Path], Path], None]
+Originals = Mapping[str, Path]
+Prepare = Callable[[Originals, Path], None]
 """(original files by name, folder for the prepared ones) -> writes the prepared files there."""
 
 
@@ -52,23 +53,18 @@ def obtain(
     absent = f"data set '{name}' is not on this machine: {wanted} is not in {store}"
     if prepare is None or not remotes:
         raise DataError(f"{absent} and cannot be downloaded for you: {hint}")
-    home = store.home()
-    originals = fetch(
-        remotes, home, lambda why: f"{absent} and could not be downloaded ({why}): {hint or _by_hand(remotes)}"
+    by_hand = (
+        f"with a network, run this again; without, put the prepared file into the folder named by {ENVIRONMENT}; "
+        f"source: {remotes[0].url}"
     )
+    home = store.home()
+    originals = fetch(remotes, home, lambda why: f"{absent} and could not be downloaded ({why}): {hint or by_hand}")
     prepare(originals, home)
     for path in originals.values():
         path.unlink(missing_ok=True)
     found = store.find(files)
     assert found is not None, f"{name}: prepare() did not write {wanted}"
     return found
-
-
-def _by_hand(remotes: Sequence[Remote]) -> str:
-    return (
-        f"with a network, run this again; without, put the prepared file into the folder named by {ENVIRONMENT}; "
-        f"source: {remotes[0].url}"
-    )
 
 
 def fetch(remotes: Sequence[Remote], home: Path, complain: Callable[[str], str]) -> dict[str, Path]:

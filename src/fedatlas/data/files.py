@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import Split, TaskKind
-from fedatlas.data.frame import Roles, TaskChoice, is_quantity, read_table
+from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
+from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, lacking, read_table
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.pictures import SIDES, Form, load_pictures, pictures_in, read_picture
+from fedatlas.data.pictures import Form, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
-from fedatlas.data.store import members_of, read_npz, sha256
+from fedatlas.data.store import Arrays, members_of, read_npz, sha256
 from fedatlas.data.tables import from_frames
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import Whole
@@ -31,8 +31,8 @@ def load_file(
     client: str = "",
     weight: str = "",
     task: TaskChoice = "auto",
-    drop: tuple[str, ...] = (),
-    categories: tuple[str, ...] = (),
+    drop: Names = (),
+    categories: Names = (),
     size: Whole = 64,
 ) -> Loaded:
     """A .npz, a table or a folder of pictures.
@@ -62,8 +62,7 @@ def load_file(
             )
         return load_pictures(where, size).with_facts(called=where.name)
     if not where.exists():
-        seen = "" if where.is_absolute() else f" in '{Path.cwd()}', from where a relative path is taken"
-        raise DataError(f"data.path: there is no file or folder '{path}'{seen}.")
+        raise DataError(f"data.path: {lacking(path)}")
     facts: dict[str, Any] = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
     if request.test_file and Path(request.test_file).is_file():
         facts["files"].append({"file": Path(request.test_file).name, "sha256": sha256(Path(request.test_file))})
@@ -149,7 +148,7 @@ def _inputs(x: np.ndarray, what: str) -> Tensor:
 
 def _targets(
     ys: list[np.ndarray], choice: TaskChoice, name: str, least: int = 2
-) -> tuple[list[Tensor], TaskKind, tuple[str, ...]]:
+) -> tuple[list[Tensor], TaskKind, Names]:
     joined = np.concatenate([y.reshape(-1) for y in ys])
     if ys[0].ndim == 2:
         if joined.dtype.kind not in "iu" or joined.min() < -100:
@@ -162,29 +161,24 @@ def _targets(
         raise DataError(f"'{name}': y_train must have one dimension; its shape is {ys[0].shape}.")
     if not len(ys[0]):
         raise DataError(f"'{name}' has no training rows.")
-    number = joined.dtype.kind in "fiub"
     if choice == "numbers" or (choice == "auto" and joined.dtype.kind == "f" and is_quantity(joined)):
-        if not number:
+        if joined.dtype.kind not in "fiub":
             raise DataError(f"'{name}': y_train holds texts: it cannot be a number.")
         return [torch.from_numpy(y.astype(np.float32)) for y in ys], "numbers", ()
     if joined.dtype.kind == "f" and not np.isfinite(joined).all():
         raise DataError(f"'{name}': {int((~np.isfinite(joined)).sum())} targets are NaN or infinite.")
-    classes, codes = np.unique(joined, return_inverse=True)
-    if len(classes) < least:
-        raise DataError(f"'{name}': y_train has only one class ('{classes[0]}'): there is nothing to learn.")
-    cuts = np.cumsum([len(y) for y in ys])[:-1]
-    names = tuple(str(int(c)) if number and c == int(c) else str(c) for c in classes)
-    return [torch.from_numpy(part.astype(np.int64)) for part in np.split(codes, cuts)], "classes", names
+    codes, names = class_codes(joined, f"'{name}': y_train", least)
+    return list(torch.split(codes, [len(y) for y in ys])), "classes", names
 
 
-def _given_names(a: dict[str, np.ndarray], found: tuple[str, ...], name: str) -> tuple[str, ...]:
+def _given_names(a: Arrays, found: Names, name: str) -> Names:
     given = tuple(str(c) for c in a["class_names"])
     if len(given) != len(found):
         raise DataError(f"'{name}': class_names has {len(given)} names but the targets have {len(found)} classes.")
     return given
 
 
-def _owners(a: dict[str, np.ndarray], sides: tuple[str, ...], name: str) -> tuple[list[Tensor | None], tuple[str, ...]]:
+def _owners(a: Arrays, sides: Names, name: str) -> tuple[list[Tensor | None], Names]:
     if "client_train" not in a:
         return [None] * len(sides), ()
     have = [a[f"client_{side}"] for side in sides if f"client_{side}" in a]

@@ -145,55 +145,41 @@ def parse_example(raw: bytes) -> dict[str, list[bytes] | np.ndarray]:
     return features
 
 
-def _varints(raw: bytes) -> list[int]:
-    """Base-128 numbers, low groups first; the high bit says that more follow."""
-    values, value, shift = [], 0, 0
-    for byte in raw:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            values.append(value)
-            value, shift = 0, 0
-    return values
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """Return a base-128 number and where it ends: low groups first; the high bit says that more follow."""
+    value, shift = 0, 0
+    while raw[at] & 0x80:
+        value |= (raw[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | raw[at] << shift, at + 1
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """(field number, content) of a message; a number's content is its bytes as they stand."""
+    """Yield (field number, content) of a message; a number's content is its bytes as they stand."""
     at = 0
     while at < len(raw):
-        tag, at = _varint_bytes(raw, at)
-        key = _varints(tag)[0]
-        kind = key & 7
-        if kind == 2:
-            size, at = _varint_bytes(raw, at)
-            end = at + _varints(size)[0]
-            content, at = raw[at:end], end
-        elif kind == 0:
-            content, at = _varint_bytes(raw, at)
+        key, at = _varint(raw, at)
+        if (kind := key & 7) == 2:
+            size, at = _varint(raw, at)
+            end = at + size
         else:
-            end = at + (8 if kind == 1 else 4)
-            content, at = raw[at:end], end
-        yield key >> 3, content
-
-
-def _varint_bytes(raw: bytes, at: int) -> tuple[bytes, int]:
-    end = at
-    while raw[end] & 0x80:
-        end += 1
-    return raw[at : end + 1], end + 1
-
-
-def _bytes_list(raw: bytes) -> list[bytes]:
-    return [content for _, content in _fields(raw)]
-
-
-def _float_list(raw: bytes) -> np.ndarray:
-    return np.frombuffer(b"".join(content for _, content in _fields(raw)), "<f4")
+            end = _varint(raw, at)[1] if kind == 0 else at + (8 if kind == 1 else 4)
+        yield key >> 3, raw[at:end]
+        at = end
 
 
 def _int64_list(raw: bytes) -> np.ndarray:
-    values = [v for _, content in _fields(raw) for v in _varints(content)]
+    values = []
+    for _, content in _fields(raw):
+        at = 0
+        while at < len(content):
+            value, at = _varint(content, at)
+            values.append(value)
     return np.array(values, np.uint64).astype(np.int64)  # negative numbers are written as their two's complement
 
 
-_VALUES: dict[int, Any] = {1: _bytes_list, 2: _float_list, 3: _int64_list}
+_VALUES: dict[int, Any] = {
+    1: lambda raw: [content for _, content in _fields(raw)],
+    2: lambda raw: np.frombuffer(b"".join(content for _, content in _fields(raw)), "<f4"),
+    3: _int64_list,
+}

@@ -12,14 +12,14 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Column, Split, TaskKind
+from fedatlas.data.dataset import Column, Names, Split, TaskKind
 from fedatlas.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ LINE = "line of the file"  # name of the index of a table that was read from tex
 MOST_CATEGORIES = 256  # a text column with more is a name or a date, not a category
 DECIMAL_COMMA = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][-+]?\d+)?")  # 1,5; also 1.234,5
 MOSTLY = 0.8  # share of numbers among a column's texts from which its others look like marks
+OWNER = "client column"
 MOST_CLASSES = 20  # a target of whole numbers with more values is a number
 
 TaskChoice = Literal["auto", "classes", "numbers"]
@@ -42,8 +43,8 @@ class Roles(NamedTuple):
     client: str = ""
     weight: str = ""
     task: TaskChoice = "auto"
-    drop: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()  # columns of numbers that are codes, not quantities
+    drop: Names = ()
+    categories: Names = ()  # columns of numbers that are codes, not quantities
     client_is_input: bool = False  # a registered table's natural owner is an input as well
 
 
@@ -55,9 +56,9 @@ class Encoded(NamedTuple):
         np.ndarray
     )  # indices of the table's rows that have a target, and an owner and a weight where these are asked for
     task: TaskKind
-    class_names: tuple[str, ...]
+    class_names: Names
     schema: tuple[Column, ...]
-    client_names: tuple[str, ...]
+    client_names: Names
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
@@ -114,6 +115,12 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     return pd.read_parquet(path)
 
 
+def lacking(path: str, what: str = "file or folder") -> str:
+    """Say that a file is not there, and where a relative path starts."""
+    start = "" if Path(path).expanduser().is_absolute() else f" in '{Path.cwd()}' (relative paths start there)"
+    return f"there is no {what} '{path}'{start}."
+
+
 def missing(cells: np.ndarray) -> np.ndarray:
     """Which cells of a text column are missing."""
     out: np.ndarray = np.isin(np.char.lower(cells), MISSING)
@@ -156,6 +163,11 @@ def where(column: pd.Series, bad: np.ndarray) -> str:
     return first if count == 1 else f"{count} rows, the first of them {first}"
 
 
+def shown(column: pd.Series, cells: np.ndarray, odd: np.ndarray) -> str:
+    """End a sentence with the first odd cell and the rows in which such cells stand."""
+    return f": '{cells[odd][0]}' stands in {where(column, odd)}." if odd.any() else "."
+
+
 def narrow(values: np.ndarray, column: pd.Series, what: str) -> np.ndarray:
     """A column's numbers as float32, NaN kept; a DataError that names the first one that is infinite, or becomes so."""
     with np.errstate(over="ignore"):
@@ -176,58 +188,61 @@ def encode_table(
     The target is a number where its cells are numbers with a fractional part or with more than 20 different values,
     else a class (``task`` overrides that). Rows without a target, owner or weight are an error, or left out where ``drop_unusable``.
     """
-    _check_names(table, roles, source)
-    kept = np.flatnonzero(~_unusable(table, roles, source, drop_unusable))
+    if not roles.label:
+        raise ConfigError(f"{source}: data.label must name the target: one of {', '.join(table.columns)}.")
+    check_roles(table.columns, roles._asdict(), "data.", source)
+    needed = {"target": roles.label, OWNER: roles.client, "weight column": roles.weight}
+    advice = "data.missing = 'drop' or 'median' leaves such rows out"
+    kept = np.flatnonzero(~unusable(table, needed, source, drop_unusable, advice))
     table = table.iloc[kept]
     what = f"{source}: the target '{roles.label}'"
     y, task, class_names = encode_target(table[roles.label], roles.task, what, classes)
     outside = {roles.label, roles.weight, *roles.drop, *(() if roles.client_is_input else (roles.client,))}
-    inputs = [name for name in table.columns if name not in outside]
-    if not inputs:
-        raise DataError(f"{source}: no column is left as an input.")
-    encoded = [encode_column(table[name], name in roles.categories, source) for name in inputs]
-    x = np.stack([values for _, values in encoded], axis=1)
+    schema, x = encode_inputs(table, outside, roles.categories, source)
     client, client_names = encode_clients(table[roles.client]) if roles.client else (None, ())
     weight = encode_weights(table[roles.weight], source) if roles.weight else None
-    rows = Split(torch.from_numpy(x), y, client, weight)
-    return Encoded(rows, kept, task, class_names, tuple(column for column, _ in encoded), client_names)
+    return Encoded(Split(torch.from_numpy(x), y, client, weight), kept, task, class_names, schema, client_names)
 
 
-def _unusable(table: pd.DataFrame, roles: Roles, source: str, drop: bool) -> np.ndarray:
-    """bool (rows,): rows that lack what no rule can fill in; a DataError where there are any and they are not to be dropped."""
+def unusable(table: pd.DataFrame, needed: Mapping[str, str], source: str, drop: bool, advice: str) -> np.ndarray:
+    """Tell the rows that lack what no rule can fill in, bool (rows,); DataError where there are any and they are to stay.
+
+    ``needed``: what a column is for -> its name, "" for none.
+    """
     out = np.zeros(len(table), bool)
-    columns = {"target": roles.label, "client column": roles.client, "weight column": roles.weight}
-    for what, name in columns.items():
+    for what, name in needed.items():
         if not name:
             continue
-        values = None if name == roles.client else numbers(table[name])  # an owner's number is a name
+        values = None if what == OWNER else numbers(table[name])  # an owner's number is a name
         gone = missing(texts(table[name])) if values is None else np.isnan(values)
         if gone.any() and not drop:
-            place = where(table[name], gone)
-            raise DataError(
-                f"{source}: the {what} '{name}' is missing in {place}: data.missing = 'drop' or 'median' leaves such rows out."
-            )
+            raise DataError(f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: {advice}.")
         out |= gone
     if out.all():
-        raise DataError(f"{source}: no row has all of {', '.join(name for name in columns.values() if name)}.")
+        raise DataError(f"{source}: no row has all of {', '.join(filter(None, needed.values()))}.")
     return out
 
 
-def _check_names(table: pd.DataFrame, roles: Roles, source: str) -> None:
-    if not roles.label:
-        raise ConfigError(f"{source}: data.label must name the target: one of {', '.join(table.columns)}.")
-    for key, names in (
-        ("label", (roles.label,)),
-        ("client", (roles.client,)),
-        ("weight", (roles.weight,)),
-        ("drop", roles.drop),
-        ("categories", roles.categories),
-    ):
-        for name in names:
-            if name and name not in table.columns:
+def check_roles(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> None:
+    """ConfigError where a role names a column that is not there; ``prefix``: what stands before the role's key."""
+    for key in ("id", "label", "client", "weight", "image", "drop", "categories"):
+        named = roles.get(key, "")
+        for name in (named,) if isinstance(named, str) else named:
+            if name and name not in columns:
                 raise ConfigError(
-                    f"data.{key} = '{name}': {source} has no such column; it has {', '.join(table.columns)}."
+                    f"{prefix}{key} = '{name}': {source} has no such column; it has {', '.join(columns)}."
                 )
+
+
+def encode_inputs(
+    table: pd.DataFrame, outside: Collection[str], categories: Collection[str], source: str
+) -> tuple[tuple[Column, ...], np.ndarray]:
+    """Return the raw columns but for those ``outside``, and their values (rows, columns)."""
+    inputs = [name for name in table.columns if name not in outside]
+    if not inputs:
+        raise DataError(f"{source}: no column is left as an input.")
+    encoded = [encode_column(table[name], name in categories, source) for name in inputs]
+    return tuple(column for column, _ in encoded), np.stack([values for _, values in encoded], axis=1)
 
 
 def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Column, np.ndarray]:
@@ -286,7 +301,7 @@ def no_numbers(cells: Iterable[str]) -> list[str]:
 
 def encode_target(
     column: pd.Series, choice: TaskChoice, what: str, least: int = 2
-) -> tuple[torch.Tensor, TaskKind, tuple[str, ...]]:
+) -> tuple[torch.Tensor, TaskKind, Names]:
     """The target as float32 numbers or as class ids; classes are sorted (by value where they are numbers)."""
     values = numbers(column)
     if choice != "classes" and values is None:
@@ -295,15 +310,18 @@ def encode_target(
         raise DataError(f"{what} holds texts: it cannot be a number; data.task = 'classes' takes them as classes.")
     if values is not None and (choice == "numbers" or (choice == "auto" and is_quantity(values))):
         return torch.from_numpy(narrow(values, column, what)), "numbers", ()
-    if values is not None:
-        classes, codes = np.unique(values, return_inverse=True)
-        names = tuple(str(int(c)) if c == int(c) else str(c) for c in classes)
-    else:
-        classes, codes = np.unique(texts(column), return_inverse=True)
-        names = tuple(str(c) for c in classes)
+    codes, names = class_codes(texts(column) if values is None else values, what, least)
+    return codes, "classes", names
+
+
+def class_codes(values: np.ndarray, what: str, least: int) -> tuple[torch.Tensor, Names]:
+    """Return class ids and the classes' names, sorted (by value where they are numbers); DataError for fewer than ``least``."""
+    classes, codes = np.unique(values, return_inverse=True)
+    number = values.dtype.kind in "fiub"
+    names = tuple(str(int(c)) if number and c == int(c) else str(c) for c in classes)
     if len(names) < least:
         raise DataError(f"{what} has only one class ('{names[0]}'): there is nothing to learn.")
-    return torch.from_numpy(codes.astype(np.int64)), "classes", names
+    return torch.from_numpy(codes.astype(np.int64)), names
 
 
 def is_quantity(values: np.ndarray) -> bool:
@@ -312,7 +330,7 @@ def is_quantity(values: np.ndarray) -> bool:
     return bool((present != np.rint(present)).any()) or len(np.unique(present)) > MOST_CLASSES
 
 
-def encode_clients(column: pd.Series) -> tuple[torch.Tensor, tuple[str, ...]]:
+def encode_clients(column: pd.Series) -> tuple[torch.Tensor, Names]:
     """Owner codes and names, sorted: by value where all are numbers, as in an array."""
     names, codes = np.unique(texts(column), return_inverse=True)
     values = numbers(column)
@@ -328,7 +346,7 @@ def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
         cells = texts(column)
         odd = np.isin(cells, no_numbers(cells)) if values is None else ~(values >= 0) | np.isinf(values)
-        found = f": '{cells[odd][0]}' stands in {where(column, odd)}." if odd.any() else "."
+        found = shown(column, cells, odd)
         raise DataError(
             f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0{found}"
         )
@@ -349,8 +367,7 @@ def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence
             if values is None:
                 cells = texts(frame[column.name])
                 odd = np.isin(cells, no_numbers(cells)) & ~missing(cells) & (cells != "?")
-                found = f": '{cells[odd][0]}' stands in {where(frame[column.name], odd)}." if odd.any() else "."
-                raise DataError(f"column '{column.name}' must hold numbers{found}")
+                raise DataError(f"column '{column.name}' must hold numbers{shown(frame[column.name], cells, odd)}")
             with np.errstate(over="ignore"):  # too large is infinite here, which who predicts counts as a hole
                 out[:, j] = values
             continue

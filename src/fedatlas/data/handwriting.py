@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import gzip
-import lzma
-import shutil
 import sqlite3
 import string
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.dataset import SIDES, Names
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import member, parse_example, parse_idx, read_leaf
-from fedatlas.data.images import DIGITS, GREY_SCALE, GREY_SHIFT, load_grey, owners, pictures
+from fedatlas.data.images import DIGITS, USUAL, grey, owners
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import provenance, read_prepared, write_npz
+from fedatlas.data.store import Arrays, provenance, read_prepared, unpack, write_npz
 
 BY_CLASS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)  # EMNIST's and LEAF's order
 MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")  # 15 small letters joined with their capitals
 Form = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
-EMNIST_NAMES: dict[Form, tuple[str, ...]] = {
+EMNIST_NAMES: dict[Form, Names] = {
     "byclass": BY_CLASS,
     "bymerge": MERGED,
     "balanced": MERGED,
@@ -45,7 +43,6 @@ FEMNIST_REMOTES = (
 )
 
 FEMNIST_FILES = ("femnist.npz",)
-LEAF_FOLDERS = ("train", "test")
 
 
 def load_emnist(request: Request, *, form: Form = "byclass") -> Loaded:
@@ -56,33 +53,26 @@ def load_emnist(request: Request, *, form: Form = "byclass") -> Loaded:
     """
     prepare = partial(prepare_emnist, form=form)
     found = obtain(request.store, "emnist", emnist_files(form), EMNIST_REMOTES, prepare)
-    return load_grey(found, EMNIST_NAMES[form]).with_facts(form=form)
+    return grey(read_prepared(found.paths[0], USUAL), EMNIST_NAMES[form], provenance(found)).with_facts(form=form)
 
 
-def emnist_files(form: str) -> tuple[str, ...]:
+def emnist_files(form: str) -> Names:
     """The prepared file of one of EMNIST's six forms."""
     return (f"emnist_{form}.npz",)
 
 
-def prepare_emnist(originals: Mapping[str, Path], home: Path, form: str) -> None:
+def prepare_emnist(originals: Originals, home: Path, form: str) -> None:
     """NIST's archive of idx files: pictures stored by columns, so that they are transposed here; letters count from 1."""
     archive = originals[EMNIST_REMOTES[0].file]
-    arrays: dict[str, np.ndarray] = {}
-    for side in ("train", "test"):
-        x, y = (
-            read_idx_member(archive, f"emnist-{form}-{side}-{what}.gz")
-            for what in ("images-idx3-ubyte", "labels-idx1-ubyte")
-        )
+    arrays: Arrays = {}
+    for side in SIDES:
+        names = (f"emnist-{form}-{side}-{what}.gz" for what in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+        x, y = (parse_idx(gzip.decompress(member(archive, name)), name) for name in names)
         arrays |= {
             f"x_{side}": np.ascontiguousarray(x.transpose(0, 2, 1)),
             f"y_{side}": y - 1 if form == "letters" else y,
         }
     write_npz(home / emnist_files(form)[0], **arrays)
-
-
-def read_idx_member(archive: Path, name: str) -> np.ndarray:
-    """An idx file, gzipped, inside an archive."""
-    return parse_idx(gzip.decompress(member(archive, name)), name)
 
 
 def load_femnist(request: Request, *, path: str = "") -> Loaded:
@@ -92,51 +82,42 @@ def load_femnist(request: Request, *, path: str = "") -> Loaded:
 
     path: folder with LEAF's train and test JSON; "" = femnist/ of the data folder if it has them, else TensorFlow Federated's.
     """
-    leaf = Path(path) if path else None
-    if leaf is None and (there := request.store.find([f"femnist/{side}" for side in LEAF_FOLDERS])):
-        leaf = there.root / "femnist"
-    if leaf is not None:
-        sides, files = [_leaf_pictures(leaf / side) for side in LEAF_FOLDERS], []
+    if leaf := request.leaf("femnist", path):
+        a, files = {name: x for side in SIDES for name, x in _leaf_pictures(leaf / side, side).items()}, []
     else:
         found = obtain(request.store, "femnist", FEMNIST_FILES, FEMNIST_REMOTES, prepare_femnist)
-        a = read_prepared(found.paths[0], [f"{what}_{side}" for side in LEAF_FOLDERS for what in ("x", "y", "writer")])
-        sides, files = (
-            [(a[f"x_{side}"], a[f"y_{side}"], a[f"writer_{side}"]) for side in LEAF_FOLDERS],
-            provenance(found),
-        )
-    codes, names = owners([writer for _, _, writer in sides], "")
-    train, test = (pictures(x, y, code) for (x, y, _), code in zip(sides, codes, strict=True))
-    return Loaded(
-        train, test, "classes", BY_CLASS, client_names=names, scale=GREY_SCALE, shift=GREY_SHIFT, facts={"files": files}
-    )
+        a = read_prepared(found.paths[0], (*USUAL, "writer_train", "writer_test"))
+        files = provenance(found)
+    return grey(a, BY_CLASS, files, owners([a["writer_train"], a["writer_test"]], ""))
 
 
-def _leaf_pictures(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pixels (n, 28, 28), labels and writers of LEAF's FEMNIST, whose pixels are 784 floats from 0 to 1."""
+def _leaf_pictures(folder: Path, side: str) -> Arrays:
+    """Return pixels (n, 28, 28), labels and writers of LEAF's FEMNIST, whose pixels are 784 floats from 0 to 1."""
     users = list(read_leaf(folder))
-    x = np.concatenate(
-        [np.rint(np.asarray(user.x, np.float32) * 255).astype(np.uint8).reshape(-1, 28, 28) for user in users]
-    )
-    return (
-        x,
-        np.concatenate([user.y for user in users]).astype(np.uint8),
-        np.repeat([u.name for u in users], [len(u.y) for u in users]),
-    )
+    return {
+        f"x_{side}": np.concatenate([_pixels(user.x).reshape(-1, 28, 28) for user in users]),
+        f"y_{side}": np.concatenate([user.y for user in users]).astype(np.uint8),
+        f"writer_{side}": np.repeat([u.name for u in users], [len(u.y) for u in users]),
+    }
 
 
-def prepare_femnist(originals: Mapping[str, Path], home: Path) -> None:
+def _pixels(x: Any) -> np.ndarray:
+    """Return grey values from 0 to 1 as bytes."""
+    return np.asarray(np.rint(np.asarray(x, np.float32) * 255), np.uint8)
+
+
+def prepare_femnist(originals: Originals, home: Path) -> None:
     """TensorFlow Federated's SQLite file of ``tf.train.Example`` rows: 28x28 float ``pixels`` and an int64 ``label`` a row."""
     database = home / "originals" / "emnist_all.sqlite"
-    with lzma.open(originals[FEMNIST_REMOTES[0].file]) as packed, open(database, "wb") as out:
-        shutil.copyfileobj(packed, out, 1 << 20)
-    arrays: dict[str, np.ndarray] = {}
-    for side in LEAF_FOLDERS:
+    unpack(originals[FEMNIST_REMOTES[0].file], database)
+    arrays: Arrays = {}
+    for side in SIDES:
         x, y, writer = [], [], []
         with sqlite3.connect(database) as link:
             query = "SELECT client_id, serialized_example_proto FROM examples WHERE split_name = ? ORDER BY client_id, rowid"
             for client, raw in link.execute(query, (f"all_{side}",)):
                 row = parse_example(raw)
-                x.append(np.rint(np.asarray(row["pixels"]) * 255).astype(np.uint8).reshape(28, 28))
+                x.append(_pixels(row["pixels"]).reshape(28, 28))
                 y.append(int(row["label"][0]))
                 writer.append(client)
         link.close()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
-from fedatlas.data.dataset import Split
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.dataset import SIDES, rows_of
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import member
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Request
@@ -24,7 +22,6 @@ REMOTES = (
         "human+activity+recognition+using+smartphones.zip",
     ),
 )
-SIDES = ("train", "test")
 
 
 def load_har(request: Request, *, split: Literal["official", "pooled"] = "official") -> Loaded:
@@ -36,22 +33,15 @@ def load_har(request: Request, *, split: Literal["official", "pooled"] = "offici
     names = [f"{what}_{side}" for side in SIDES for what in ("x", "y", "subject")]
     a = read_prepared(found.paths[0], [*names, "feature_names", "activity_names"])
     codes, people = owners([a[f"subject_{side}"] for side in SIDES], "person")
-    parts = [
-        Split(
-            torch.from_numpy(np.ascontiguousarray(a[f"x_{side}"])),
-            torch.from_numpy(a[f"y_{side}"].astype(np.int64)),
-            torch.from_numpy(code),
-        )
-        for side, code in zip(SIDES, codes, strict=True)
-    ]
+    train, test = (rows_of(a[f"x_{side}"], a[f"y_{side}"], code) for side, code in zip(SIDES, codes, strict=True))
     columns = tuple(str(name) for name in a["feature_names"])
     activities = tuple(str(name).lower() for name in a["activity_names"])
     facts = {"files": provenance(found), "split": split}
-    loaded = Loaded(parts[0], parts[1], "classes", activities, columns, client_names=people, facts=facts)
-    return loaded if split == "official" else replace(loaded, train=parts[0].join(parts[1]), test=None)
+    loaded = Loaded(train, test, "classes", activities, columns, client_names=people, facts=facts)
+    return loaded if split == "official" else replace(loaded, train=train.join(test), test=None)
 
 
-def prepare_har(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_har(originals: Originals, home: Path) -> None:
     """UCI's archive (a zip within a zip) of text files; activities and people count from 1, activities from 0 here."""
     archive = originals[REMOTES[0].file]
 

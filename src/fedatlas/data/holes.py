@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import Column, Dataset, Split
+from fedatlas.data.dataset import Column, Dataset
 from fedatlas.errors import DataError
 
 Missing = Literal["error", "drop", "median"]
@@ -58,13 +58,14 @@ def drop_holes(dataset: Dataset) -> Dataset:
         _check_owners(dataset, dataset.train.client, keep["train"])
     counts = {f"{name}_rows": int(kept.sum()) for name, kept in keep.items()}
     dropped = {name: int((~kept).sum()) for name, kept in keep.items()}
-    left = dataset.with_splits(**{name: _kept(dataset.splits[name], kept) for name, kept in keep.items()})
+    left = dataset.with_splits(
+        **{
+            name: dataset.splits[name].numbered().take(kept.nonzero()[:, 0].numpy())
+            for name, kept in keep.items()
+            if dropped[name]
+        }
+    )
     return replace(left, facts={**dataset.facts, **counts, "rows_dropped": dropped})
-
-
-def _kept(rows: Split, keep: Tensor) -> Split:
-    """The rows to keep, with their numbers in the source where some go."""
-    return rows if bool(keep.all()) else rows.numbered().take(keep.nonzero()[:, 0].numpy())
 
 
 def _holes(dataset: Dataset) -> Mapping[str, Tensor] | None:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import Split, TaskKind
-from fedatlas.data.frame import is_quantity
+from fedatlas.data.dataset import Names, Split, TaskKind
+from fedatlas.data.frame import check_roles, is_quantity
+from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.pictures import GREY, eight_bits
 from fedatlas.errors import ConfigError, DataError, first_line
@@ -58,9 +59,7 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
     """``datasets.Dataset`` splits -> rows: pictures to uint8, numeric columns to float32, labels to class ids or numbers."""
     first = splits["train"]
     columns = list(first.column_names)
-    for key, column in (("label", label), ("image", image), ("client", client)):
-        if column and column not in columns:
-            raise ConfigError(f"data.{key} = '{column}': '{name}' has no such column; it has {', '.join(columns)}.")
+    check_roles(columns, {"label": label, "image": image, "client": client}, "data.", f"'{name}'")
     pictures = [c for c in columns if type(first.features[c]).__name__ == "Image"]
     image = image or (pictures[0] if pictures else "")
     numeric = [c for c in columns if c not in {label, client} and _is_number(first.features[c])]
@@ -68,11 +67,10 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
         raise DataError(f"'{name}' has neither pictures nor numeric columns: save it as a file and load that.")
     task, class_names = _task(first, label)
     parts = {side: _part(rows, label, image, numeric, class_names, task) for side, rows in splits.items()}
-    named = {side: [str(v) for v in rows[client]] for side, rows in splits.items() if client in rows.column_names}
-    names = sorted({owner for owners in named.values() for owner in owners})
-    code = {owner: i for i, owner in enumerate(names)}
-    for side, owners in named.items():
-        parts[side] = parts[side]._replace(client=torch.tensor([code[owner] for owner in owners]))
+    named = {side: np.array(rows[client]).astype(str) for side, rows in splits.items() if client in rows.column_names}
+    codes, names = owners(list(named.values()), "") if named else ([], ())
+    for side, code in zip(named, codes, strict=True):
+        parts[side] = parts[side]._replace(client=torch.from_numpy(code))
     channels = parts["train"].x.shape[1]
     return Loaded(
         parts["train"],
@@ -80,7 +78,7 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
         task,
         class_names,
         () if image else tuple(numeric),
-        client_names=tuple(names),
+        client_names=names,
         scale=(1 / 255,) * channels if image else (),
         shift=(0.0,) * channels if image else (),
         facts={"files": [], "hub": name},
@@ -91,7 +89,7 @@ def _is_number(feature: Any) -> bool:
     return str(getattr(feature, "dtype", "")).startswith(("float", "int", "uint"))
 
 
-def _task(rows: Any, label: str) -> tuple[TaskKind, tuple[str, ...]]:
+def _task(rows: Any, label: str) -> tuple[TaskKind, Names]:
     names = getattr(rows.features[label], "names", None)
     if names:
         return "classes", tuple(names)
@@ -101,9 +99,7 @@ def _task(rows: Any, label: str) -> tuple[TaskKind, tuple[str, ...]]:
     return "classes", tuple(str(v) for v in np.unique(values))
 
 
-def _part(
-    rows: Any, label: str, image: str, numeric: Sequence[str], class_names: tuple[str, ...], task: TaskKind
-) -> Split:
+def _part(rows: Any, label: str, image: str, numeric: Sequence[str], class_names: Names, task: TaskKind) -> Split:
     if image:
         x = torch.from_numpy(np.stack([_pixels(picture) for picture in rows[image]]))
     else:
@@ -111,7 +107,7 @@ def _part(
     return Split(x, _target(rows, label, class_names, task))
 
 
-def _target(rows: Any, label: str, class_names: tuple[str, ...], task: TaskKind) -> Tensor:
+def _target(rows: Any, label: str, class_names: Names, task: TaskKind) -> Tensor:
     values = np.asarray(rows[label])
     if task == "numbers":
         return torch.from_numpy(values.astype(np.float32))

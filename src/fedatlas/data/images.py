@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 
-from fedatlas.data.dataset import Split
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.dataset import SIDES, Names, Split, rows_of
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import (
     decode_pixels,
     encode_pixels,
@@ -23,7 +23,7 @@ from fedatlas.data.formats import (
     read_idx,
 )
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import Found, provenance, read_prepared, write_npz
+from fedatlas.data.store import Arrays, provenance, read_prepared, write_npz
 from fedatlas.errors import DataError
 
 DIGITS = tuple(string.digits)
@@ -50,6 +50,7 @@ CIFAR_SCALE = tuple(1 / (255 * sd) for sd in CIFAR_SD)
 CIFAR_SHIFT = tuple(-mean / sd for mean, sd in zip(CIFAR_MEAN, CIFAR_SD, strict=True))
 GREY_SCALE, GREY_SHIFT = (1 / 255,), (0.0,)
 
+USUAL = ("x_train", "y_train", "x_test", "y_test")
 IDX_NAMES = (
     "train-images-idx3-ubyte.gz",
     "train-labels-idx1-ubyte.gz",
@@ -88,21 +89,12 @@ FASHION_REMOTES = _idx_remotes(
     "README of zalandoresearch/fashion-mnist",
 )
 CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/"
-CIFAR10_REMOTES = (
-    Remote(
-        CIFAR_PAGE + "cifar-10-binary.tar.gz",
-        "cifar-10-binary.tar.gz",
-        "md5:c32a1d4ab5d03f1284b67883e8d87530",
-        CIFAR_PAGE + "cifar.html",
-    ),
-)
-CIFAR100_REMOTES = (
-    Remote(
-        CIFAR_PAGE + "cifar-100-binary.tar.gz",
-        "cifar-100-binary.tar.gz",
-        "md5:03b5dce01913d631647c71ecec9e9cb8",
-        CIFAR_PAGE + "cifar.html",
-    ),
+CIFAR10_REMOTES, CIFAR100_REMOTES = (
+    (Remote(CIFAR_PAGE + file, file, f"md5:{md5}", CIFAR_PAGE + "cifar.html"),)
+    for file, md5 in (
+        ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+        ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+    )
 )
 MNIST_FILES = ("mnist.npz",)
 FASHION_FILES = ("fashion_mnist.npz",)
@@ -112,14 +104,15 @@ CIFAR100_SUBSET = ("cifar100_20k_4k.npz",)
 
 
 def pictures(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> Split:
-    """uint8 grey (n, h, w) or colour (n, 3, h, w) pixels and integer labels as rows."""
-    x = x[:, None] if x.ndim == 3 else x
-    owner = None if client is None else torch.from_numpy(client.astype(np.int64))
-    return Split(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), owner)
+    """Return uint8 grey (n, h, w) or colour (n, 3, h, w) pixels and integer labels as rows."""
+    return rows_of(x[:, None] if x.ndim == 3 else x, y, client)
 
 
-def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Owner ids of several parts -> codes 0, 1, ... for each part, and the owners' names."""
+Owned = tuple[Sequence[np.ndarray | None], Names]
+
+
+def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], Names]:
+    """Return owner ids of several parts -> codes 0, 1, ... for each part, and the owners' names."""
     values, codes = np.unique(np.concatenate(ids), return_inverse=True)
     cuts = np.cumsum([len(part) for part in ids])[:-1]
     return list(np.split(codes, cuts)), tuple(f"{word} {value}" if word else str(value) for value in values)
@@ -160,60 +153,53 @@ def averaged(pixels: np.ndarray, side: int | None) -> np.ndarray:
 def load_mnist(request: Request, *, side: Side = None) -> Loaded:
     """MNIST with the NIST writer of every digit (from QMNIST's labels)."""
     found = obtain(request.store, "mnist", MNIST_FILES, MNIST_REMOTES, prepare_mnist)
-    a = read_prepared(found.paths[0], ("x_train", "y_train", "x_test", "y_test", "writer_train", "writer_test"))
-    (train, test), names = owners([a["writer_train"], a["writer_test"]], "writer")
-    return Loaded(
-        pictures(averaged(a["x_train"], side), a["y_train"], train),
-        pictures(averaged(a["x_test"], side), a["y_test"], test),
-        "classes",
-        DIGITS,
-        client_names=names,
-        scale=GREY_SCALE,
-        shift=GREY_SHIFT,
-        facts={"files": provenance(found)},
-    )
+    a = read_prepared(found.paths[0], (*USUAL, "writer_train", "writer_test"))
+    a |= {name: averaged(a[name], side) for name in USUAL[::2]}
+    return grey(a, DIGITS, provenance(found), owners([a["writer_train"], a["writer_test"]], "writer"))
 
 
-def prepare_mnist(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_mnist(originals: Originals, home: Path) -> None:
     """Four idx files and QMNIST's extended labels (class, series, writer, ...; MNIST's test is its first 10,000 rows)."""
-    x_train, y_train, x_test, y_test = (read_idx(originals[name]) for name in IDX_NAMES)
-    writers = []
-    for side, y in (("train", y_train), ("test", y_test)):
+    a = idx_arrays(originals)
+    for side in SIDES:
+        y = a[f"y_{side}"]
         labels = read_idx(originals[f"qmnist-{side}-labels-idx2-int.gz"])[: len(y)]
         if not np.array_equal(labels[:, 0], y):
             raise DataError(
                 f"the QMNIST {side} labels do not match MNIST's row by row: the writer ids cannot be trusted."
             )
-        writers.append(labels[:, 2].astype(np.int16))
-    write_npz(
-        home / MNIST_FILES[0],
-        x_train=x_train,
-        y_train=y_train,
-        x_test=x_test,
-        y_test=y_test,
-        writer_train=writers[0],
-        writer_test=writers[1],
-    )
+        a[f"writer_{side}"] = labels[:, 2].astype(np.int16)
+    write_npz(home / MNIST_FILES[0], **a)
+
+
+def idx_arrays(originals: Originals) -> Arrays:
+    """Return the `USUAL` arrays of four idx files."""
+    return {name: read_idx(originals[file]) for name, file in zip(USUAL, IDX_NAMES, strict=True)}
 
 
 def load_fashion_mnist(request: Request) -> Loaded:
     """Fashion-MNIST: ten kinds of clothing, in MNIST's form."""
     found = obtain(request.store, "fashion_mnist", FASHION_FILES, FASHION_REMOTES, prepare_fashion)
-    return load_grey(found, FASHION)
+    return grey(read_prepared(found.paths[0], USUAL), FASHION, provenance(found))
 
 
-def prepare_fashion(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_fashion(originals: Originals, home: Path) -> None:
     """Four idx files."""
-    x_train, y_train, x_test, y_test = (read_idx(originals[name]) for name in IDX_NAMES)
-    write_npz(home / FASHION_FILES[0], x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    write_npz(home / FASHION_FILES[0], **idx_arrays(originals))
 
 
-def load_grey(found: Found, class_names: tuple[str, ...]) -> Loaded:
-    """Grey pictures of a prepared .npz with the four usual arrays."""
-    a = read_prepared(found.paths[0], ("x_train", "y_train", "x_test", "y_test"))
-    train, test = pictures(a["x_train"], a["y_train"]), pictures(a["x_test"], a["y_test"])
+def grey(
+    a: Arrays,
+    class_names: Names,
+    files: list[dict[str, Any]],
+    owned: Owned = ((None, None), ()),
+) -> Loaded:
+    """Return grey pictures of the `USUAL` arrays; ``owned``: owners on both sides, and their names."""
+    codes, names = owned
+    train, test = (pictures(a[f"x_{side}"], a[f"y_{side}"], code) for side, code in zip(SIDES, codes, strict=True))
+    facts = {"files": files}
     return Loaded(
-        train, test, "classes", class_names, scale=GREY_SCALE, shift=GREY_SHIFT, facts={"files": provenance(found)}
+        train, test, "classes", class_names, client_names=names, scale=GREY_SCALE, shift=GREY_SHIFT, facts=facts
     )
 
 
@@ -229,7 +215,7 @@ def load_cifar10(request: Request) -> Loaded:
     return Loaded(train, pictures(x[5], y[5]), "classes", CIFAR10, scale=CIFAR_SCALE, shift=CIFAR_SHIFT, facts=facts)
 
 
-def prepare_cifar10(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_cifar10(originals: Originals, home: Path) -> None:
     """The binary archive: five training batches and a test batch, one label byte a record."""
     archive = originals[CIFAR10_REMOTES[0].file]
     for k, file in enumerate(CIFAR10_FILES, start=1):
@@ -263,10 +249,10 @@ def load_cifar100(request: Request, *, labels: Literal["fine", "coarse"] = "fine
     )
 
 
-def prepare_cifar100(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_cifar100(originals: Originals, home: Path) -> None:
     """The binary archive: a coarse and a fine label byte a record."""
-    arrays: dict[str, np.ndarray] = {}
-    for side in ("train", "test"):
+    arrays: Arrays = {}
+    for side in SIDES:
         labels, x = parse_cifar(member(originals[CIFAR100_REMOTES[0].file], f"{side}.bin"), 2, f"{side}.bin")
         arrays |= {f"d_{side}": encode_pixels(x), f"coarse_{side}": labels[:, 0], f"fine_{side}": labels[:, 1]}
     write_npz(home / CIFAR100_FILES[0], **arrays)

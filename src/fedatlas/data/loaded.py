@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.apportion import largest_remainder, proportional
-from fedatlas.data.dataset import Column, Dataset, Split, TaskKind
+from fedatlas.data.dataset import SIDES, Column, Dataset, Names, Split, TaskKind
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
@@ -28,10 +29,10 @@ class Loaded:
     train: Split
     test: Split | None
     task: TaskKind
-    class_names: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    class_names: Names = ()
+    columns: Names = ()
     schema: tuple[Column, ...] = ()
-    client_names: tuple[str, ...] = ()
+    client_names: Names = ()
     scale: tuple[float, ...] = ()
     shift: tuple[float, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -51,6 +52,18 @@ class Request:
     test_file: str = ""  # data.test = FILE; only tables and files read it
     drop_unusable: bool = False  # rows without a target, owner or weight go (unless data.missing = "error")
     few_classes: bool = False  # one class is no error: these are the rows of one party among several
+
+    def leaf(self, name: str, path: str) -> Path | None:
+        """Return the folder with LEAF's train and test files: ``path``, or one in the data folder; None without either."""
+        if path:
+            return Path(path)
+        found = self.store.find([f"{name}/{side}" for side in SIDES])
+        return found.root / name if found else None
+
+    def chosen(self, every: Sequence[str], number: int, key: str) -> list[str]:
+        """Return so many of them, drawn, in their order."""
+        order = numpy_stream(self.seed, "split", key).permutation(len(every))
+        return [every[i] for i in np.sort(order[:number])]
 
 
 def numbered(loaded: Loaded) -> Loaded:
@@ -90,7 +103,7 @@ def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
     if isinstance(test, str) and loaded.test is not None:
         return loaded
     share = OWN_FRACTION if isinstance(test, str) else test
-    rows = loaded.train if loaded.test is None else loaded.train.join(_behind(loaded.test, loaded.train_rows))
+    rows = loaded.train if loaded.test is None else loaded.train.join(loaded.test.behind(loaded.train_rows))
     n = len(rows.y)
     keep = math.floor(n * (1 - share) + 1e-9)
     if keep < 1 or keep >= n:
@@ -103,7 +116,7 @@ def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
     return out.with_facts(test=words, **({"owners": OWNERS_LOST} if lost else {}))
 
 
-def strange_classes(names: tuple[str, ...], train: Tensor, test: Tensor) -> tuple[str, int]:
+def strange_classes(names: Names, train: Tensor, test: Tensor) -> tuple[str, int]:
     """The first class that test rows have and no training row has, and how many test rows have such classes; ("", 0) if none."""
     strange = ~torch.isin(test, torch.unique(train))
     return (names[int(test[strange].min())], int(strange.sum())) if bool(strange.any()) else ("", 0)
@@ -119,11 +132,6 @@ def check_test_classes(loaded: Loaded, name: str) -> None:
             f"'{name}': {n} test rows have a class that no training row has ('{strange}'), so no model can learn it: "
             "correct their labels or leave them out."
         )
-
-
-def _behind(test: Split, train_rows: int) -> Split:
-    """Test rows numbered on behind the training rows, where both are put together."""
-    return test if test.row is None else test._replace(row=test.row + train_rows)
 
 
 def _unless_all(row: Tensor | None) -> Tensor | None:

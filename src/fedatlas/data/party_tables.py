@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedatlas.data.dataset import Column
+from fedatlas.data.dataset import Column, Names
 from fedatlas.data.frame import (
     LINE,
     TaskChoice,
-    encode_column,
+    check_roles,
+    encode_inputs,
     encode_target,
     encode_weights,
+    lacking,
     missing,
-    numbers,
     raw_rows,
     read_table,
     texts,
+    unusable,
 )
 from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.rng import numpy_stream
@@ -44,22 +46,22 @@ class PartyFile(NamedTuple):
     label: str = ""
     weight: str = ""
     task: TaskChoice = "auto"
-    drop: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
+    drop: Names = ()
+    categories: Names = ()
 
 
 class PartyTable(NamedTuple):
     """A party's rows in the order of its file."""
 
     name: str
-    ids: tuple[str, ...]  # "" = none
+    ids: Names  # "" = none
     schema: tuple[Column, ...]  # of the columns as they stand in the file
     x: Floats  # (rows, columns), text columns as 0/1, NaN = missing
-    names: tuple[str, ...]  # of the columns of x
+    names: Names  # of the columns of x
     y: Floats | None = None
     weight: Floats | None = None
     task: str = ""
-    class_names: tuple[str, ...] = ()
+    class_names: Names = ()
     left_out: int = 0  # rows without a label or weight
     called: str = ""  # the file
 
@@ -77,60 +79,24 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
     what = f"party '{file.name}'"
     where = Path(file.path).expanduser()
     if not where.is_file():
-        seen = "" if where.is_absolute() else f" in '{Path.cwd()}', from where a relative path is taken"
-        raise DataError(f"{what}: there is no file '{file.path}'{seen}.")
+        raise DataError(f"{what}: {lacking(file.path, 'file')}")
     table = read_table(where)
-    _check_roles(file, table, what)
-    kept = _labelled(file, table, what, drop_unlabelled)
-    left_out = int((~kept).sum())
-    table = table[kept]
-    ids = id_texts(table[file.id], what)
-    refuse_twice(ids, table[file.id], what)
-    y, task, classes = target(table, file, what)
-    weight = encode_weights(table[file.weight], what).double().numpy() if file.weight else None
-    outside = {file.id, file.label, file.weight, *file.drop}
-    inputs = [name for name in table.columns if name not in outside]
-    if not inputs:
-        raise DataError(f"{what}: '{where.name}' has no column left beside its id{' and label' if file.label else ''}.")
-    encoded = [encode_column(table[name], name in file.categories, what) for name in inputs]
-    schema = tuple(column for column, _ in encoded)
-    x, names = spread(schema, np.stack([values for _, values in encoded], axis=1))
-    return PartyTable(file.name, ids, schema, x, names, y, weight, task, classes, left_out, where.name)
-
-
-def _check_roles(file: PartyFile, table: pd.DataFrame, what: str) -> None:
-    one = {"id": file.id, "label": file.label, "weight": file.weight}
-    for key, names in (
-        {k: (v,) if v else () for k, v in one.items()} | {"drop": file.drop, "categories": file.categories}
-    ).items():
-        for name in names:
-            if name not in table.columns:
-                raise ConfigError(
-                    f"{what}: {key} = '{name}': '{Path(file.path).name}' has no such column; it has {', '.join(table.columns)}."
-                )
-    named = [name for name in one.values() if name]
+    check_roles(table.columns, file._asdict(), f"{what}: ", f"'{where.name}'")
+    named = [name for name in (file.id, file.label, file.weight) if name]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise ConfigError(
             f"{what}: '{twice[0]}' is named for two things; id, label and weight are columns of their own."
         )
-
-
-def _labelled(file: PartyFile, table: pd.DataFrame, what: str, drop: bool) -> NDArray[np.bool_]:
-    """bool (rows,): rows that have a label and a weight, where these are asked for."""
-    kept = np.ones(len(table), bool)
-    for role, name in (("label", file.label), ("weight", file.weight)):
-        if not name:
-            continue
-        values = numbers(table[name])
-        gone = missing(texts(table[name])) if values is None else np.isnan(values)
-        if gone.any() and not drop:
-            raise DataError(
-                f"{what}: the {role} '{name}' is missing in {count_rows(int(gone.sum()))}: data.missing = 'drop' leaves them out."
-            )
-        kept &= ~gone
-    if not kept.any():
-        raise DataError(f"{what}: no row has a label.")
-    return kept
+    needed = {"label": file.label, "weight": file.weight}
+    lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves such rows out")
+    table = table[~lost]
+    ids = id_texts(table[file.id], what)
+    refuse_twice(ids, table[file.id], what)
+    y, task, classes = target(table, file, what)
+    weight = encode_weights(table[file.weight], what).double().numpy() if file.weight else None
+    schema, raw = encode_inputs(table, {*named, *file.drop}, file.categories, what)
+    x, names = spread(schema, raw)
+    return PartyTable(file.name, ids, schema, x, names, y, weight, task, classes, int(lost.sum()), where.name)
 
 
 def count_rows(n: int) -> str:
@@ -138,7 +104,7 @@ def count_rows(n: int) -> str:
     return f"{n:,} row{'s' if n != 1 else ''}"
 
 
-def id_texts(column: pd.Series, what: str) -> tuple[str, ...]:
+def id_texts(column: pd.Series, what: str) -> Names:
     """Ids as they are compared: the file's text without the blanks at its ends, integers in decimal; "" where there is none."""
     import pandas as pd
 
@@ -174,7 +140,7 @@ def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:
     )
 
 
-def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | None, str, tuple[str, ...]]:
+def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | None, str, Names]:
     """(the label as 0/1 or as numbers, the task, the classes' names)."""
     if not file.label:
         return None, "", ()
@@ -182,7 +148,7 @@ def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | No
     return check_classes(y.double().numpy(), task, names, f"{what}: the label '{file.label}'")
 
 
-def check_classes(y: Floats, task: str, names: tuple[str, ...], what: str) -> tuple[Floats, str, tuple[str, ...]]:
+def check_classes(y: Floats, task: str, names: Names, what: str) -> tuple[Floats, str, Names]:
     """The same; ConfigError for three or more classes."""
     if task == "classes" and len(names) > 2:
         raise ConfigError(
@@ -191,7 +157,7 @@ def check_classes(y: Floats, task: str, names: tuple[str, ...], what: str) -> tu
     return y, task, names
 
 
-def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, tuple[str, ...]]:
+def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, Names]:
     """Raw columns (numbers, or codes of categories) as columns of trees, and their names: a category is a 0/1 column."""
     parts: list[NDArray[Any]] = []
     names: list[str] = []
@@ -239,7 +205,7 @@ def deal(
     raw: NDArray[Any],
     y: NDArray[Any],
     weight: NDArray[Any] | None,
-    target_: tuple[str, tuple[str, ...]],
+    target_: tuple[str, Names],
     how: Deal,
     seed: int,
 ) -> list[PartyTable]:

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Split
+from fedatlas.data.dataset import SIDES, Split
 from fedatlas.data.loaded import Loaded
 from fedatlas.errors import DataError, as_utf8
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-SIDES = ("train", "test")
 SIXTEEN = ("I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes for grey of 16 bits
 GREY = ("1", "L", "LA", "I", "F", *SIXTEEN)
 TWICE = 257  # 8 bits as 16: 255 -> 65535

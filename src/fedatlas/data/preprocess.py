@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas import summaries
-from fedatlas.data.dataset import Column, Dataset, Held, Partition, TaskKind
+from fedatlas.data.dataset import Column, Dataset, Held, Names, Partition, TaskKind, by_channel
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
 from fedatlas.errors import ConfigError, DataError
@@ -22,6 +22,8 @@ from fedatlas.summaries import Learn, Message, Moments, Summary, Traffic
 if TYPE_CHECKING:
     import pandas as pd
 
+Constants = tuple[tuple[float, float], ...]
+"""(mean, standard deviation) of each channel or numeric column."""
 Scale = Literal["auto", "none", "federated", "client"]
 
 
@@ -30,14 +32,14 @@ class Rule:
     """What becomes of one raw column: (x - mean) / sd, or a column 0/1 for each of ``categories``; `indicator` adds one."""
 
     name: str
-    categories: tuple[str, ...] = ()  # those that a training client holds; () = numeric
+    categories: Names = ()  # those that a training client holds; () = numeric
     mean: float = 0.0
     sd: float = 1.0
     median: float | None = None  # stands in for a missing number
     indicator: bool = False  # a column 0/1 "missing" beside it
 
     @property
-    def outputs(self) -> tuple[str, ...]:
+    def outputs(self) -> Names:
         """Names of the model's columns made of it."""
         made = tuple(f"{self.name}={c}" for c in self.categories) if self.categories else (self.name,)
         return (*made, f"{self.name} missing") if self.indicator else made
@@ -55,18 +57,18 @@ class Preprocess:
     input_shift: tuple[float, ...]
     shape: tuple[int, ...]  # of a row as the model sees it
     task: TaskKind
-    class_names: tuple[str, ...]
+    class_names: Names
     target_mean: float  # prediction = output * sd + mean, in the target's unit
     target_sd: float
     client_constants: tuple[
-        tuple[tuple[float, float], ...], ...
+        Constants, ...
     ] = ()  # scale = "client": (mean, sd) by client and numeric column; none of a client without rows
     bytes_up: int = 0
     bytes_down: int = 0
     depth: int = 8  # bits of a grey picture's pixels
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def columns(self) -> Names:
         """Names of a table's model inputs, in order."""
         return tuple(name for rule in self.rules for name in rule.outputs)
 
@@ -109,9 +111,7 @@ class Preprocess:
         if self.kind == "tokens":
             return x.to(torch.int64)
         x = x.to(torch.float32)
-        if not self.input_scale:
-            return x
-        return x * _channels(self.input_scale, x.dim()) + _channels(self.input_shift, x.dim())
+        return x * by_channel(self.input_scale, x) + by_channel(self.input_shift, x) if self.input_scale else x
 
     def of_client(self, client: int) -> Preprocess:
         """What turns rows of this client into inputs: by its own constants where ``scale = "client"`` and it has some."""
@@ -131,7 +131,7 @@ class Preprocess:
         """Plain values."""
         return asdict(self)
 
-    KEYS: ClassVar[tuple[str, ...]] = (
+    KEYS: ClassVar[Names] = (
         "kind",
         "rules",
         "scale",
@@ -152,8 +152,8 @@ class Preprocess:
         return cls(**{**values, **tuples, "rules": rules, "client_constants": constants})
 
 
-def _channels(values: Sequence[float], dims: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32).view((1, -1) + (1,) * (dims - 2))
+Done = tuple[Dataset, Preprocess]
+"""A data set, and what was done to it."""
 
 
 def preprocess(
@@ -164,7 +164,7 @@ def preprocess(
     *,
     scale_target: bool = True,
     learn: Learn | None = None,
-) -> tuple[Dataset, Preprocess]:
+) -> Done:
     """Raw rows -> model inputs by constants that clients settle from summaries; (data set, what was done).
 
     ``scale = "auto"``: tables "federated", all else as its source says. "federated": numbers minus the mean over all
@@ -188,25 +188,33 @@ def preprocess(
             raise ConfigError(f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled.")
         return dataset, _untouched(dataset, "tokens", scale, missing)
     refuse_holes(dataset, missing)
-    target, traffic = _target(dataset, learn) if scale_target and scale != "none" else (None, Traffic())
+    mean, sd, traffic = 0.0, 1.0, Traffic()
+    if scale_target and scale != "none" and dataset.task == "numbers":
+        learnt = learn(summaries.TARGET_MOMENTS, {})
+        target, traffic = Moments(**learnt.sum), learnt.traffic
+        mean, sd = float(target.mean()), float(target.sd())
     if dataset.train.x.dim() == 2 and dataset.train.x.is_floating_point():
         dataset, done = _table(dataset, partition, scale, missing, learn)
     else:
         dataset, done = _pictures(dataset, partition, scale, missing, learn)
-    mean, sd = (float(target.mean()), float(target.sd())) if target else (0.0, 1.0)
     traffic = traffic.plus(Traffic(done.bytes_up, done.bytes_down))
     done = replace(done, target_mean=mean, target_sd=sd, bytes_up=traffic.up, bytes_down=traffic.down)
-    done = replace(done, depth=dataset.facts.get("depth", 8))
+    return noted(dataset, done)
+
+
+def noted(dataset: Dataset, done: Preprocess) -> Done:
+    """Return the data set with what was done to it among its facts, and the latter with the depth of its pictures."""
     facts = {
         **dataset.facts,
         "scale": done.scale,
-        "missing": missing,
-        "preprocess_bytes": {"up": traffic.up, "down": traffic.down},
+        "missing": done.missing,
+        "preprocess_bytes": {"up": done.bytes_up, "down": done.bytes_down},
     }
-    return replace(dataset, target_mean=mean, target_sd=sd, facts=facts), done
+    dataset = replace(dataset, target_mean=done.target_mean, target_sd=done.target_sd, facts=facts)
+    return dataset, replace(done, depth=dataset.facts.get("depth", 8))
 
 
-def _untouched(dataset: Dataset, kind: Literal["pictures", "tokens"], scale: str, missing: str) -> Preprocess:
+def _untouched(dataset: Dataset, kind: Literal["table", "pictures", "tokens"], scale: str, missing: str) -> Preprocess:
     return Preprocess(
         kind,
         (),
@@ -222,19 +230,12 @@ def _untouched(dataset: Dataset, kind: Literal["pictures", "tokens"], scale: str
     )
 
 
-def _target(dataset: Dataset, learn: Learn) -> tuple[Moments | None, Traffic]:
-    if dataset.task != "numbers":
-        return None, Traffic()
-    learnt = learn(summaries.TARGET_MOMENTS, {})
-    return Moments(**learnt.sum), learnt.traffic
-
-
 class _Constants(NamedTuple):
     """Of each column, float64: those of all clients' rows, or the mean of the clients' own, which stand beside them."""
 
     mean: Tensor
     sd: Tensor
-    own: tuple[tuple[tuple[float, float], ...], ...]  # (mean, sd) by client and column, with scale = "client"
+    own: tuple[Constants, ...]  # (mean, sd) by client and column, with scale = "client"
     traffic: Traffic
 
 
@@ -260,9 +261,7 @@ def _numeric(rules: Sequence[Rule]) -> list[int]:
     return [j for j, rule in enumerate(rules) if not rule.categories]
 
 
-def _table(
-    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn
-) -> tuple[Dataset, Preprocess]:
+def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn) -> Done:
     """Settles the rules of a table's columns and applies them."""
     schema = schema_of(dataset)
     resolved = {"auto": "federated" if dataset.schema else "none"}.get(scale, scale)
@@ -273,7 +272,7 @@ def _table(
     coded = dataset.with_inputs(lambda x: recode(x, schema, rules))
     x_train = coded.train.x
     numeric = _numeric(rules)
-    constants: tuple[tuple[tuple[float, float], ...], ...] = ()
+    constants: tuple[Constants, ...] = ()
     if resolved in {"federated", "client"} and numeric:
         asked = {"columns": numeric, "fill": _fills(rules, x_train.dtype)}
         mean, sd, constants, more = _constants(summaries.COLUMN_MOMENTS, asked, resolved, dataset, partition, learn)
@@ -287,24 +286,10 @@ def _table(
             continue
         at = torch.from_numpy(partition.held(k))
         train[at] = encode(x_train[at], _with_constants(rules, numeric, *map(list, zip(*own, strict=True))), fills)
-    columns = tuple(name for rule in rules for name in rule.outputs)
-    done = Preprocess(
-        "table",
-        rules,
-        resolved,
-        missing,
-        (),
-        (),
-        (len(columns),),
-        dataset.task,
-        dataset.class_names,
-        0.0,
-        1.0,
-        constants,
-        *traffic,
-    )
     made = made.with_splits(train=made.train._replace(x=train))
-    return replace(made, columns=columns, schema=()), done
+    made = replace(made, columns=tuple(name for rule in rules for name in rule.outputs), schema=())
+    done = replace(_untouched(made, "table", resolved, missing), rules=rules, client_constants=constants)
+    return made, replace(done, input_scale=(), input_shift=(), bytes_up=traffic.up, bytes_down=traffic.down)
 
 
 def _with_constants(
@@ -356,11 +341,6 @@ def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[Rule]) -> Tensor
     return x
 
 
-def fill(x: Tensor, rules: Sequence[Rule]) -> Tensor:
-    """Missing numbers replaced by their column's median, where it has one."""
-    return summaries.filled(x, _fills(rules, x.dtype))
-
-
 def _fills(rules: Sequence[Rule], dtype: torch.dtype) -> Tensor:
     """The median of each column, NaN where it has none."""
     return torch.tensor([torch.nan if rule.median is None else rule.median for rule in rules], dtype=dtype)
@@ -375,7 +355,7 @@ def encode(x: Tensor, rules: Sequence[Rule], fills: bool, keep_holes: bool = Fal
     if all(rule == Rule(rule.name) for rule in rules) and not bool(torch.isnan(x).any()):
         return x
     gone = torch.isnan(x)
-    filled = fill(x, rules)
+    filled = summaries.filled(x, _fills(rules, x.dtype))
     out, lost = [], torch.zeros(len(x), dtype=torch.bool)
     for j, rule in enumerate(rules):
         hole = gone[:, j] & (not fills) if rule.categories else torch.isnan(filled[:, j])
@@ -401,35 +381,27 @@ def _hole(rule: Rule, gone: Tensor) -> DataError:
     )
 
 
-def _pictures(
-    dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn
-) -> tuple[Dataset, Preprocess]:
+def _pictures(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn) -> Done:
     """Per-channel constants of pictures (or of any rows of more than two dimensions)."""
     if scale in {"auto", "none"}:
         if scale == "none":
             dataset = replace(dataset, scale=(), shift=())
         return dataset, _untouched(dataset, "pictures", "constants" if dataset.scale else "none", missing)
     mean, sd, constants, traffic = _constants(summaries.PICTURE_MOMENTS, {}, scale, dataset, partition, learn)
+    applied = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))
+    done = _untouched(applied, "pictures", scale, missing)
+    done = replace(done, client_constants=constants, bytes_up=traffic.up, bytes_down=traffic.down)
     if scale == "federated":
-        dataset = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))
-        done = _untouched(dataset, "pictures", scale, missing)
-        return dataset, replace(done, bytes_up=traffic.up, bytes_down=traffic.down)
+        return applied, done
     made = dataset.with_inputs(lambda x: _standardise(x, mean, sd))
     for k, found in enumerate(constants):
         if not found:
             continue
         at, (own_mean, own_sd) = torch.from_numpy(partition.held(k)), torch.tensor(found, dtype=torch.float64).T
         made.train.x[at] = _standardise(dataset.train.x[at], own_mean, own_sd)
-    applied = replace(dataset, scale=tuple((1 / sd).tolist()), shift=tuple((-mean / sd).tolist()))  # for new pictures
-    done = replace(
-        _untouched(applied, "pictures", scale, missing),
-        client_constants=constants,
-        bytes_up=traffic.up,
-        bytes_down=traffic.down,
-    )
-    return replace(made, scale=(), shift=()), done
+    return replace(made, scale=(), shift=()), done  # what was applied is for new pictures
 
 
 def _standardise(x: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
-    view = (1, -1) + (1,) * (x.dim() - 2)
-    return (x.to(torch.float32) - mean.to(torch.float32).view(view)) / sd.to(torch.float32).view(view)
+    x = x.to(torch.float32)
+    return (x - by_channel(mean, x)) / by_channel(sd, x)

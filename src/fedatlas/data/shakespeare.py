@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import lzma
 import unicodedata
 import xml.etree.ElementTree as ET
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from fedatlas.data.dataset import Split, TaskKind
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.dataset import SIDES, Names, rows_of
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import read_leaf
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import provenance, write_atomically
+from fedatlas.data.store import Arrays, provenance, read_tsv, write_tsv
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import Count, Whole
-from fedatlas.rng import numpy_stream
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's 80 symbols
 LENGTH = 80
@@ -73,10 +69,7 @@ def load_shakespeare(
     per_role: training sequences of each role, from its beginning; 0 = those in the first 80% of its characters.
     test_per_role: test sequences of each role, from its end; 0 = those in the characters that are left.
     """
-    leaf = Path(path) if path else None
-    if leaf is None and (there := request.store.find(["shakespeare/train", "shakespeare/test"])):
-        leaf = there.root / "shakespeare"
-    if leaf is not None:
+    if leaf := request.leaf("shakespeare", path):
         if stride != LENGTH or roles or per_role or test_per_role:
             raise ConfigError(
                 "stride, roles, per_role and test_per_role cut plays; LEAF's files come cut: remove them."
@@ -85,7 +78,11 @@ def load_shakespeare(
     found = obtain(request.store, "shakespeare", FILES, REMOTES, prepare_shakespeare)
     texts = role_texts(found.paths[0])
     cuts = {role: cut for role, text in texts.items() if (cut := _cut(len(text), stride, per_role, test_per_role))}
-    kept = _choose(list(cuts), roles, request.seed)
+    if roles > len(cuts):
+        raise ConfigError(
+            f"data.roles = {roles}: only {len(cuts)} roles speak enough; ask for fewer, or for fewer sequences of each."
+        )
+    kept = request.chosen(list(cuts), roles, "roles") if roles else list(cuts)
     sides, owner = [], []
     for side in (0, 1):
         pieces = [windows(texts[role][slice(*cuts[role][side])], stride) for role in kept]
@@ -100,15 +97,11 @@ def load_shakespeare(
     )
 
 
-def role_texts(path: Path) -> dict[str, np.ndarray]:
+def role_texts(path: Path) -> Arrays:
     """What each role ("play / speaker") speaks, as character codes, from the prepared table of lines."""
     spoken = defaultdict(list)
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        if tuple(next(file, "").rstrip("\n").split("\t")) != HEADER:
-            raise DataError(f"'{path}' is not the table of spoken lines: its header should be {' '.join(HEADER)}.")
-        for row in file:
-            play, _, _, _, speaker, line = row.rstrip("\n").split("\t")
-            spoken[f"{play} / {speaker}"].append(line)
+    for play, _, _, _, speaker, line in read_tsv(path, HEADER):
+        spoken[f"{play} / {speaker}"].append(line)
     return {role: encode(" ".join(lines)) for role, lines in spoken.items()}
 
 
@@ -141,32 +134,17 @@ def _cut(n: int, stride: int, per_role: int, test_per_role: int) -> Cut | None:
     return Cut((0, train), (n - test, n))
 
 
-def _choose(roles: list[str], number: int, seed: int) -> list[str]:
-    if number > len(roles):
-        raise ConfigError(
-            f"data.roles = {number}: only {len(roles)} roles speak enough; ask for fewer, or for fewer sequences of each."
-        )
-    if number == 0:
-        return roles
-    chosen = numpy_stream(seed, "split", "roles").permutation(len(roles))[:number]
-    return [roles[i] for i in np.sort(chosen)]
-
-
 def _sequences(sides: list[np.ndarray], owner: list[np.ndarray], names: list[str]) -> Loaded:
     """Windows (m, 81) of train and test -> rows."""
-    parts = []
-    for table, who in zip(sides, owner, strict=True):
-        codes = torch.from_numpy(np.ascontiguousarray(table))
-        parts.append(Split(codes[:, :LENGTH].contiguous(), codes[:, LENGTH].contiguous(), torch.from_numpy(who)))
-    task: TaskKind = "classes"
-    return Loaded(parts[0], parts[1], task, tuple(ALPHABET), client_names=tuple(names))
+    parts = [rows_of(x[:, :LENGTH], x[:, LENGTH], who) for x, who in zip(sides, owner, strict=True)]
+    return Loaded(parts[0], parts[1], "classes", tuple(ALPHABET), client_names=tuple(names))
 
 
 def _load_leaf(folder: Path) -> Loaded:
     """LEAF's own sequences: ``x`` holds strings of 80 characters, ``y`` the next one."""
     names: dict[str, int] = {}
     sides, owner, unknown = [], [], 0
-    for side in ("train", "test"):
+    for side in SIDES:
         rows, who = [], []
         for user in read_leaf(folder / side):
             code = names.setdefault(user.name, len(names))
@@ -186,18 +164,16 @@ def _load_leaf(folder: Path) -> Loaded:
     )
 
 
-def prepare_shakespeare(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_shakespeare(originals: Originals, home: Path) -> None:
     """PlayShakespeare.com's XML, one file a play -> one row a spoken line, plain ASCII."""
-    out = io.StringIO()
-    out.write("\t".join(HEADER) + "\n")
+    rows: list[Names] = []
     with zipfile.ZipFile(originals[REMOTES[0].file]) as archive:
         entries = {Path(name).name: name for name in archive.namelist() if "/playshakespeare_editions/" in name}
         for play in PLAYS:
             if (file := entries.get(f"ps_{play}.xml")) is None:
                 raise DataError(f"the archive of plays has no ps_{play}.xml: it was changed at its source.")
-            for row in spoken_lines(archive.read(file)):
-                out.write("\t".join((play, *row)) + "\n")
-    write_atomically(home / FILES[0], lzma.compress(out.getvalue().encode()))
+            rows += [(play, *row) for row in spoken_lines(archive.read(file))]
+    write_tsv(home / FILES[0], HEADER, rows)
 
 
 def spoken_lines(xml: bytes) -> Iterator[tuple[str, str, str, str, str]]:

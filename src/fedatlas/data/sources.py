@@ -32,19 +32,18 @@ from fedatlas.rng import numpy_stream
 
 SMALL = 1 << 28  # bytes: a larger set is not kept beside what is made of it
 MOST = 16  # sources that are kept
-_READ: ContextVar[dict[Any, Dataset] | None] = ContextVar("read", default=None)
-_WHOLE: ContextVar[dict[Any, Loaded] | None] = ContextVar("whole", default=None)  # sources, before any split
+_KEPT: ContextVar[tuple[dict[Any, Dataset], dict[Any, Loaded]] | None] = ContextVar("kept", default=None)
+"""Data sets, and their sources before any split."""
 
 
 @contextmanager
 def read_once() -> Iterator[None]:
     """Inside, a run and its baselines share the data, unless they are large: a table takes seconds to read."""
-    tokens = _READ.set({}), _WHOLE.set({})
+    token = _KEPT.set(({}, {}))
     try:
         yield
     finally:
-        _READ.reset(tokens[0])
-        _WHOLE.reset(tokens[1])
+        _KEPT.reset(token)
 
 
 def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> Dataset:
@@ -52,9 +51,10 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
 
     ``store``: where files are looked for; by default ``FEDATLAS_DATA``, then the user's cache folder.
     """
-    known, key = _READ.get(), (config.model_dump_json(), seed)
-    if known is None or store is not None:
+    kept, key = _KEPT.get(), (config.model_dump_json(), seed)
+    if kept is None or store is not None:
         return read_dataset(config, seed, store or Store.default())
+    known = kept[0]
     if key in known:
         return known[key]
     found = read_dataset(config, seed, Store.default())
@@ -83,7 +83,7 @@ def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
         "licence": source.licence,
         "citation": source.citation,
         "units": source.units,
-        "test": _test_words(config),
+        "test": f"file {config.test}" if config.test_file else "the source's own",  # unless `split_test` said it
     }
     dataset = to_dataset(config.name, replace(loaded, facts={**about, **loaded.facts}))
     return drop_holes(dataset) if config.missing == "drop" else dataset
@@ -91,22 +91,18 @@ def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
 
 def whole(config: DataConfig, request: Request, options: dict[str, Any]) -> Loaded:
     """All rows of a source, numbered; inside `read_once` its files are read once for all seeds and limits."""
-    source, known = find_source(config.name), _WHOLE.get()
+    source, kept = find_source(config.name), _KEPT.get()
+    known = kept[1] if kept else {}
     seed = request.seed if source.drawn else None
     key = (config.name, repr(sorted(options.items())), request.test_file, request.drop_unusable, seed)
-    if known is not None and key in known:
+    if key in known:
         return known[key]
     loaded = numbered(source.load(request, **options))
-    if known is not None and loaded.train.x.nbytes <= SMALL:
+    if loaded.train.x.nbytes <= SMALL:
         if len(known) >= MOST:
             known.clear()
         known[key] = loaded
     return loaded
-
-
-def _test_words(config: DataConfig) -> str:
-    """How the test rows came about, where `split_test` did not say it."""
-    return f"file {config.test}" if config.test_file else "the source's own"
 
 
 def take_public(dataset: Dataset, config: PublicConfig, seed: int, store: Store | None = None) -> Dataset:

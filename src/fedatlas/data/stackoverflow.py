@@ -5,9 +5,7 @@ Both become 20 tokens and a target, as in TensorFlow Federated: pad 0, 10,000 wo
 
 from __future__ import annotations
 
-import lzma
 import re
-import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,14 +16,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Split
-from fedatlas.data.download import Remote, obtain
+from fedatlas.data.dataset import SIDES, Split
+from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import member, parse_example
 from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import provenance, write_atomically
+from fedatlas.data.store import provenance, read_tsv, unpack, write_atomically, write_tsv
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import Whole
-from fedatlas.rng import numpy_stream
 
 WORDS, LENGTH, END, IGNORE = 10_000, 20, -1, -100
 PAD, OOV, BOS, EOS = 0, WORDS + 1, WORDS + 2, WORDS + 3
@@ -34,6 +31,7 @@ TAGS = (
     "spring", "hibernate", "scala", "sharepoint", "ajax", "qt", "drupal", "linq", "haskell", "magento",
 )  # fmt: skip
 
+HEADER = ("label", "tag", "title")
 TITLE_FILES = ("stackoverflow_titles_20k.tsv.xz",)
 _XU = "https://raw.githubusercontent.com/jacoxu/StackOverflow/master/rawText/"
 TITLE_REMOTES = (
@@ -81,10 +79,7 @@ def load_stackoverflow(
 def load_titles(request: Request) -> Loaded:
     """20,000 titles with one of 20 tags (Xu et al. 2015). This is not the TensorFlow Federated set: no users, no bodies."""
     found = obtain(request.store, "stackoverflow", TITLE_FILES, TITLE_REMOTES, prepare_titles)
-    with lzma.open(found.paths[0], "rt", encoding="utf-8", newline="\n") as file:
-        if next(file, "").rstrip("\n") != "label\ttag\ttitle":
-            raise DataError(f"'{found.paths[0]}' is not the table of titles: its header should be label, tag, title.")
-        rows = [line.rstrip("\n").split("\t", 2) for line in file]
+    rows = read_tsv(found.paths[0], HEADER)
     tag = torch.tensor([int(label) - 1 for label, _, _ in rows])
     sentences = [tokenise(title) for _, _, title in rows]
     words = sorted({word for sentence in sentences for word in sentence})
@@ -109,8 +104,8 @@ def load_users(request: Request, users: int, per_user: int) -> Loaded:
     ids = [client for (client,) in link.execute(query)]
     if users > len(ids):
         raise ConfigError(f"data.users = {users}: the database has {len(ids)} training users.")
-    chosen = [ids[i] for i in np.sort(numpy_stream(request.seed, "split", "users").permutation(len(ids))[:users])]
-    parts = [_sentences(link, chosen, side, per_user, number) for side in ("train", "test")]
+    chosen = request.chosen(ids, users, "users")
+    parts = [_sentences(link, chosen, side, per_user, number) for side in SIDES]
     link.close()
     facts = {
         "files": provenance(found._replace(paths=found.paths[1:])),
@@ -201,25 +196,21 @@ def last_step(part: Split) -> Split:
     return part._replace(x=x, y=part.x.gather(1, (length - 1)[:, None])[:, 0])
 
 
-def prepare_titles(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_titles(originals: Originals, home: Path) -> None:
     """A title a line, and a label 1 to 20 at the end of each line of the other file."""
     titles, labels = (originals[remote.file].read_text(encoding="utf-8").splitlines() for remote in TITLE_REMOTES)
     if len(titles) != len(labels):
         raise DataError(
             f"there are {len(titles)} titles but {len(labels)} labels: the files at the source were changed."
         )
-    rows = ["label\ttag\ttitle"]
-    for title, line in zip(titles, labels, strict=True):
-        label = int(line.split()[-1])
-        rows.append(f"{label}\t{TAGS[label - 1]}\t{' '.join(title.split())}")
-    write_atomically(home / TITLE_FILES[0], lzma.compress(("\n".join(rows) + "\n").encode()))
+    found = [(line.split()[-1], " ".join(title.split())) for title, line in zip(titles, labels, strict=True)]
+    write_tsv(home / TITLE_FILES[0], HEADER, ((label, TAGS[int(label) - 1], title) for label, title in found))
 
 
-def prepare_users(originals: Mapping[str, Path], home: Path) -> None:
+def prepare_users(originals: Originals, home: Path) -> None:
     """TensorFlow Federated's SQLite file, unpacked, and its list of words with the number of users that write them."""
     counts = member(originals[USER_REMOTES[1].file], USER_FILES[1])
     write_atomically(home / USER_FILES[1], counts)
     partial = home / f"{USER_FILES[0]}.partial"
-    with lzma.open(originals[USER_REMOTES[0].file]) as packed, open(partial, "wb") as out:
-        shutil.copyfileobj(packed, out, 1 << 20)
+    unpack(originals[USER_REMOTES[0].file], partial)
     partial.replace(home / USER_FILES[0])

@@ -9,10 +9,11 @@ import hashlib
 import json
 import lzma
 import os
+import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,9 @@ from fedatlas.errors import DataError
 
 ENVIRONMENT = "FEDATLAS_DATA"
 LARGE = 4_000_000  # bytes of a prepared file from which unpacking it takes a second or more
+
+
+Arrays = dict[str, np.ndarray]
 
 
 class Found(NamedTuple):
@@ -98,17 +102,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         part.write_bytes(content)
 
 
-def write_npz(path: Path, **arrays: np.ndarray) -> None:
-    """A prepared ``.npz``: compressed members, no pickles, whole or not at all."""
-    _save(np.savez_compressed, path, arrays)
-
-
-def _save(writer: Callable[..., None], path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def write_npz(path: Path, write: Callable[..., None] = np.savez_compressed, /, **arrays: np.ndarray) -> None:
+    """Write a prepared ``.npz``: compressed members, no pickles, whole or not at all."""
     with replacing(path) as part, open(part, "wb") as file:
-        writer(file, allow_pickle=False, **arrays)
+        write(file, allow_pickle=False, **arrays)
 
 
-def read_prepared(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+def read_prepared(path: Path, names: Iterable[str]) -> Arrays:
     """`read_npz` of a public set's prepared file. A large one is kept unpacked in the cache folder: CIFAR-10 takes 15 s to unpack.
 
     The copy is found by the file's SHA-256; where none can be written, the next run unpacks again.
@@ -120,11 +120,11 @@ def read_prepared(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
         return read_npz(copy, names)
     arrays = read_npz(path, names, whole=True)
     with contextlib.suppress(OSError):
-        _save(np.savez, copy, arrays)
+        write_npz(copy, np.savez, **arrays)
     return arrays
 
 
-def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> dict[str, np.ndarray]:
+def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> Arrays:
     """Arrays of a ``.npz`` by name, or all it holds; DataError where the file cannot be read or lacks one of the names."""
     with _archive(path) as file:
         names = list(names)
@@ -166,6 +166,26 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
+
+
+def read_tsv(path: Path, header: Sequence[str]) -> list[list[str]]:
+    """Return the rows of a prepared ``.tsv.xz``; DataError where its header is another."""
+    with lzma.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        first, *rows = [line.rstrip("\n").split("\t", len(header) - 1) for line in file] or [[]]
+    if first != [*header]:
+        raise DataError(f"'{path}' is not the prepared table: its header should be {' '.join(header)}.")
+    return rows
+
+
+def write_tsv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a prepared ``.tsv.xz``."""
+    write_atomically(path, lzma.compress("".join("\t".join(row) + "\n" for row in (header, *rows)).encode()))
+
+
+def unpack(packed: Path, to: Path) -> None:
+    """Write what an xz or lzma file holds."""
+    with lzma.open(packed) as source, open(to, "wb") as out:
+        shutil.copyfileobj(source, out, 1 << 20)
 
 
 def sha256(path: Path) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
-from fedatlas.data.dataset import Split
+from fedatlas.data.dataset import rows_of
 from fedatlas.data.loaded import Loaded, Request
 from fedatlas.registry import Rate, Whole
 from fedatlas.rng import numpy_stream
@@ -32,37 +31,26 @@ def load_synthetic(
     shared = numpy_stream(request.seed, "split", "synthetic", "shared")
     common = (shared.normal(0, 1, (CLASSES, COLUMNS)), shared.normal(0, 1, CLASSES))
     sd = np.arange(1, COLUMNS + 1) ** -0.6  # the square root of the variances j^-1.2
-    train, test = [], []
+    sides: tuple[list[tuple[np.ndarray, ...]], ...] = ([], [])
     for k, n in enumerate(sizes):
         stream = numpy_stream(request.seed, "split", "synthetic", k)
         u, b_mean = stream.normal(0, alpha), stream.normal(0, beta)
         w, b = common if iid else (stream.normal(u, 1, (CLASSES, COLUMNS)), stream.normal(u, 1, CLASSES))
         v = np.zeros(COLUMNS) if iid else stream.normal(b_mean, 1, COLUMNS)
         x = v + sd * stream.normal(0, 1, (n, COLUMNS))
-        rows = _part(x, (x @ w.T + b).argmax(1), k)
-        cut = n - int(TEST_SHARE * n)
-        train.append(rows.take(np.arange(cut)))
-        test.append(rows.take(np.arange(cut, n)))
+        y, cut = (x @ w.T + b).argmax(1), n - int(TEST_SHARE * n)
+        for side, at in zip(sides, (slice(cut), slice(cut, n)), strict=True):
+            side.append((x[at].astype(np.float32), y[at], np.full(len(y[at]), k)))
     names = tuple(f"user {k}" for k in range(users))
     classes = tuple(str(c) for c in range(CLASSES))
     columns = tuple(f"x{j}" for j in range(1, COLUMNS + 1))
+    train, test = (rows_of(*map(np.concatenate, zip(*side, strict=True))) for side in sides)
     return Loaded(
-        _stack(train),
-        _stack(test),
+        train,
+        test,
         "classes",
         classes,
         columns,
         client_names=names,
         facts={"alpha": alpha, "beta": beta, "users": users, "iid": iid},
     )
-
-
-def _part(x: np.ndarray, y: np.ndarray, owner: int) -> Split:
-    return Split(
-        torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)), torch.full((len(y),), owner)
-    )
-
-
-def _stack(parts: list[Split]) -> Split:
-    x, y, client = (torch.cat([part[i] for part in parts if part[i] is not None]) for i in range(3))  # type: ignore[misc]
-    return Split(x, y, client)

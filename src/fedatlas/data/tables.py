@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from fedatlas.data.catalogue import Original, TableSpec
-from fedatlas.data.download import obtain
+from fedatlas.data.dataset import Names
+from fedatlas.data.download import Originals, obtain
 from fedatlas.data.formats import member
-from fedatlas.data.frame import LINE, Encoded, Roles, TaskChoice, encode_table, read_table
+from fedatlas.data.frame import LINE, Roles, TaskChoice, encode_table, read_table
 from fedatlas.data.loaded import Loaded, Request
 from fedatlas.data.reading import alike, doubts, in_words
 from fedatlas.data.store import Found, provenance, write_table
@@ -32,8 +33,8 @@ def load_table(
     client: str = "",
     weight: str = "",
     task: TaskChoice = "auto",
-    drop: tuple[str, ...] = (),
-    categories: tuple[str, ...] = (),
+    drop: Names = (),
+    categories: Names = (),
 ) -> Loaded:
     """A registered table. Columns that label, client, weight and drop do not name are inputs.
 
@@ -96,11 +97,9 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
     n, rows = len(frames[0]), encoded.rows._replace(row=torch.from_numpy(encoded.kept))
     train = rows.take(np.flatnonzero(side))
     test = rows.take(np.flatnonzero(~side)) if len(frames) == 2 else None
-    if test is not None and test.row is not None:
-        test = test._replace(row=test.row - n)
     return Loaded(
         train,
-        test,
+        test and test.behind(-n),
         encoded.task,
         encoded.class_names,
         schema=encoded.schema,
@@ -112,15 +111,10 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
                 *filter(None, [alike(f"the target '{roles.label}'", encoded.class_names)]),
                 *doubts(table, roles, encoded.schema),
             ],
-            **_left_out(table, encoded),
+            **({"rows_unusable": len(table) - len(encoded.kept)} if len(encoded.kept) < len(table) else {}),
         },
         train_rows=n,
     )
-
-
-def _left_out(table: pd.DataFrame, encoded: Encoded) -> dict[str, int]:
-    left_out = len(table) - len(encoded.kept)
-    return {"rows_unusable": left_out} if left_out else {}
 
 
 def bundled(spec: TableSpec) -> pd.DataFrame:
@@ -128,23 +122,11 @@ def bundled(spec: TableSpec) -> pd.DataFrame:
     import pandas as pd
     from sklearn import datasets
 
-    if spec.bundled == "diabetes":
-        values = datasets.load_diabetes(scaled=False)
-        target = values.target
-    elif spec.bundled == "wine":
-        values = datasets.load_wine()
-        target = values.target
-    else:
-        values = datasets.load_breast_cancer()
-        target = np.array(["M", "B"])[values.target]
-    names = [
-        _wdbc_name(name) if spec.bundled == "breast_cancer" else _plain_name(name) for name in values.feature_names
-    ]
+    cancer = spec.bundled == "breast_cancer"
+    values = getattr(datasets, f"load_{spec.bundled}")(**({"scaled": False} if spec.bundled == "diabetes" else {}))
+    names = [_wdbc_name(name) if cancer else name.replace("/", "_") for name in values.feature_names]
+    target = np.array(["M", "B"])[values.target] if cancer else values.target
     return pd.DataFrame(values.data, columns=names).assign(**{spec.label: target})
-
-
-def _plain_name(name: str) -> str:
-    return name.replace("/", "_")
 
 
 def _wdbc_name(name: str) -> str:
@@ -154,7 +136,7 @@ def _wdbc_name(name: str) -> str:
     return "_".join([*first, kind])
 
 
-def prepare_table(spec: TableSpec, originals: Mapping[str, Path], home: Path) -> None:
+def prepare_table(spec: TableSpec, originals: Originals, home: Path) -> None:
     """The original's text -> prepared csv: named columns, empty cell = missing, the source's order of rows."""
     original = spec.original
     assert original is not None

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from fedatlas.algorithm import Work
 from fedatlas.engine.device import placing
 from fedatlas.engine.fast import FastRunner, inputs_of, resized, spec_of
 from fedatlas.engine.job import (
@@ -15,11 +14,10 @@ from fedatlas.engine.job import (
     Job,
     Prepared,
     Result,
-    checked,
-    finish,
     job_batches,
     prepare,
     question_of,
+    trained,
     training_of,
 )
 from fedatlas.engine.loop import timed
@@ -75,13 +73,11 @@ class StackedExecutor:
             )
             for one, given in zip(ready, inputs, strict=True)
         ]
-        trained = train_together(programs, partial(self.run_job.step_of, sort, True), members)
+        ends = train_together(programs, partial(self.run_job.step_of, sort, True), members)
         each = (time.perf_counter() - started) / len(jobs)
-        for job, one, done in zip(jobs, ready, trained, strict=True):
+        for job, one, done in zip(jobs, ready, ends, strict=True):
             began = time.perf_counter()
-            loss = done.loss / done.examples if done.examples else float("nan")
-            work = Work(one.rows.n, done.steps, done.examples, done.steps * one.lr, loss)
-            result = checked(bench, finish(bench, job, one, done.params, done.buffers, work))
+            result = trained(bench, job, one, *done)
             yield result._replace(seconds=each + time.perf_counter() - began)
 
     def programs_for(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:

@@ -58,17 +58,18 @@ class Emitter:
 
     def source(self) -> str:
         """The whole text."""
-        for place, node in enumerate(self.places.nodes):
-            self.write(node)
-            self.release(place, node)
+        self.write_all()
         self.step += self.optimiser()
         loss = self.flat.graph.output_node().args[0][0]  # type: ignore[index]
         end = self.name[loss] if self.places.kind[loss] == "passing" else f"{self.name[loss]}.clone()"
         given = ", ".join(self.name[node] for node, path in self.places.paths.items() if path.startswith("batch/"))
+        return self.text_of(self.bind, given, [*self.step, f"return {end}"])
+
+    def text_of(self, bind: list[str], given: str, step: list[str], *behind: str) -> str:
+        """Return the text of ``bind``, and of the ``step`` in it, by their lines; ``behind``: lines between step and return."""
         functions = [f"{name} = {path}" for path, name in self.functions.items()]
-        outer = "".join(f"    {line}\n" for line in [*functions, *self.bind])
-        inner = "".join(f"        {line}\n" for line in [*self.step, f"return {end}"])
-        return f"def bind(T):\n{outer}\n    def step({given}):\n{inner}\n    return step\n"
+        lines = [*functions, *bind, "", f"def step({given}):", *(f"    {line}" for line in step), "", *behind]
+        return "def bind(T):\n" + "".join(f"    {line}\n" if line else "\n" for line in [*lines, "return step"])
 
     def optimiser(self) -> list[str]:
         """The lines of the optimiser's own pass over all parameters, where the graph ends in gradients."""
@@ -105,6 +106,28 @@ class Emitter:
             self.reads[path] = value(node).shape, value(node).stride()
             self.bind.append(f"{self.name[node]} = T[{path!r}]")
         return self.name[node]
+
+    def write_all(self) -> None:
+        """Write all nodes in turn, giving back memory behind its last reader."""
+        for place, node in enumerate(self.places.nodes):
+            self.write(node)
+            self.release(place, node)
+
+    def owner_of(self, node: Op) -> Op:
+        """Return the argument that an operator writes into, whose name it gets."""
+        assert self.places.sound(node), f"{node.target} reads what it writes"
+        owner = node.kwargs.get("out", node.args[0])
+        self.name[node] = self.name[owner]
+        return owner
+
+    def takes_over(self, node: Op) -> bool:
+        """Give a result its place, and say whether that is its first operand's memory."""
+        over = node in self.places.over
+        if over:
+            self.name[node] = self.name[node.args[0]]
+        else:
+            self.allocate(node)
+        return over
 
     def write(self, node: Op) -> None:
         """The lines of one node."""
@@ -149,9 +172,7 @@ class Emitter:
 
     def overwrite(self, node: Op) -> None:
         """An operator that writes into an argument."""
-        assert self.places.sound(node), f"{node.target} reads what it writes"
-        owner = node.kwargs.get("out", node.args[0])
-        self.name[node] = self.name[owner]
+        self.owner_of(node)
         method, overload = str(node.target).split(".")[1:]
         texts = self.operands(node)
         if overload == "out":
@@ -164,11 +185,7 @@ class Emitter:
         """An operator whose result has a place: its first operand's memory, or some laid out for it."""
         if node.target in COMMUTE and self.is_number(node.args[0]):
             node.args = (node.args[1], node.args[0])
-        over = node in self.places.over
-        if over:
-            self.name[node] = self.name[node.args[0]]
-        else:
-            self.allocate(node)
+        over = self.takes_over(node)
         texts = self.operands(node)
         if node.target in COPIES:
             self.step.append(f"{self.name[node]}.copy_({texts[0]})")

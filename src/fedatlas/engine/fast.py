@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Batch, Facts, Work
+from fedatlas.algorithm import Batch
 from fedatlas.data.batches import Values, examples_of
 from fedatlas.engine import optim
 from fedatlas.engine.device import placing
@@ -24,15 +23,14 @@ from fedatlas.engine.job import (
     answered,
     batch_size_of,
     budget_of,
-    checked,
-    finish,
     job_batches,
     prepare,
     question_of,
+    trained,
     training_of,
 )
 from fedatlas.engine.patience import watching
-from fedatlas.engine.program import StepProgram, step_for
+from fedatlas.engine.program import Made, StepProgram, step_for
 from fedatlas.engine.rowwise import RowValues
 from fedatlas.engine.step import Form, Inputs, StepSpec, batch_arguments, form_of, fresh_memory, local_copy, shapes_of
 from fedatlas.engine.tuned import Step, TunedStep
@@ -83,7 +81,7 @@ class FastRunner:
         self.sorts: dict[tuple[str, Form], str] = {}  # by kind of job, and what its message and its state hold
         self.examples: dict[str, Batch] = {}  # a batch of each sort of job, for shapes
         self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each sort that have a program
-        self.steps: dict[tuple[str, int], StepProgram | TunedStep] = {}
+        self.steps: dict[tuple[str, int], Made] = {}
         self.rows: dict[str, RowValues] = {}  # of each sort whose programs take values of rows alone
 
     def sort_of(self, bench: Bench, job: Job) -> str:
@@ -140,14 +138,14 @@ class FastRunner:
 
     def derive(
         self, sort: str, spec: StepSpec, ready: Prepared, batch: Batch, most: int
-    ) -> dict[tuple[str, int], StepProgram | TunedStep]:
+    ) -> dict[tuple[str, int], Made]:
         """The programs of a sort of job.
 
         What rows alone decide is computed apart where all of them agree on it and a client of ``most`` rows has room for it.
         """
         inputs, native, params = inputs_of(ready), self.step == "native", ready.params if SHAPED in sort else None
 
-        def step(size: int, apart: bool) -> StepProgram | TunedStep:
+        def step(size: int, apart: bool) -> Made:
             return step_for(spec, resized(batch, size), inputs, native, apart, params)
 
         sizes = self.derived[sort]
@@ -169,14 +167,17 @@ class FastRunner:
         own = options.public is not None or options.solver.batch_size is not None
         return batch_sizes(ready.draw.batch_size, [ready.rows.n]) if own else self.usual
 
-    def step_of(self, sort: str, own: bool, size: int) -> StepProgram | TunedStep:
+    def step_of(self, sort: str, own: bool, size: int) -> Made:
         """The step of a sort of job for a batch size; the tuned one where the sort's programs are not its ``own``."""
         return (self.steps.get((sort, size)) if own else None) or self.steps[sort, -1]
 
     def owns(self, sort: str, params: Tree, inputs: Inputs) -> bool:
         """Whether the programs of its sort hold for a job: what it starts from and what it surveyed may differ."""
-        made = [one for (each, _), one in self.steps.items() if each == sort and isinstance(one, StepProgram)]
-        return all(one.takes(params, inputs) for one in made[:1])
+        return all(one.takes(params, inputs) for one in self.programs(sort)[:1])
+
+    def programs(self, sort: str) -> list[StepProgram]:
+        """Return the programs of a sort of job."""
+        return [one for (each, _), one in self.steps.items() if each == sort and isinstance(one, StepProgram)]
 
     def values(self, sort: str, inputs: Inputs, buffers: Tree) -> Values | None:
         """What goes with the rows of a job of a sort."""
@@ -200,12 +201,11 @@ class FastRunner:
         self.warm(bench, job)
         ready = prepare(bench, job)
         if not ready.params:
-            return finish(bench, job, ready, ready.params, ready.buffers, Work(ready.rows.n, 0, 0, 0.0, math.nan))
-        params, buffers, work = self.train(bench, job, ready)
-        return checked(bench, finish(bench, job, ready, params, buffers, work))
+            return trained(bench, job, ready, ready.params, ready.buffers, 0, 0, 0.0)
+        return trained(bench, job, ready, *self.train(bench, job, ready))
 
-    def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, Work]:
-        """All steps of a job: (params, buffers, work)."""
+    def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, int, int, float]:
+        """Do all steps of a job: (params, buffers, steps, examples, sum of the losses over these)."""
         inputs, watch = inputs_of(ready), watching(bench, job, ready)
         sort = self.sort_of(bench, job)
         own = self.owns(sort, ready.params, inputs)
@@ -222,10 +222,8 @@ class FastRunner:
         memory = fresh_memory(bench.local.optimizer, params)
         bound: dict[int, Step] = {}
         bench.network.module.train()
-        derived = any(isinstance(made, StepProgram) for (each, _), made in self.steps.items() if each == sort)
-        with (
-            torch.inference_mode() if derived else nullcontext()
-        ):  # once, not for every batch: entering it costs as much as a small product
+        # once, not for every batch: entering it costs as much as a small product
+        with torch.inference_mode() if self.programs(sort) else nullcontext():
             for batch in job_batches(ready, self.values(sort, inputs, buffers) if own else None):
                 size = batch.x.shape[0]
                 step = bound.get(size)
@@ -242,11 +240,10 @@ class FastRunner:
             read()
             if watch is not None:
                 params, buffers = watch.kept(params, buffers)
-        work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
-        return Tree({name: x.detach().contiguous() for name, x in params.items()}), buffers, work
+        return params.map(lambda x: x.detach().contiguous()), buffers, steps, examples, loss_sum
 
 
-def bind(made: StepProgram | TunedStep, params: Tree, memory: optim.Memory, inputs: Inputs, buffers: Tree) -> Step:
+def bind(made: Made, params: Tree, memory: optim.Memory, inputs: Inputs, buffers: Tree) -> Step:
     """The step of one client, to be called inside inference mode or not; autograd refuses tensors that were made inside."""
     if isinstance(made, StepProgram) or not torch.is_inference_mode_enabled():
         return made.bind(params, memory, inputs, buffers)
@@ -295,9 +292,8 @@ def told_to(job: Job | Prepared) -> dict[str, Any]:
 
 def inputs_of(ready: Prepared) -> dict[str, Any]:
     """What stays the same during a client's local work. The weight decay is left out where it is zero."""
-    facts: Facts = ready.facts
     decay = {"weight_decay": ready.weight_decay} if ready.weight_decay else {}
-    return {"message": told_to(ready), "client": dict(ready.state), "facts": facts, "lr": ready.lr, **decay}
+    return {"message": told_to(ready), "client": dict(ready.state), "facts": ready.facts, "lr": ready.lr, **decay}
 
 
 def resized(batch: Batch, size: int) -> Batch:

@@ -6,13 +6,13 @@ finished loss, so that it may ask for the loss of a part of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Batch
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 Objective = Callable[[Tree, Batch], Tensor]
 """(params, batch) -> scalar: what a local step makes smaller, its message, state and facts already filled in."""
@@ -27,6 +27,6 @@ def gradient(objective: Objective, params: Tree, batch: Batch) -> tuple[Tensor, 
     return loss, Tree({name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs})  # type: ignore[redundant-expr]
 
 
-def with_grad(tree: Mapping[str, Tensor]) -> Tree:
+def with_grad(tree: Tensors) -> Tree:
     """Leaves that collect gradients, sharing memory with ``tree``."""
     return Tree({name: x.detach().requires_grad_() for name, x in tree.items()})

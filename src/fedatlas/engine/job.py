@@ -38,7 +38,7 @@ from fedatlas.federation.sealing import seal, unseal
 from fedatlas.layers import Layer
 from fedatlas.privacy.protection import Doing, Protected, Protection, protect
 from fedatlas.rng import torch_stream
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 from fedatlas.wire import codec
 
 
@@ -218,7 +218,7 @@ class ClientData:
         self,
         rows: Rows,
         classes: int,
-        buffers: Mapping[str, Tensor],
+        buffers: Tensors,
         trained: Callable[[], Iterable[Batch]],
         ordered: Callable[[Tensor], Tensor],
     ) -> None:
@@ -260,7 +260,7 @@ def answered(bench: Bench, job: Job) -> Result:
     """What comes of a question; the same for every executor. ``bench``: from `Bench.of`."""
     question = question_of(bench, job)
     assert question is not None
-    message, state = (job.message, job.state) if bench.device == CPU else moved((job.message, job.state), bench.device)
+    message, state = placed(bench, (job.message, job.state), bench.device)
     buffers = told_buffers(bench, message)
     data = None
     if question.data != "none":
@@ -270,8 +270,7 @@ def answered(bench: Bench, job: Job) -> Result:
     bench.network.module.eval()
     with placing(bench.device), without_cudnn(bench.device):
         reply, state, session = question.answer(bench.network, data, message, state, job.session)
-    if bench.device != CPU:
-        reply, state, buffers = moved((reply, state, buffers), CPU)
+    reply, state, buffers = placed(bench, (reply, state, buffers), CPU)
     if buffers and "model" in reply:
         reply = {**reply, "buffers": buffers}
     n, sealing, bare = data.n if data is not None else 0, 0.0, 0
@@ -280,6 +279,11 @@ def answered(bench: Bench, job: Job) -> Result:
         reply, session = done.sent, done.session
     work = Work(n, 0, 0, 0.0, math.nan)
     return Result(job.client, reply, state, work, session=session, sealing=sealing, bare=bare)
+
+
+def placed(bench: Bench, values: Any, device: torch.device) -> Any:
+    """Return values with their tensors on a device; as they are where all work is done on the processor."""
+    return values if bench.device == CPU else moved(values, device)
 
 
 def training_of(bench: Bench, job: Job) -> Task:
@@ -318,7 +322,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     """All of a job that comes before its first step; the same for every executor. ``bench``: from `Bench.of`."""
     task = training_of(bench, job)
     options, streams, held = task.options, max(job.client, 0), None
-    message, state = (job.message, job.state) if bench.device == CPU else moved((job.message, job.state), bench.device)
+    message, state = placed(bench, (job.message, job.state), bench.device)
     rows = rows_for(bench, job, options)
     facts = job.facts._replace(n_k=float(rows.n))
     if options.patience is not None and options.patience.held_out:
@@ -359,7 +363,7 @@ def batch_size_of(options: Local, usual: int, n: int, least: int = 1) -> int:
     return size if own.pass_steps <= 1 or not n else min(size or n, max(n // own.pass_steps, least))
 
 
-def parted(found: Mapping[str, Tensor], buffers: Tree) -> tuple[Tree, Tree]:
+def parted(found: Tensors, buffers: Tree) -> tuple[Tree, Tree]:
     """Parameters and buffers of a tree that may hold both; what it lacks is taken from ``buffers``."""
     if not any(name in found for name in buffers):
         return Tree(found), buffers
@@ -375,9 +379,8 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         if job.order is not None and work.steps:
             params = pretended(bench.attackers[job.order.attack], job.order, prepared, params, attack_stream(job))
         update, state = task.finish(params, work, prepared.message, prepared.state, facts)
-    known = prepared.facts
-    if bench.device != CPU:  # sealing, the server and what clients keep are not there
-        update, state, buffers, known = moved((update, state, buffers, known), CPU)
+    # sealing, the server and what clients keep are on the processor
+    update, state, buffers, known = placed(bench, (update, state, buffers, prepared.facts), CPU)
     if (
         buffers and update and (work.steps or "model" in update)
     ):  # a model goes with its statistics, also one that made no step
@@ -399,8 +402,15 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     return Result(job.client, sent, state, work, memory=memory, session=session, sealing=sealing, bare=bare)
 
 
-def checked(bench: Bench, result: Result) -> Result:
-    """The result of a training; one whose loss is no number ends the run with the name of the client, or that client's part in it."""
+def trained(
+    bench: Bench, job: Job, ready: Prepared, params: Tree, buffers: Tree, steps: int, examples: int, loss_sum: float
+) -> Result:
+    """Return the result of a training; a loss that is not a number ends the run with the client's name, or only its part.
+
+    ``loss_sum``: the sum of the losses over the ``examples`` of all steps.
+    """
+    work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
+    result = finish(bench, job, ready, params, buffers, work)
     if not result.work.steps or math.isfinite(result.work.loss):
         return result
     if bench.spares:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor
 
-from fedatlas.algorithm import Batch, Work
+from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
 from fedatlas.engine.device import placing
 from fedatlas.engine.gradient import gradient, with_grad
@@ -17,11 +16,10 @@ from fedatlas.engine.job import (
     Job,
     Result,
     answered,
-    checked,
-    finish,
     job_batches,
     prepare,
     question_of,
+    trained,
     training_of,
 )
 from fedatlas.engine.model import detached
@@ -59,8 +57,7 @@ def run_job(bench: Bench, job: Job) -> Result:
             break
     if watch is not None:
         params, buffers = watch.kept(params, buffers)
-    work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
-    return checked(bench, finish(bench, job, ready, detached(params), buffers, work))
+    return trained(bench, job, ready, detached(params), buffers, steps, examples, loss_sum)
 
 
 def timed(run_job: Callable[[Bench, Job], Result], bench: Bench, job: Job) -> Result:

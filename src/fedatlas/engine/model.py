@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +13,9 @@ from torch.func import functional_call
 from fedatlas.algorithm import Batch
 from fedatlas.engine.step import channels_last, contiguous
 from fedatlas.errors import ConfigError
-from fedatlas.models.dropout import evaluating
+from fedatlas.models.dropout import evaluating, noting
 from fedatlas.models.inspection import has_batch_norm
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(outputs, targets, row weights or None) -> mean loss."""
@@ -64,7 +63,7 @@ class Network:
             out |= {f"{prefix}.{name}" if prefix else name: role for name, _ in module.named_parameters(recurse=False)}
         return out
 
-    def _call(self, params: Mapping[str, Tensor], batch: Batch, part: Wanted | None = None) -> Any:
+    def _call(self, params: Tensors, batch: Batch, part: Wanted | None = None) -> Any:
         state = {**params, **batch.extra}
         if part is None:
             return functional_call(self.module, state, (batch.x,))
@@ -83,33 +82,33 @@ class Network:
         """The module's class."""
         return type(self.module).__name__
 
-    def logits(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    def logits(self, params: Tensors, batch: Batch) -> Tensor:
         """Raw outputs, (rows, outputs)."""
         out: Tensor = self._call(params, batch)
         return out
 
-    def features(self, params: Mapping[str, Tensor], batch: Batch, frozen: bool = False) -> Tensor:
+    def features(self, params: Tensors, batch: Batch, frozen: bool = False) -> Tensor:
         """What enters the last linear layer, (rows, h); with a projection head its output z.
 
         ``frozen``: as a reference that is not trained gives them: evaluation mode (no dropout, BatchNorm by the running
         statistics of ``batch.extra``) and no gradient.
         """
         if not frozen:
-            z: Tensor = self._call(params, batch, only_features)
+            z: Tensor = self._call(params, batch, lambda module, x: module.features(x))
             return z
         with evaluating(self.module), torch.no_grad():
             return self.features(params, batch)
 
-    def loss_and_features(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+    def loss_and_features(self, params: Tensors, batch: Batch) -> tuple[Tensor, Tensor]:
         """`loss` and `features` of one forward pass."""
         z, outputs = self._call(params, batch, features_and_outputs)
         return self.mean_loss(outputs, batch.y, batch.weight), z
 
-    def loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    def loss(self, params: Tensors, batch: Batch) -> Tensor:
         """Mean loss over the rows of a batch."""
         return self.mean_loss(self.logits(params, batch), batch.y, batch.weight)
 
-    def statistics(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tree, Mapping[str, int]]:
+    def statistics(self, params: Tensors, batch: Batch) -> tuple[Tree, Mapping[str, int]]:
         """The buffers of a batch, with running statistics as this batch alone gives them (the variance over positions - 1).
 
         And of how many positions they are, by the prefix of the layer's names: rows, times the places of a convolution.
@@ -118,23 +117,24 @@ class Network:
         layers = {f"{name}." if name else "": m for name, m in self.module.named_modules() if isinstance(m, norms)}
         buffers, momenta = {name: x.clone() for name, x in batch.extra.items()}, [m.momentum for m in layers.values()]
         positions: dict[str, int] = {}
-        hooks = [m.register_forward_pre_hook(partial(count, positions, prefix)) for prefix, m in layers.items()]
+
+        def count(prefix: str, layer: nn.Module, x: Tensor) -> None:
+            positions[prefix] = x.numel() // x.shape[1]  # values of each channel
+
         self.module.eval()
         try:
             for layer in layers.values():
                 layer.momentum = 1.0
                 layer.train()
-            with torch.no_grad():
+            with noting(layers, count), torch.no_grad():
                 functional_call(self.module, {**params, **buffers}, (batch.x,))
         finally:
-            for hook in hooks:
-                hook.remove()
             for layer, momentum in zip(layers.values(), momenta, strict=True):
                 layer.momentum = momentum
                 layer.eval()
         return Tree(buffers), positions
 
-    def state_dict(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def state_dict(self, params: Tensors, buffers: Tensors) -> dict[str, Tensor]:
         """All tensors under torch's names and in its order, contiguous, ready to be saved."""
         whole = with_tied(self.module, {**params, **buffers})
         return {name: x.detach().contiguous() for name, x in whole.items()}
@@ -158,26 +158,16 @@ def tied(module: nn.Module) -> dict[str, str]:
     return {name: first[id(x)] for name, x in named if first.setdefault(id(x), name) != name}
 
 
-def with_tied(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_tied(module: nn.Module, state: Tensors) -> dict[str, Tensor]:
     """A state dict in torch's order, with a copy under each further name of a tensor; names that ``state`` lacks are left out."""
     first = tied(module)
     names = [name for name in module.state_dict() if first.get(name, name) in state]
     return {name: state[first[name]].clone() if name in first else state[name] for name in names}
 
 
-def copied(tensors: Mapping[str, Tensor]) -> Tree:
+def copied(tensors: Tensors) -> Tree:
     """Copies whose elements lie one after another, as messages bring them."""
     return Tree({name: x.detach().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()})
-
-
-def count(positions: dict[str, int], prefix: str, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Notes how many values of each channel (dimension 1) a layer is about to see."""
-    positions[prefix] = inputs[0].numel() // inputs[0].shape[1]
-
-
-def only_features(module: Any, x: Tensor) -> Any:
-    """What enters the last layer."""
-    return module.features(x)
 
 
 def features_and_outputs(module: Any, x: Tensor) -> Any:
@@ -198,6 +188,6 @@ class Partly(nn.Module):
         return self.part(self.module, x)
 
 
-def detached(tree: Mapping[str, Tensor]) -> Tree:
+def detached(tree: Tensors) -> Tree:
     """The same tensors, known to no autograd graph."""
     return Tree({name: x.detach() for name, x in tree.items()})

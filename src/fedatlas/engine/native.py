@@ -92,9 +92,7 @@ class _Native(Emitter):
 
     def source(self) -> str:
         """``bind``: what stays is made by torch; the step hands the places of everything to the C function."""
-        for place, node in enumerate(self.places.nodes):
-            self.write(node)
-            self.release(place, node)
+        self.write_all()
         output: Op = self.flat.graph.output_node()
         loss = output.args[0][0]
         if loss not in self.locals:
@@ -104,23 +102,18 @@ class _Native(Emitter):
         batch = self.batch()
         names = ", ".join(batch)
         held = ", ".join(self.pointers)
-        outer = [*(f"{name} = {path}" for path, name in self.functions.items()), *self.bind]
-        outer += [
+        outer = [
+            *self.bind,
             f"held = [{held}]",
             f"pointers = (ctypes.c_void_p * {len(self.pointers)})(*[x.data_ptr() for x in held])",
+            f"numbers = (ctypes.c_double * {len(self.numbers)})({', '.join(self.numbers)})",
+            f"native.argtypes, native.restype = [ctypes.c_void_p] * {len(batch) + 2}, ctypes.c_double",
         ]
-        outer += [f"numbers = (ctypes.c_double * {len(self.numbers)})({', '.join(self.numbers)})"]
         inner = [f"{name} = {name}.contiguous()" for name in batch]
-        outer += [f"native.argtypes, native.restype = [ctypes.c_void_p] * {len(batch) + 2}, ctypes.c_double"]
         places = ", ".join(f"{name}.data_ptr()" for name in batch)
         called = f"native(pointers, numbers, {places})"
         inner += [f"loss = {called}", *ending, "return loss"] if ending else [f"return {called}"]
-        text = [f"    {line}" for line in outer] + [
-            "",
-            f"    def step({names}):",
-            *(f"        {line}" for line in inner),
-        ]
-        return "\n".join(["def bind(T):", *text, "", "    step.held = held", "    return step", ""])
+        return self.text_of(outer, names, inner, "step.held = held")
 
     def code(self) -> str:
         """The C text: kernels and the step."""
@@ -199,9 +192,7 @@ class _Native(Emitter):
 
     def overwrite(self, node: Op) -> None:
         """An operator that writes into an argument."""
-        assert self.places.sound(node), f"{node.target} reads what it writes"
-        owner = node.kwargs.get("out", node.args[0])
-        self.name[node] = self.name[owner]
+        owner = self.owner_of(node)
         method = method_of(node).removesuffix("_")
         if method == "add" and self.is_put_off(node, owner):
             return
@@ -217,11 +208,7 @@ class _Native(Emitter):
         """An operator whose result has a place: its first operand's memory, or some laid out for it."""
         if value(node).dim() == 0:
             return self.number_of(node)
-        over, method = node in self.places.over, method_of(node)
-        if over:
-            self.name[node] = self.name[node.args[0]]
-        else:
-            self.allocate(node)
+        over, method = self.takes_over(node), method_of(node)
         if method in PRODUCTS:
             *z, a, b = node.args
             beta = node.kwargs.get("beta", 1) if z else 0
@@ -294,22 +281,18 @@ class _Native(Emitter):
         (ai, ak), (bk, bj), (oi, oj) = value(a).stride(), value(b).stride(), value(out).stride()
         x, y, to = self.pointer(a), self.pointer(b), self.pointer(out)
         factor = self.factor(alpha)
-        if z is not out and z is not None and addend is None:
-            zi, zj = value(z).expand(value(out).shape).stride()
-            if ak == bk == 1:
-                shift = f"{self.pointer(z)}, {zi}, {zj}, {self.factor(beta)}, {factor}"
-                self.lines.append(
-                    f"product_dots({rows}, {columns}, {inner}, {to}, {oi}, {oj}, {x}, {ai}, {y}, {bj}, {shift});"
-                )
-                return
+        apart = z is not out and z is not None and addend is None
+        if ak == bk == 1 and (apart or z is None):
+            shift = "0, 0, 0, 0"
+            if z is not None:
+                zi, zj = value(z).expand(value(out).shape).stride()
+                shift = f"{self.pointer(z)}, {zi}, {zj}, {self.factor(beta)}"
+            sizes = f"{rows}, {columns}, {inner}, {to}, {oi}, {oj}, {x}, {ai}, {y}, {bj}"
+            self.lines.append(f"product_dots({sizes}, {shift}, {factor});")
+            return
+        if apart:
             self.loop([f"{self.element(out)} = {self.factor(beta)} * {self.element(z, out)};"], out)
             beta, z = 1, out
-        if z is None and ak == bk == 1:
-            none = f"0, 0, 0, 0, {factor}"
-            self.lines.append(
-                f"product_dots({rows}, {columns}, {inner}, {to}, {oi}, {oj}, {x}, {ai}, {y}, {bj}, {none});"
-            )
-            return
         if oj != 1 or bj != 1:  # transposed: the columns of B A are the rows of A B
             (rows, columns), (x, y) = (columns, rows), (y, x)
             (oi, oj), (ai, ak), (bk, bj) = (oj, oi), (bj, bk), (ak, ai)

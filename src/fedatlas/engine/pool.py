@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from fedatlas import errors
-from fedatlas.algorithm import Budget, Facts, Work
+from fedatlas.algorithm import Work
 from fedatlas.data.batches import examples_of
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import timed
@@ -97,8 +97,8 @@ class PoolExecutor:
         for value, (at, length) in layout.values:
             codec.encode_into(value, memoryview(arena.told)[at : at + length])
         answers = self._deal(jobs, layout)
-        for slot, job in enumerate(jobs):
-            yield self._take(job, slot, answers[slot])
+        for slot in range(len(jobs)):
+            yield self._take(slot, answers[slot])
 
     def _deal(self, jobs: list[Job], layout: Layout) -> dict[int, int | bytes]:
         """Hands the jobs out, longest first; by slot the length of the answer, or the answer itself where it did not fit."""
@@ -119,9 +119,8 @@ class PoolExecutor:
 
     def _send(self, worker: Worker, job: Job, places: tuple[Any, ...]) -> None:
         try:
-            sealed, who = job.memory is not None, (job.client, job.what, job.architecture)
-            work = tuple(job.facts), tuple(job.budget), job.seed
-            worker.pipe.send((*places, *who, *work, sealed, job.role, job.word is not None, job.order))
+            bare = job._replace(message={}, state={}, memory=None, session=None, word=None)
+            worker.pipe.send((*places, bare))
         except OSError:
             raise self._dead(worker, job) from None
 
@@ -148,7 +147,7 @@ class PoolExecutor:
             f"the worker that trained client {job.client} died with {why}{memory}; --resume continues the run."
         )
 
-    def _take(self, job: Job, slot: int, answer: int | bytes) -> Result:
+    def _take(self, slot: int, answer: int | bytes) -> Result:
         """The result in a slot. Its update is a view that lives until the next chunk; its state is a copy."""
         assert self.arena is not None
         if isinstance(answer, int):
@@ -158,9 +157,7 @@ class PoolExecutor:
             value = codec.decode(answer)
         kept = {name: value[name] for name in ("state", "memory", "session")}
         kept = codec.decode(codec.encode(kept), copy=False)
-        done = Result(job.client, value["update"], kept["state"], Work(*value["work"]), kept["memory"])
-        spent = {name: value[name] for name in ("seconds", "sealing", "bare", "lost")}
-        return done._replace(session=kept["session"], **spent)
+        return Result(**{**value, **kept, "work": Work(*value["work"])})
 
     def _ready(self, told: int, slot: int, slots: int) -> Arena:
         """Workers and an arena with room for this chunk; they are made anew where there is too little."""
@@ -258,17 +255,12 @@ def _work(
     told = memoryview(arena.told)
     while True:
         try:
-            slot, message, state, client, what, architecture, facts, budget, seed, sealed, role, worded, order = (
-                pipe.recv()
-            )
+            slot, message, state, job = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         try:
             said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
-            memory, session = had["memory"] if sealed else None, had.get("session")
-            word = had["word"] if worded else None
-            rest = (Facts(*facts), Budget(*budget), seed, memory, architecture, role, session, word, order)
-            result = timed(run_job, bench, Job(client, what, said, had["state"], *rest))
+            result = timed(run_job, bench, job._replace(message=said, **had))
             answer: tuple[str, Any] = ("done", _answer(result, arena, slot))
         except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the client and raises it
             answer = ("error", (type(error).__name__, str(error), traceback.format_exc()))
@@ -280,17 +272,8 @@ def _work(
 
 def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
     """Writes the result into its slot and says how long it is, or gives it whole where it does not fit."""
-    value = {
-        "update": dict(result.update),
-        "state": dict(result.state),
-        "work": list(result.work),
-        "memory": result.memory,
-        "seconds": result.seconds,
-        "sealing": result.sealing,
-        "bare": result.bare,
-        "session": result.session,
-        "lost": result.lost,
-    }
+    plain = result._replace(update=dict(result.update), state=dict(result.state))
+    value = {**plain._asdict(), "work": list(result.work)}
     if codec.size(value) > arena.slot:
         return bytes(codec.encode(value))
     at = slot * arena.slot

@@ -33,45 +33,65 @@ from fedatlas.engine.step import (
     batch_arguments,
     form_of,
     fresh_memory,
-    is_number,
     laid_out,
     leaves,
     local_copy,
-    number,
     rebuilt,
 )
-from fedatlas.engine.trace import Example, given_as, trace, training
+from fedatlas.engine.trace import Example, given_as, trace
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.errors import first_line
+from fedatlas.models.dropout import training
 from fedatlas.rng import torch_stream
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 # How far one step may be from autograd's, relative to the length of the step itself. Sums in another order and
 # decisions (ReLU, arg-max) at the edge are within it; a wrong formula is not.
 _TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.1}
 
 
-class StepProgram:
-    """A derived step. It can be pickled; ``source`` is its whole text, ``note`` says what was fused.
+class Program:
+    """A derived step's whole text, loaded where it is first bound. It can be pickled.
 
     It holds for inputs of its own ``form`` only: an objective or a direction may do something else with others.
     """
+
+    def __init__(self, source: str, spec: StepSpec, constants: Tensors, form: Form, code: str = "") -> None:
+        self.source, self.code, self.optimizer, self.form = source, code, spec.optimizer, form
+        self.constants = {f"constants/{name}": x for name, x in constants.items()}
+        self._bind: Callable[[Mapping[str, Any]], Step] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bind": None}
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """Return where to copy, bind and step: without autograd's bookkeeping."""
+        return torch.inference_mode()
+
+    def loaded(self, taken: Mapping[str, Any]) -> Step:
+        """Return the step that the text's function ``bind``, which emit.py and native.py alone write, makes of tensors by path."""
+        if self._bind is None:
+            space: dict[str, Any] = {"torch": torch, "adam_pass": adam_pass, "Optimizer": Optimizer}
+            if self.code:
+                space |= {"ctypes": ctypes, "native": compiled(self.code, "step")}
+            exec(compile(self.source, "<step program>", "exec"), space)
+            self._bind = space["bind"]
+        return self._bind({**self.constants, **taken})
+
+
+class StepProgram(Program):
+    """The step of one client; ``note`` says what was fused."""
 
     def __init__(
         self,
         emitted: Emitted,
         spec: StepSpec,
-        constants: Mapping[str, Tensor],
+        constants: Tensors,
         form: Form,
         rows: RowValues | None = None,
     ) -> None:
-        self.rows = rows
-        self.emitted, self.optimizer, self.constants, self.form = emitted, spec.optimizer, dict(constants), form
-        self.source, self.note = emitted.source, emitted.note
-        self._bind: Callable[[Mapping[str, Any]], Step] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_bind": None}
+        super().__init__(emitted.source, spec, constants, form, emitted.code)
+        self.rows, self.emitted, self.note = rows, emitted, emitted.note
 
     def takes(self, params: Tree, inputs: Inputs) -> bool:
         """Whether parameters and inputs have the form and the shapes that it was derived for."""
@@ -82,17 +102,7 @@ class StepProgram:
         wanted |= dict(zip(self.rows.paths, self.rows.reads, strict=True)) if self.rows else {}
         return all(getattr(given[path], "shape", ()) == shape for path, shape in wanted.items() if path in given)
 
-    def mode(self) -> AbstractContextManager[Any]:
-        """Where to copy, bind and step: without autograd's bookkeeping."""
-        return torch.inference_mode()
-
-    def local_copy(self, params: Mapping[str, Tensor]) -> Tree:
-        """The client's own parameters, in the layout the step works in."""
-        return local_copy(params)
-
-    def bind(
-        self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None
-    ) -> Step:
+    def bind(self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Tensors | None = None) -> Step:
         """The step of one client: ``step(x, y, row weights if any, masks in their order, `rows`' values) -> loss``.
 
         ``params`` (from `local_copy`), ``memory`` (`fresh_memory`) and ``buffers`` are written in place; steps of other
@@ -103,30 +113,16 @@ class StepProgram:
         for path, value in self.emitted.fixed.items():
             if path in given and given[path] != value:
                 raise ValueError(f"this step was derived for {path} = {value!r}, not {given[path]!r}")
-        taken = {f"constants/{name}": x for name, x in self.constants.items()}
+        taken: dict[str, Any] = {}
         for path, (shape, stride) in self.emitted.reads.items():
-            x = given[path]
-            x = number(x) if is_number(x) else given_as(path, x)
+            x = given_as(path, given[path])
             if (x.shape, x.stride()) != (shape, stride):
                 raise ValueError(f"{path} has shape {tuple(x.shape)} and strides {x.stride()}: use local_copy()")
             taken[path] = x
-        return self.compiled()(taken)
-
-    def compiled(self) -> Callable[[Mapping[str, Any]], Step]:
-        """The program's ``bind``."""
-        if self._bind is None:
-            self._bind = loaded(self.source, self.emitted.code)
-        return self._bind
+        return self.loaded(taken)
 
 
-def loaded(source: str, code: str = "") -> Callable[[Mapping[str, Any]], Step]:
-    """The function ``bind`` of a program's text, which emit.py and native.py alone write."""
-    space: dict[str, Any] = {"torch": torch, "adam_pass": adam_pass, "Optimizer": Optimizer}
-    if code:
-        space |= {"ctypes": ctypes, "native": compiled(code, "step")}
-    exec(compile(source, "<step program>", "exec"), space)
-    bind: Callable[[Mapping[str, Any]], Step] = space["bind"]
-    return bind
+Made = StepProgram | TunedStep
 
 
 def derive(
@@ -181,7 +177,7 @@ def parted(flat: Flat, example: Example, apart: bool) -> tuple[Flat, RowValues |
 
 def step_for(
     spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False, apart: bool = False, params: Tree | None = None
-) -> StepProgram | TunedStep:
+) -> Made:
     """The derived program, or the tuned step where none can be derived; ``note`` says which, and why."""
     try:
         return derive(spec, batch, inputs, native, apart, params)
@@ -254,10 +250,10 @@ def disturbed(example: Example, key: int = 0) -> Example:
     return Example(**rebuilt(example._asdict(), {**given, **found}))
 
 
-def outcome(made: StepProgram | TunedStep, at: Example) -> dict[str, Tensor]:
+def outcome(made: Made, at: Example) -> dict[str, Tensor]:
     """Parameters, buffers and losses after two steps."""
     with made.mode():
-        params, buffers = made.local_copy(at.params), at.buffers.clone()
+        params, buffers = local_copy(at.params), at.buffers.clone()
         step = made.bind(params, None, at.inputs, buffers)
         batch = at.batch if isinstance(made, TunedStep) else with_values(made.rows, at)
         losses = [
@@ -273,7 +269,7 @@ def with_values(rows: RowValues | None, at: Example) -> Batch:
     return at.batch._replace(extra={**at.batch.extra, **rows.of(at.inputs, at.buffers)(at.batch.x)})
 
 
-def compare(spec: StepSpec, start: Example, expected: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> None:
+def compare(spec: StepSpec, start: Example, expected: Tensors, got: Tensors) -> None:
     """NotTraceable where two outcomes lie further apart than a small share of the way from the start.
 
     A tensor's share is of its own way and a tenth of the whole model's: a convolution's bias in front of a BatchNorm goes
@@ -297,7 +293,7 @@ def begin_of(start: Example) -> dict[str, Tensor]:
     return dict(leaves({"params": start.params, "buffers": start.buffers}))
 
 
-def ways_of(start: Example, expected: Mapping[str, Tensor]) -> dict[str, float] | None:
+def ways_of(start: Example, expected: Tensors) -> dict[str, float] | None:
     """How far each tensor has gone, the loss from zero; None where one has gone to no number."""
     begin = begin_of(start)
     ways = {path: distance(x, begin.get(path, torch.zeros(()))) for path, x in expected.items()}

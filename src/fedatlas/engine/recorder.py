@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from fedatlas.engine.step import NotTraceable
+from fedatlas.models.inspection import Watching
 
 # Operators whose outcome, or its shape, depends on values: a graph would hold for the values of the trace only.
 _DEPENDS_ON_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -46,11 +46,7 @@ class _Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its whole compiler to skip it
-
+class _Recorder(Watching):
     def __init__(self, values: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = Graph()

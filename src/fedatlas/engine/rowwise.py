@@ -8,7 +8,7 @@ the step takes its results as further arguments, ``batch/extra/row value 1`` and
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +17,9 @@ from torch.fx import Graph, GraphModule
 
 from fedatlas.engine.fuse import constants
 from fedatlas.engine.graph import Flat, Op, effect, is_op, value
-from fedatlas.engine.step import Inputs, is_number, leaves, number
+from fedatlas.engine.step import Inputs, leaves
 from fedatlas.engine.trace import given_as
+from fedatlas.tree import Tensors
 
 aten = torch.ops.aten
 
@@ -73,10 +74,10 @@ class RowValues(NamedTuple):
         constants = dict(other.module.named_buffers())
         return all(torch.equal(x, constants[name]) for name, x in self.module.named_buffers())
 
-    def of(self, inputs: Inputs, buffers: Mapping[str, Tensor]) -> Callable[[Tensor], dict[str, Tensor]]:
+    def of(self, inputs: Inputs, buffers: Tensors) -> Callable[[Tensor], dict[str, Tensor]]:
         """rows -> the values that go with them, during the local work that has these inputs and buffers."""
         given = dict(leaves({"inputs": inputs, "buffers": buffers}))
-        fixed = [number(x) if is_number(x) else given_as(path, x) for path in self.paths for x in [given[path]]]
+        fixed = [given_as(path, given[path]) for path in self.paths]
 
         @torch.inference_mode()
         def values(x: Tensor) -> dict[str, Tensor]:

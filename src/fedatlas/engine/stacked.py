@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from fedatlas.engine.emit import emit
 from fedatlas.engine.fuse import fuse
 from fedatlas.engine.graph import SILENT_WRITERS, Flat, insert, swap, value
 from fedatlas.engine.optim import Memory
-from fedatlas.engine.program import check, example_of, loaded, parted, whatever_fails, with_values
+from fedatlas.engine.program import Program, check, example_of, parted, whatever_fails, with_values
 from fedatlas.engine.recorder import record
 from fedatlas.engine.rewrite import rewrite
 from fedatlas.engine.rowwise import RowValues
@@ -39,9 +38,10 @@ from fedatlas.engine.step import (
     local_copy,
     number,
 )
-from fedatlas.engine.trace import Example, flat_of, trace, training
+from fedatlas.engine.trace import Example, flat_of, trace
 from fedatlas.engine.tuned import Step
-from fedatlas.tree import Tree, stack
+from fedatlas.models.dropout import training
+from fedatlas.tree import Tensors, Tree, stack
 
 aten = torch.ops.aten
 
@@ -49,25 +49,15 @@ _SMALL = 4_000_000  # parameters times rows
 _COUNTS = (7, 11, 13)  # derived for these numbers of clients; the text for any number follows, and is checked
 
 
-class StackedProgram:
-    """A step of several clients. Works in inference mode; can be pickled."""
+class StackedProgram(Program):
+    """A step of several clients."""
 
-    def __init__(
-        self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Mapping[str, Tensor], form: Form
-    ) -> None:
-        self.form = form
-        self.source, self.reads, self.optimizer, self.constants = source, dict(reads), spec.optimizer, dict(constants)
+    def __init__(self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Tensors, form: Form) -> None:
+        super().__init__(source, spec, constants, form)
+        self.reads = dict(reads)
         self.note = (
             f"stacked over clients: {source.split('def step')[1].count(chr(10)) - 3} operators for all of them together"
         )
-        self._bind: Callable[[Mapping[str, Any]], Step] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_bind": None}
-
-    def mode(self) -> AbstractContextManager[Any]:
-        """Where to bind and step: without autograd's bookkeeping."""
-        return torch.inference_mode()
 
     def fits(self, inputs: Sequence[Inputs]) -> bool:
         """Whether these clients can share a stack: inputs as it was derived for, and each number that it reads the same."""
@@ -78,7 +68,7 @@ class StackedProgram:
         return all(one[path] == found[0][path] for one in found for path in numbers)
 
     def bind(
-        self, params: Tree, memory: Memory | None, inputs: Sequence[Inputs], buffers: Mapping[str, Tensor] | None = None
+        self, params: Tree, memory: Memory | None, inputs: Sequence[Inputs], buffers: Tensors | None = None
     ) -> Step:
         """The step of two or more clients: ``step(x, y, ...) -> losses``, everything with a leading client dimension.
 
@@ -87,7 +77,7 @@ class StackedProgram:
         memory = fresh_memory(self.optimizer, params) if memory is None else memory
         given = dict(leaves({"params": params, "buffers": buffers or {}, "memory": memory._asdict()}))
         found = [dict(leaves({"inputs": one})) for one in inputs]
-        taken: dict[str, Any] = {f"constants/{name}": x for name, x in self.constants.items()}
+        taken: dict[str, Any] = {"M": len(inputs)}
         for path, stacked in self.reads.items():
             if path in given:
                 taken[path] = given[path]
@@ -95,12 +85,10 @@ class StackedProgram:
                 taken[path] = torch.stack([one[path] for one in found])
             else:
                 taken[path] = number(found[0][path]) if is_number(found[0][path]) else found[0][path]
-        if self._bind is None:
-            self._bind = loaded(self.source)
-        return self._bind({**taken, "M": len(inputs)})
+        return self.loaded(taken)
 
 
-def worth_stacking(params: Mapping[str, Tensor], rows: int) -> bool:
+def worth_stacking(params: Tensors, rows: int) -> bool:
     """Whether clients with such parameters and batches should share a stack (benchmarks/stacked_speed.py).
 
     Half of a small step is the calling of its operators, which a stack shares; from some four million multiplications in a

@@ -13,7 +13,7 @@ from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
 from fedatlas.engine.optim import Memory, Optimizer
 from fedatlas.errors import FedatlasError
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 Inputs = Mapping[str, Any]
 """All that stays the same during one client's local work: trees, tensors and numbers, nested as one likes.
@@ -23,6 +23,7 @@ gradient. Numbers reach ``loss`` and ``direction`` as tensors without dimensions
 """
 
 
+NESTED = (Mapping, tuple, list)
 Form = frozenset[tuple[str, Any]]
 """What two clients' inputs must share for one program to hold for both (`form_of`)."""
 
@@ -44,19 +45,22 @@ class NotTraceable(FedatlasError):
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(path, leaf) of nested mappings, records and lists, in order."""
-    for key, item in _items(value):
-        where = f"{path}/{key}" if path else str(key)
-        if isinstance(item, Mapping | tuple | list):
-            yield from leaves(item, where)
-        else:
-            yield where, item
+    return ((where, item) for where, item in _walk(value, path) if not isinstance(item, NESTED))
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of a nested value and of all that it holds, in order."""
+    yield path, value
+    if isinstance(value, NESTED):
+        for key, item in _items(value):
+            yield from _walk(item, f"{path}/{key}" if path else str(key))
 
 
 def rebuilt(like: Any, found: Mapping[str, Any], path: str = "") -> Any:
     """``like`` with every leaf replaced by the one that ``found`` has under its path (if it has one)."""
     items = [(key, f"{path}/{key}" if path else str(key), item) for key, item in _items(like)]
     fresh = {
-        key: rebuilt(item, found, where) if isinstance(item, Mapping | tuple | list) else found.get(where, item)
+        key: rebuilt(item, found, where) if isinstance(item, NESTED) else found.get(where, item)
         for key, where, item in items
     }
     if isinstance(like, Mapping):
@@ -71,22 +75,18 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
         return list(value.items())
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(zip(value._fields, value, strict=True))
-    return list(enumerate(value)) if isinstance(value, tuple | list) else []
+    return list(enumerate(value))
 
 
 def form_of(inputs: Any) -> Form:
     """What code may branch on while it is traced: which names there are, and every leaf that is neither tensor nor number."""
-    return frozenset(_forms(inputs, ""))
 
+    def form(item: Any) -> Any:
+        if isinstance(item, NESTED):
+            return len(item)  # a mapping that holds nothing is there, too
+        return "tensor" if isinstance(item, Tensor) else "number" if is_number(item) else repr(item)
 
-def _forms(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    yield path, len(value)  # a mapping that holds nothing is there, too
-    for key, item in _items(value):
-        where = f"{path}/{key}" if path else str(key)
-        if isinstance(item, Mapping | tuple | list):
-            yield from _forms(item, where)
-        else:
-            yield where, "tensor" if isinstance(item, Tensor) else "number" if is_number(item) else repr(item)
+    return frozenset((where, form(item)) for where, item in _walk(inputs, ""))
 
 
 def shapes_of(inputs: Any) -> Form:
@@ -137,7 +137,7 @@ def laid_out(x: Tensor) -> Tensor:
 
 
 @torch.inference_mode(mode=False)
-def local_copy(params: Mapping[str, Tensor]) -> Tree:
+def local_copy(params: Tensors) -> Tree:
     """A client's own parameters, in the layout that steps work in; no inference tensors, so that any step can take them."""
     return Tree({name: laid_out(x.detach()).clone() for name, x in params.items()})
 

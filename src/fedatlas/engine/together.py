@@ -10,13 +10,13 @@ from torch import Tensor
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine.optim import Memory
-from fedatlas.engine.program import StepProgram
+from fedatlas.engine.program import Made
 from fedatlas.engine.stacked import StackedProgram
 from fedatlas.engine.step import Inputs, batch_arguments, fresh_memory, local_copy
-from fedatlas.engine.tuned import Step, TunedStep
+from fedatlas.engine.tuned import Step
 from fedatlas.tree import Tree, stack
 
-Alone = Callable[[int], StepProgram | TunedStep]
+Alone = Callable[[int], Made]
 """The step of one client for a batch size."""
 
 

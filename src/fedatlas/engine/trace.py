@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functionalize
 from torch.fx import GraphModule
 
@@ -30,8 +29,9 @@ from fedatlas.engine.step import (
     rebuilt,
 )
 from fedatlas.errors import first_line
+from fedatlas.models.dropout import training
 from fedatlas.models.inspection import is_recurrent
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 aten = torch.ops.aten
 
@@ -49,7 +49,9 @@ class Example(NamedTuple):
 
 
 def given_as(path: str, x: Any) -> Any:
-    """A leaf as the step reads it: tensors of the message or of the client's state are laid out like parameters."""
+    """Return a leaf as the step reads it: numbers as tensors, tensors of the inputs laid out like parameters."""
+    if is_number(x):
+        return number(x)
     return laid_out(x) if path.startswith("inputs/") and isinstance(x, Tensor) else x
 
 
@@ -58,7 +60,7 @@ def trace(spec: StepSpec, example: Example) -> Flat:
     if is_recurrent(spec.module):
         raise NotTraceable("recurrent layers would have to be unrolled")
     given = dict(leaves(example._asdict()))
-    values = {path: number(x) if is_number(x) else given_as(path, x) for path, x in given.items()}
+    values = {path: given_as(path, x) for path, x in given.items()}
     tensors = {path: x.detach() for path, x in values.items() if isinstance(x, Tensor)}
     fixed = {path: x for path, x in values.items() if not isinstance(x, Tensor)}
     names: list[str] = []
@@ -122,7 +124,7 @@ def graph_of(step: Callable[..., list[Tensor]], values: list[Tensor]) -> GraphMo
     return module
 
 
-def refuse(spec: StepSpec, module: GraphModule, tensors: Mapping[str, Tensor]) -> None:
+def refuse(spec: StepSpec, module: GraphModule, tensors: Tensors) -> None:
     """NotTraceable for a graph that would draw random numbers, is too long, or has swallowed an input as a constant."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     if len(nodes) > LIMIT:
@@ -137,15 +139,3 @@ def refuse(spec: StepSpec, module: GraphModule, tensors: Mapping[str, Tensor]) -
             value = getattr(module, str(node.target))
             if isinstance(value, Tensor) and value.numel() and value.untyped_storage().data_ptr() in held:
                 raise NotTraceable("the loss reads a tensor of the module or of a message around its arguments")
-
-
-@contextmanager
-def training(module: nn.Module) -> Iterator[None]:
-    """Training mode inside the block; every part's own mode again behind it."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.train()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode

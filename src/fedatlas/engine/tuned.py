@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,8 +15,8 @@ from fedatlas.engine.device import CPU, placing
 from fedatlas.engine.gradient import gradient, with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
-from fedatlas.engine.step import Inputs, StepSpec, fresh_memory, local_copy
-from fedatlas.tree import Tree
+from fedatlas.engine.step import Inputs, StepSpec, fresh_memory
+from fedatlas.tree import Tensors, Tree
 
 Step = Callable[..., Tensor]
 """(x, y, row weights if there are any, masks in their order) -> loss; writes the new parameters into the old ones."""
@@ -35,13 +35,7 @@ class TunedStep:
         """Where to bind and to step: outside inference mode, whose tensors autograd refuses."""
         return nullcontext()
 
-    def local_copy(self, params: Mapping[str, Tensor]) -> Tree:
-        """The client's own parameters, to be changed by its steps; in the layout that programs work in, too."""
-        return local_copy(params)
-
-    def bind(
-        self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Mapping[str, Tensor] | None = None
-    ) -> Step:
+    def bind(self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Tensors | None = None) -> Step:
         """The step of one client. ``params``, ``memory`` (`fresh_memory`) and ``buffers`` are written in place."""
         spec, weights, state = self.spec, with_grad(params), Tree(buffers or {})
         device = next((x.device for x in params.values()), CPU)

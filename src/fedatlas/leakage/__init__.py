@@ -1,5 +1,5 @@
-"""What a party could have learnt: attacks on recorded views, each in a child without data, scored beside its placebo."""
+"""Attacks on recorded views, each in a child without data, scored beside its placebo."""
 
-from fedatlas.leakage.attack_run import attack, carried_out, cell
+from fedatlas.leakage.attack_run import attack_view, attack_views, ensure_attack
 
-__all__ = ["attack", "carried_out", "cell"]
+__all__ = ["attack_view", "attack_views", "ensure_attack"]

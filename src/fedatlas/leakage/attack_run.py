@@ -1,10 +1,10 @@
-"""``fedatlas attack``: one attack on the view of a run, its figures beside the placebo's, and what it leaves in the run's folder.
+"""``fedatlas attack``: one attack on the view of a run, scored beside its placebo, and the files that it leaves in the run's folder.
 
     attacks/NAME/attack.json      declaration, keys, metrics, leaks
     attacks/NAME/found.npz        reconstructions beside originals, or scores with the truth
 
-The attacker works in a child without data (`knowledge`); the truth is loaded afterwards, by the scorer, from the data of the
-experiment. Where these are gone the answer is kept and says that nobody could score it.
+The attacker works in a child without data (`attacker_folder`); the truth is loaded afterwards, by the scorer, from the data of the
+experiment. Without these data the answer is kept unscored.
 """
 
 from __future__ import annotations
@@ -14,48 +14,44 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedatlas.attacks import ATTACKS, LATER
-from fedatlas.attacks.inference import INFERENCE, Inference
+from fedatlas.attacks import ATTACKS, LATER, VIEW_ATTACKS
 from fedatlas.attacks.roles import Role
+from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.errors import ConfigError, DataError, TransportError, unknown_name
-from fedatlas.leakage import scoring
-from fedatlas.leakage.attack_text import summed_up
-from fedatlas.leakage.knowledge import attacked
-from fedatlas.leakage.network import known
-from fedatlas.record.observed import View
+from fedatlas.leakage.attack_text import attack_sentence
+from fedatlas.leakage.attacker_folder import run_attacker
+from fedatlas.leakage.knowledge import common_knowledge
+from fedatlas.record.observed import RoleView
 from fedatlas.record.run_folder import ATTACK, ATTACKED, CONFIG, FOUND, RunFolder
-from fedatlas.registry import arguments
-from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.setup.assembly import set_up
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
-from fedatlas.setup.views import inferences_of, keys_of
+from fedatlas.setup.truth import truth_of
+from fedatlas.setup.views import build_view_attack, check_kind_of_role, keys_of, view_attacks_of
 
-ONE_STEP = (
-    "attack '{name}' inverts the gradient of one step on one row a client: write steps = 1 under [local], and as many clients as "
-    "rows (data.limit)."
-)
+Found = dict[str, Any]
+"""The record of an attack, as attack.json holds it."""
 
 
-def built(name: str, parameters: Mapping[str, Any]) -> Inference:
-    """The attack by its name with its keys. ConfigError for a name or key that there is not, and for one that is no attack on a view."""
-    if name not in INFERENCE:
+def make_attack(config: ExperimentConfig, name: str, parameters: Mapping[str, Any] | None) -> ViewAttack:
+    """The attack with the keys of its table in the experiment, under those that are given. ConfigError for a wrong name or key."""
+    if name not in VIEW_ATTACKS:
         if name in ATTACKS:
             raise ConfigError(
                 f"attack '{name}' is carried out in a run: declare it as [[attack]] in the experiment file."
             )
         if name in LATER:
-            raise ConfigError(f"attack '{name}' is not in this version, which has {', '.join(INFERENCE)} for views.")
-        raise unknown_name("attack", name, INFERENCE)
-    return INFERENCE[name](**arguments("attack", INFERENCE[name], parameters))
+            raise ConfigError(f"attack '{name}' is not in this version, which has {', '.join(VIEW_ATTACKS)} for views.")
+        raise unknown_name("attack", name, VIEW_ATTACKS)
+    declared = next((keys_of(table) for table in config.attack if table.name == name), {})
+    return build_view_attack("attack", name, {**declared, **(parameters or {})})
 
 
-def attack(
+def attack_view(
     folder: str | Path, name: str, parameters: Mapping[str, Any] | None = None, whole: Checked | None = None
-) -> dict[str, Any]:
-    """Attacks the view of a run, scores it, writes both below ``attacks/`` in its folder. Returns the record.
+) -> Found:
+    """Attack the view of a run, score the answer, write both below ``attacks/`` in its folder; return the record.
 
     ``whole``: the experiment, where it has been checked already.
     """
@@ -71,99 +67,73 @@ def attack(
             f"'{run.path}' holds several seeds: name one of them, such as {run.path / f'seed-{config.seeds[0]}'}."
         )
     run.summary()  # ConfigError while the run is not finished
-    made = built(name, {**declared(config, name), **(parameters or {})})
-    facts = known(run.path)
-    check(made, config, run)
-    told = None
-    if made.keys.get("labels") == "known":
-        setup = set_up(whole)
-        told = {k: int(setup.bench.rows(k).y[0]) for k, n in setup.sizes.items() if n} | {-1: 0}
-    answer = attacked(run.path, made, config.seed, told)
-    found: dict[str, Any] = {"metrics": {}, "leaks": {}, "targets": len(next(iter(answer.values())))}
-    arrays: Mapping[str, np.ndarray] = answer
+    made = make_attack(config, name, parameters)
+    common_knowledge(run.path)
+    check_attack(made, config, run)
+    told = made.tells(truth_of(set_up(whole))) if made.tells else None
+    arrays: Mapping[str, Any] = run_attacker(run.path, made, config.seed, told)
+    found: Found = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
     try:
-        setup = set_up(whole)
-        if made.kind == "inversion":
-            targets = others(run.path, made, setup)
-            found, arrays = scoring.inverted(setup, facts, answer, targets)
-        else:
-            found, arrays = scoring.told_apart(setup, answer)
+        score = made.score(truth_of(set_up(whole), trained_first(run)), arrays)
+        found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
     except (DataError, TransportError) as error:
         found["unscored"] = f"the attacker's answer is kept, but nobody could score it: {error}"
-    record = {
-        "name": name,
-        "kind": made.kind,
-        "role": str(made.role),
-        "declaration": made.declares._asdict(),
-        "keys": dict(made.keys),
-        **found,
-    }
+    facts = {"name": name, "kind": made.kind, "role": str(made.role), "declaration": made.declares._asdict()}
+    record = {**facts, "keys": dict(made.keys), **found}
     run.save_arrays(f"{ATTACKED}/{name}/{FOUND}", arrays)
     run.write_json(f"{ATTACKED}/{name}/{ATTACK}", record)
     return record
 
 
-def declared(config: ExperimentConfig, name: str) -> dict[str, Any]:
-    """The keys of the table that declares this attack; none where no table does."""
-    return next((keys_of(table) for table in config.attack if table.name == name), {})
-
-
-def carried_out(folder: Path, whole: Checked, said: Callable[[str], None]) -> None:
-    """The attacks that the experiment declares, on a run that is over; ``said`` is told what each found, or why it found nothing."""
-    for name in inferences_of(whole.config):
+def attack_views(folder: Path, whole: Checked, said: Callable[[str], None]) -> None:
+    """Carry out the attacks that the experiment declares, on a finished run; ``said`` is told what each found, or why it failed."""
+    for name in view_attacks_of(whole.config):
         said(f"Attack '{name}' on what its role saw ...")
         try:
-            found = attack(folder, name, None, whole)
+            said(attack_sentence(attack_view(folder, name, None, whole)))
         except ConfigError as error:
             said(f"Attack '{name}' could not be carried out: {error}")
-            continue
-        said(" ".join(summed_up(found)))
 
 
-def check(made: Inference, config: ExperimentConfig, run: RunFolder) -> None:
+def check_attack(made: ViewAttack, config: ExperimentConfig, run: RunFolder) -> None:
     """ConfigError where the attack cannot say anything of such a run."""
-    if made.kind != "inversion":
-        return
-    View(run.path, made.role)  # refuses one that was not recorded
-    local = config.local
+    check_kind_of_role(made, "attack.role")
+    if made.rounds is not None:
+        RoleView(run.path, made.role)  # refuses one that was not recorded
+    if why := made.refuses_run(config, list(rows_held(run).values())):
+        raise ConfigError(why)
+
+
+def rows_held(run: RunFolder) -> dict[int, int]:
+    """client -> its training rows, of those that hold any."""
     clients = run.read_json("partition.json", "clients")["clients"]
-    rows = [len(each) for each in clients.values() if each]
-    steps = local.steps if local.steps is not None else local.epochs
-    if max(rows, default=0) != 1 or steps != 1:
-        raise ConfigError(ONE_STEP.format(name=made.name))
+    return {int(k): n if isinstance(n, int) else len(n) for k, n in clients.items() if n}
 
 
-def others(run: Path, made: Inference, setup: Setup) -> list[int]:
-    """The targets of a mean: who trained in the first round, but for the attacker."""
-    row = next(row for row in RunFolder(run).rows() if row["round"] == 1)
-    clients = row.get("clients") or [k for k, n in setup.sizes.items() if n]
-    flat = [k for each in clients for k in (each if isinstance(each, list) else [each])]
-    many = int(made.keys.get("targets") or 0)
-    own = made.role.client if made.role.kind == "client" else None
-    return [k for k in flat if k != own][: many or None]
+def trained_first(run: RunFolder) -> list[int]:
+    """The clients of the first round, in its order; all that hold rows where the row does not tell."""
+    row: Mapping[str, Any] = next((row for row in run.rows() if row["round"] == 1), {})
+    clients = row.get("clients") or rows_held(run)
+    return [k for each in clients for k in (each if isinstance(each, list) else [each])]
 
 
-def cell(
+def ensure_attack(
     config: ExperimentConfig,
     folder: Path,
     name: str,
-    parameters: Mapping[str, Any] | None = None,
-    *,
+    parameters: Mapping[str, Any] | None,
     run: Callable[[ExperimentConfig, Path], object],
-) -> dict[str, Any]:
-    """A run of ``config`` that records the view of the attack's role, and the attack on it: what is in ``folder`` is not done again.
-
-    ``run``: makes the run of a configuration in a folder.
-    """
-    made = built(name, {**declared(config, name), **(parameters or {})})
+) -> Found:
+    """A run of ``config`` (by ``run``) that records the view of the attack's role, and the attack on it; finished work is kept."""
+    made = make_attack(config, name, parameters)
     if not (folder / CONFIG).exists():
         run(with_view(config, made.role), folder)
     written = folder / ATTACKED / name / ATTACK
     if written.exists():
-        found: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+        found: Found = json.loads(written.read_text(encoding="utf-8"))
         if (found["role"], found["keys"], "unscored" in found) == (str(made.role), dict(made.keys), False):
             return found
-    return attack(folder, name, parameters)
+    return attack_view(folder, name, parameters)
 
 
 def with_view(config: ExperimentConfig, role: Role) -> ExperimentConfig:

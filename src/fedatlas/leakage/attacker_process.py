@@ -1,25 +1,27 @@
-"""The attacker: a process that is given a folder (`knowledge`) and leaves its answer there."""
+"""The attacker: a process that is given a folder (`attacker_folder`) and leaves its answer there."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 from fedatlas import machine
-from fedatlas.attacks.inference import INFERENCE
+from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.errors import FedatlasError
-from fedatlas.leakage import inversion, membership
-from fedatlas.leakage.knowledge import REFUSED, read_order, write_answer
+from fedatlas.leakage.attacker_folder import ANSWER, ORDER, REFUSED
+from fedatlas.leakage.knowledge import read_knowledge
+from fedatlas.record.run_folder import RunFolder
 
 
 def work(folder: Path) -> None:
-    """Attacks what lies in ``folder``."""
-    order = read_order(folder)
-    attack = INFERENCE[order["name"]](role=order["role"], **order["keys"])
-    answer = inversion.answer if attack.kind == "inversion" else membership.answer
+    """Run the attack that the folder orders, on what lies in it."""
+    order = json.loads((folder / ORDER).read_text(encoding="utf-8"))
+    attack = VIEW_ATTACKS[order["name"]](role=order["role"], **order["keys"])
     try:
         with machine.one_thread_an_operator():
-            write_answer(folder, answer(folder, attack, order["seed"]))
+            answer = attack.answer(read_knowledge(folder, attack, order["seed"]))
+            RunFolder(folder).save_arrays(ANSWER, answer)
     except FedatlasError as error:
         (folder / REFUSED).write_text(str(error), encoding="utf-8")
 

@@ -1,118 +1,82 @@
-"""What an attacker is given: a folder with the view of its role and what it knows, and nothing else of the run.
-
-    order.json           name, role, keys of the attack, seed
-    config.toml          the experiment: declared knowledge (network, local work, mechanisms, their keys)
-    preprocess.json      what rows look like
-    observed/            the view of the role, and of no other
-    model.safetensors    the final model, for an outsider
-    candidates.npz, auxiliary.npz    of the membership game, without their truth
-    labels.json          of the targets, where they are declared known
-
-The attack runs in a process of its own whose data folder is empty. It leaves ``answer.npz`` there.
-"""
+"""The knowledge of an attacker, read from its folder (`attacker_folder`): common knowledge, the view of its role, what it was told."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
+from torch import Tensor, nn
 
-from fedatlas.attacks.inference import Inference
+from fedatlas.attacks.view_attack import Knowledge, ViewAttack
+from fedatlas.config import ExperimentConfig
+from fedatlas.data.preprocess import Preprocess
 from fedatlas.errors import ConfigError
-from fedatlas.files import write_json
-from fedatlas.record import observed
-from fedatlas.record.run_folder import ATTACKED, AUXILIARY, CANDIDATES, CONFIG, RunFolder, file_of
+from fedatlas.leakage.view_gradients import gradients
+from fedatlas.models import Loss, make_loss, make_model
+from fedatlas.models.registry import OWN
+from fedatlas.record.observed import RoleView
+from fedatlas.record.run_folder import RunFolder, file_of
+from fedatlas.setup.truth import pixel_range
 
-ORDER, ANSWER, LABELS, REFUSED = "order.json", "answer.npz", "labels.json", "refused.txt"
-Arrays = Mapping[str, np.ndarray]
-
-
-def attacked(run: Path, attack: Inference, seed: int, labels: Mapping[int, int] | None = None) -> dict[str, np.ndarray]:
-    """The attacker's answer, from a child that finds nothing but what the attacker is given. ConfigError for a view that cannot be used."""
-    with given(run, attack, seed, labels) as folder:
-        apart(folder)
-        if (folder / REFUSED).exists():
-            raise ConfigError((folder / REFUSED).read_text(encoding="utf-8"))
-        with np.load(folder / ANSWER, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+TOLD = "told.json"  # further knowledge that the declaration names
 
 
-def apart(folder: Path) -> None:
-    """Attacks what lies in ``folder`` in a process that has no data; what it prints is shown where it fails."""
-    words = [sys.executable, "-m", "fedatlas.leakage.attacker_process", str(folder)]
-    with tempfile.TemporaryDirectory() as empty:
-        environment = {**os.environ, "FEDATLAS_DATA": empty}
-        done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the attack ended without an answer:\n{done.stderr[-2000:]}")
+class Common(NamedTuple):
+    """Knowledge of everybody in the federation."""
+
+    config: ExperimentConfig
+    done: Preprocess
+    loss: Loss
 
 
-@contextlib.contextmanager
-def given(run: Path, attack: Inference, seed: int, labels: Mapping[int, int] | None) -> Iterator[Path]:
-    """The attacker's folder, which goes again."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        order = {"name": attack.name, "role": str(attack.role), "keys": dict(attack.keys), "seed": seed}
-        write_json(folder / ORDER, order)
-        for file in (CONFIG, "preprocess.json"):
-            _link(run / file, folder / file)
-        if labels is not None:
-            write_json(folder / LABELS, {str(k): y for k, y in labels.items()})
-        if attack.kind == "membership":
-            _game(run / ATTACKED / attack.name, folder)
-        if attack.kind == "membership" and attack.role.kind == "outsider":
-            _link(run / file_of("model"), folder / file_of("model"))
-        else:
-            _view(run, attack, folder)
-        yield folder
+def common_knowledge(folder: Path) -> Common:
+    """ConfigError where the network cannot be built from files, or predicts no classes."""
+    home = RunFolder.open(folder)
+    config = home.config()
+    done = Preprocess.from_json(home.read_json("preprocess.json", *Preprocess.KEYS))
+    if config.models or config.model.name.startswith(OWN):
+        raise ConfigError("attacks need one network that the file names: [[models]] and a custom network are refused.")
+    if done.task != "classes":
+        raise ConfigError(f"attacks are on classes, and this run predicts {done.task}.")
+    return Common(config, done, make_loss(config.model.loss, done.task, len(done.class_names)))
 
 
-def _view(run: Path, attack: Inference, folder: Path) -> None:
-    """The files of one role, and the part of the index that is about them."""
-    view = observed.View(run, attack.role)
-    index = {"format": observed.FORMAT, "roles": {str(attack.role): dict(view.files)}, "stopped": None}
-    here = folder / observed.FOLDER
-    (here / attack.role.folder).mkdir(parents=True)
-    write_json(here / observed.INDEX, index)
-    for name in view.files:
-        view.read(name)  # whole, or refused by its own name
-        _link(run / observed.FOLDER / attack.role.folder / name, here / attack.role.folder / name)
+def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
+    """Everything that the folder says; a view is read when an attack asks for it."""
+    config, done, loss = common_knowledge(folder)
+    told = folder / TOLD
+
+    def network(seed: int) -> nn.Module:
+        model = config.model.model_copy(update={"init": ""})
+        return make_model(model, done.shape, loss.width(), seed).eval()
+
+    return Knowledge(
+        seed=seed,
+        config=config,
+        loss=loss,
+        classes=len(done.class_names),
+        network=network,
+        box=lambda: pixel_range(done, config.data.name),
+        gradients=lambda targets: gradients(RoleView(folder, attack.role), config, targets),
+        model=lambda: newest_model(folder, attack),
+        arrays=RunFolder(folder).arrays,
+        told=json.loads(told.read_text(encoding="utf-8")) if told.exists() else {},
+    )
 
 
-def _game(home: Path, folder: Path) -> None:
-    for name in (CANDIDATES, AUXILIARY):
-        if not (home / name).exists():
-            raise ConfigError(
-                f"'{home / name}' is not there: candidates are drawn when the attack is declared; add [[attack]] with "
-                'name = "membership" and, under [evaluation], clients = 0.5 to the experiment and run it anew.'
-            )
-        _link(home / name, folder / name)
+def newest_model(folder: Path, attack: ViewAttack) -> Mapping[str, Tensor]:
+    """The newest global model that the role knows, as far as it crossed: counters do not. ConfigError for a view without one."""
+    if attack.rounds is None:
+        from safetensors.torch import load_file
 
-
-def _link(there: Path, here: Path) -> None:
-    """A link where the system has them, else a copy. What is missing stays missing: who needs it says so."""
-    try:
-        here.symlink_to(there.resolve())
-    except OSError:
-        if there.exists():
-            shutil.copyfile(there, here)
-
-
-def read_order(folder: Path) -> dict[str, Any]:
-    """What the child is to do."""
-    found: dict[str, Any] = json.loads((folder / ORDER).read_text(encoding="utf-8"))
-    return found
-
-
-def write_answer(folder: Path, arrays: Arrays) -> None:
-    """What the child found."""
-    RunFolder(folder).save_arrays(ANSWER, arrays)
+        found: dict[str, Tensor] = load_file(folder / file_of("model"))
+        return found
+    view = RoleView(folder, attack.role)
+    for number in reversed(view.rounds):
+        for frame in view.frames(number):
+            message: Mapping[str, Any] = frame.body.get("message", {})
+            if frame.direction in {"down", "peer"} and "model" in message:
+                return {**message["model"], **(message.get("buffers") or {})}
+    raise ConfigError(f"the view of '{attack.role}' holds no model: write rounds = [1, 0] under [observe].")

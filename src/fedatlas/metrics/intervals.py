@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedatlas.metrics.quality import Floats
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.rng import numpy_stream
 
+Scores = NDArray[np.floating[Any]]
 DRAWS, FEWEST, LARGE = 1000, 200, 100_000  # draws: fewer of more labels than ``LARGE``, down to ``FEWEST``
 TOGETHER, NUMBERS = 50, 1_000_000  # draws that are in memory at once, and numbers of them
 
@@ -43,7 +45,7 @@ def bootstrap(
     stream (seed, ``bootstrap``, key).
     """
     estimates = {name: float(x[0]) for name, x in figures(np.ones((1, rows))).items()}
-    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in estimates}
+    found: dict[str, list[Floats]] = {name: [] for name in estimates}
     for weights in drawings(rows, seed, *key, draws=draws) if rows > 1 else ():
         for name, x in figures(weights).items():
             found[name].append(x)
@@ -55,7 +57,7 @@ def usual_draws(labels: int) -> int:
     return max(FEWEST, min(DRAWS, DRAWS * LARGE // max(labels, 1)))
 
 
-def drawings(rows: int, seed: int, *key: int | str, draws: int | None = None) -> Iterator[NDArray[np.float64]]:
+def drawings(rows: int, seed: int, *key: int | str, draws: int | None = None) -> Iterator[Floats]:
     """All draws of a stream, as many at a time as fit: (some, rows) each."""
     stream, left = numpy_stream(seed, "bootstrap", *key), usual_draws(rows) if draws is None else draws
     many = max(min(TOGETHER, NUMBERS // rows), 1)
@@ -64,13 +66,13 @@ def drawings(rows: int, seed: int, *key: int | str, draws: int | None = None) ->
         left -= many
 
 
-def drawn(stream: np.random.Generator, rows: int, draws: int) -> NDArray[np.float64]:
+def drawn(stream: np.random.Generator, rows: int, draws: int) -> Floats:
     """How often each row is drawn, (draws, rows): as many as there are, with replacement."""
     many = [np.bincount(stream.integers(rows, size=rows), minlength=rows) for _ in range(draws)]
     return np.stack(many).astype(np.float64)
 
 
-def interval(estimate: float, values: NDArray[np.float64], level: float) -> Interval:
+def interval(estimate: float, values: Floats, level: float = 0.95) -> Interval:
     """A figure with the middle of what it came out as."""
     known = values[np.isfinite(values)]
     low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (np.nan, np.nan)
@@ -79,49 +81,47 @@ def interval(estimate: float, values: NDArray[np.float64], level: float) -> Inte
 
 
 def differences(
-    one: NDArray[np.floating[Any]],
-    other: NDArray[np.floating[Any]],
-    weight: NDArray[np.floating[Any]],
+    one: Scores,
+    other: Scores,
+    weight: Scores,
     seed: int,
     *key: int | str,
-    root: bool = False,
-    draws: int | None = None,
     level: float = 0.95,
-) -> NDArray[np.float64]:
+    **how: Any,
+) -> Floats:
     """Percentile intervals of how much larger a weighted mean of ``one`` is than that of ``other``, (2, columns): low, high.
 
     ``one``, ``other`` (columns, n): scores of the same n rows, drawn alike for both (paired bootstrap); one column stands for all.
     ``weight`` (n,); ``root``: of the roots of the means (errors). The draws come from the stream (seed, ``bootstrap``, key).
     """
-    more, less = (mean_draws(scores, weight, seed, *key, root=root, draws=draws) for scores in (one, other))
+    more, less = (mean_draws(scores, weight, seed, *key, **how) for scores in (one, other))
     ends = np.nanquantile(more - less, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return np.asarray(ends, dtype=np.float64)
 
 
 def of_means(
-    scores: NDArray[np.floating[Any]],
-    weight: NDArray[np.floating[Any]],
+    scores: Scores,
+    weight: Scores,
     seed: int,
     *key: int | str,
     root: bool = False,
     draws: int | None = None,
-    level: float = 0.95,
 ) -> list[Interval]:
     """Weighted means of the columns (columns, n) of the same rows, or their roots, with intervals; the rows drawn alike for all."""
     total = weight.sum()
     means = (scores * weight).sum(1) / total if total else np.full(len(scores), np.nan)
     found = mean_draws(scores, weight, seed, *key, root=root, draws=draws)
-    return [interval(float(x), y, level) for x, y in zip(np.sqrt(means) if root else means, found.T, strict=True)]
+    return [interval(float(x), y) for x, y in zip(np.sqrt(means) if root else means, found.T, strict=True)]
 
 
 def mean_draws(
-    scores: NDArray[np.floating[Any]],
-    weight: NDArray[np.floating[Any]],
+    scores: Scores,
+    weight: Scores,
     seed: int,
     *key: int | str,
     root: bool = False,
     draws: int | None = None,
-) -> NDArray[np.float64]:
+) -> Floats:
     """(draws, columns): what the weighted means of ``scores`` (columns, n) come out as; nan where no row that counts was drawn."""
     columns, found = list(scores.astype(np.float64)), [np.empty((0, len(scores)))]
     for counts in drawings(len(weight), seed, *key, draws=draws):

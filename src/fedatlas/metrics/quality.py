@@ -34,7 +34,8 @@ def plain_array(x: Values) -> NDArray[Any]:
     return np.asarray(x)
 
 
-def _float(x: Values) -> Floats:
+def floats(x: Values) -> Floats:
+    """Return a tensor or an array as NumPy's float64."""
     return plain_array(x).astype(np.float64)
 
 
@@ -42,7 +43,7 @@ def row_weights(weights: Values | None, like: NDArray[Any]) -> Floats:
     """Row weights (n,) spread over a row's steps: the shape of ``like``, (n,) or (n, length)."""
     if weights is None:
         return np.ones(like.shape)
-    w = _float(weights)
+    w = floats(weights)
     return np.broadcast_to(w.reshape(w.shape + (1,) * (like.ndim - w.ndim)), like.shape)
 
 
@@ -52,10 +53,16 @@ def _count(index: NDArray[Any], weights: Floats, length: int) -> Floats:
     return counted
 
 
-def _quotient(a: Floats, b: Floats) -> Floats:
-    """a / b, nan where b is 0."""
-    out: Floats = np.divide(a, b, out=np.full(len(b), np.nan), where=b > 0)
+def over(a: NDArray[Any], b: NDArray[Any]) -> Floats:
+    """Return a / b, nan where b is 0."""
+    out: Floats = np.divide(a, b, out=np.full(np.shape(a), np.nan), where=b > 0)
     return out
+
+
+def counted(y: NDArray[Any], ignore: int | None, *others: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return arrays of one shape, flat, without the places at which the target is ``ignore``; the target first."""
+    kept = np.ones(y.shape, bool) if ignore is None else y != ignore
+    return [x[kept] for x in (y, *others)]
 
 
 def predictions(outputs: Tensor) -> Tensor:
@@ -106,15 +113,11 @@ def class_sums(
 
     Targets equal to ``ignore`` count nowhere.
     """
-    y, p, losses = plain_array(targets), plain_array(predicted), _float(losses)
-    w = row_weights(weights, y)
-    if ignore is not None:
-        kept = y != ignore
-        y, p, losses, w = y[kept], p[kept], losses[kept], w[kept]
-    y, p, w = y.ravel(), p.ravel(), w.ravel()
+    y, p, losses = plain_array(targets), plain_array(predicted), floats(losses)
+    y, p, losses, w = counted(y, ignore, p, losses, row_weights(weights, y))
     right = y == p
     hits = _count(y[right], w[right], classes)
-    return ClassSums(_count(y, w, classes), _count(p, w, classes), hits, float(w @ losses.ravel()))
+    return ClassSums(_count(y, w, classes), _count(p, w, classes), hits, float(w @ losses))
 
 
 def accuracy(sums: ClassSums, exclude: tuple[int, ...] = ()) -> float | None:
@@ -126,13 +129,12 @@ def accuracy(sums: ClassSums, exclude: tuple[int, ...] = ()) -> float | None:
 
 def per_class_f1(sums: ClassSums) -> Floats:
     """(C,): 2 hits / (true + predicted); nan for a class that is neither true nor predicted anywhere."""
-    both = sums.true + sums.predicted
-    return _quotient(2 * sums.hits, both)
+    return over(2 * sums.hits, sums.true + sums.predicted)
 
 
 def per_class_accuracy(sums: ClassSums) -> Floats:
     """(C,): hits / true (recall); nan for a class without rows."""
-    return _quotient(sums.hits, sums.true)
+    return over(sums.hits, sums.true)
 
 
 def macro_f1(sums: ClassSums) -> float | None:
@@ -188,13 +190,13 @@ class NumberSums:
 
 def number_sums(predicted: Values, targets: Values, losses: Values, weights: Values | None = None) -> NumberSums:
     """Sums of a batch of numbers; ``predicted`` (n,) or (n, 1), the others (n,)."""
-    y = _float(targets).ravel()
-    error = y - _float(predicted).reshape(y.shape)
+    y = floats(targets).ravel()
+    error = y - floats(predicted).reshape(y.shape)
     w = row_weights(weights, y)
     total = float(w.sum())
     mean = float(w @ y) / total if total else 0.0
     spread, squared, absolute, loss = (
-        float(w @ x) for x in ((y - mean) ** 2, error**2, np.abs(error), _float(losses).ravel())
+        float(w @ x) for x in ((y - mean) ** 2, error**2, np.abs(error), floats(losses).ravel())
     )
     return NumberSums(total, mean, spread, squared, absolute, loss)
 
@@ -228,7 +230,7 @@ def by_target(predicted: Values, targets: Values, weights: Values | None = None,
 
     Equal numbers are in one span; where there are no more than ``spans`` of them, each has its own.
     """
-    y, p = _float(targets).ravel(), _float(predicted).ravel()
+    y, p = floats(targets).ravel(), floats(predicted).ravel()
     w = row_weights(weights, y)
     values = np.unique(y)
     edges = values if len(values) <= spans else np.unique(np.quantile(y, np.arange(1, spans + 1) / spans))
@@ -251,11 +253,8 @@ def confusion_matrix(
 ) -> Floats:
     """(C, C): weight of rows of true class i (row) predicted as j (column). Matrices of batches add up."""
     y, p = plain_array(targets), plain_array(predicted)
-    w = row_weights(weights, y)
-    if ignore is not None:
-        kept = y != ignore
-        y, p, w = y[kept], p[kept], w[kept]
-    return _count(y.ravel() * classes + p.ravel(), w.ravel(), classes * classes).reshape(classes, classes)
+    y, p, w = counted(y, ignore, p, row_weights(weights, y))
+    return _count(y * classes + p, w, classes * classes).reshape(classes, classes)
 
 
 def auc(scores: Values, targets: Values, weights: Values | None = None) -> float | None:
@@ -265,7 +264,7 @@ def auc(scores: Values, targets: Values, weights: Values | None = None) -> float
     """
     y = one_of_two(targets)
     w = row_weights(weights, y)
-    _, group = np.unique(_float(scores), return_inverse=True)
+    _, group = np.unique(floats(scores), return_inverse=True)
     groups = int(group.max(initial=-1)) + 1
     positive, negative = _count(group[y], w[y], groups), _count(group[~y], w[~y], groups)
     below = np.cumsum(negative) - negative
@@ -285,7 +284,7 @@ def clipped(probabilities: Floats) -> Floats:
 
 def log_loss(probabilities: Values, targets: Values, weights: Values | None = None) -> float | None:
     """Mean of -log p(true class) for two classes; ``probabilities`` (n,) of class 1."""
-    p, y = clipped(_float(probabilities)), one_of_two(targets)
+    p, y = clipped(floats(probabilities)), one_of_two(targets)
     w = row_weights(weights, y)
     return _ratio(-float(w @ np.log(np.where(y, p, 1 - p))), float(w.sum()))
 
@@ -312,7 +311,7 @@ def calibration(probabilities: Values, targets: Values, weights: Values | None =
 
     Naeini, Cooper, Hauskrecht 2015, with the probability of class 1 in place of the larger one.
     """
-    p = _float(probabilities)
+    p = floats(probabilities)
     y = one_of_two(targets).astype(np.float64)
     w = row_weights(weights, y)
     edges = np.linspace(0, 1, bins + 1)

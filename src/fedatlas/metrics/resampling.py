@@ -8,12 +8,21 @@ own, which one thread computes in one order: no product that a library may share
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedatlas.metrics.quality import BINS, Floats, Values, clipped, one_of_two, plain_array, row_weights
+from fedatlas.metrics.quality import (
+    BINS,
+    Floats,
+    Values,
+    clipped,
+    counted,
+    floats,
+    one_of_two,
+    over,
+    plain_array,
+    row_weights,
+)
 
 Weighted = Callable[[Floats], dict[str, Floats]]
 
@@ -39,10 +48,8 @@ def of_classes(
 ) -> Weighted:
     """Macro and weighted F1; of tokens (n, length), too."""
     y, p = plain_array(targets), plain_array(predicted)
-    w = row_weights(weights, y)
     row = np.broadcast_to(np.arange(len(y)).reshape(-1, *[1] * (y.ndim - 1)), y.shape)
-    kept = np.ones(y.shape, dtype=bool) if ignore is None else y != ignore
-    y, p, w, row = (x[kept] for x in (y, p, w, row))
+    y, p, w, row = counted(y, ignore, p, row_weights(weights, y), row)
     right = y == p
     sums = [grouped(w, y, classes, row), grouped(w, p, classes, row), grouped(w[right], y[right], classes, row[right])]
 
@@ -60,12 +67,9 @@ def of_classes(
 
 def of_numbers(predicted: Values, targets: Values, weights: Values | None = None) -> Weighted:
     """Mean absolute error in the target's unit, and R^2. The root mean squared error is `of_mean`'s."""
-    y = plain_array(targets).astype(np.float64).ravel()
-    error = y - plain_array(predicted).astype(np.float64).reshape(y.shape)
-    w, centred = (
-        row_weights(weights, y),
-        y - (np.median(y) if len(y) else 0.0),
-    )  # of most draws, with an outlier or without
+    y = floats(targets).ravel()
+    error, w = y - floats(predicted).reshape(y.shape), row_weights(weights, y)
+    centred = y - (np.median(y) if len(y) else 0.0)  # of most draws, with an outlier or without
     sums = summed(w, w * centred, w * centred**2, w * error**2, w * np.abs(error))
 
     def figures(drawn: Floats) -> dict[str, Floats]:
@@ -81,7 +85,7 @@ def of_numbers(predicted: Values, targets: Values, weights: Values | None = None
 
 def of_two_classes(margin: Values, probabilities: Values, targets: Values, weights: Values | None = None) -> Weighted:
     """AUC by scores (n,), log-loss and expected calibration error by the probability of class 1, (n,)."""
-    score, p, y = plain_array(margin), plain_array(probabilities).astype(np.float64), one_of_two(targets)
+    score, p, y = plain_array(margin), floats(probabilities), one_of_two(targets)
     w = row_weights(weights, y)
     order = np.argsort(score, kind="stable")
     positive, negative = order[y[order]], order[~y[order]]
@@ -131,9 +135,3 @@ def grouped(values: Floats, group: Values, groups: int, row: Values) -> Callable
         return out
 
     return sums
-
-
-def over(a: NDArray[Any], b: NDArray[Any]) -> Floats:
-    """a / b, nan where b is 0."""
-    out: Floats = np.divide(a, b, out=np.full(np.shape(a), np.nan), where=b > 0)
-    return out

@@ -1,18 +1,16 @@
 """The papers' networks as plain modules, their initialisation, losses and dropout (M1 to M12, L1 to L9)."""
 
 from fedatlas.models.config import MixedConfig, ModelConfig
-from fedatlas.models.dropout import Dropout, adopt_dropout, draw_masks, dropout_shapes, evaluating
+from fedatlas.models.dropout import Dropout, adopt_dropout, draw_masks, dropout_shapes
 from fedatlas.models.inspection import flops, has_batch_norm, parameter_count
 from fedatlas.models.losses import LOSSES, Loss, LossConfig, make_loss
 from fedatlas.models.make import init_model, load_initial, make_model
-from fedatlas.models.network import HeadedModel
 from fedatlas.models.registry import MODELS, describe_models, find_model
 
 __all__ = [
     "LOSSES",
     "MODELS",
     "Dropout",
-    "HeadedModel",
     "Loss",
     "LossConfig",
     "MixedConfig",
@@ -21,7 +19,6 @@ __all__ = [
     "describe_models",
     "draw_masks",
     "dropout_shapes",
-    "evaluating",
     "find_model",
     "flops",
     "has_batch_norm",

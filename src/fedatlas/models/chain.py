@@ -7,7 +7,7 @@ outputs must stay. Skip connections, normalisation over units or layers used twi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,10 @@ from torch.func import functional_call
 
 from fedatlas.errors import ConfigError
 from fedatlas.layers import Axis, Layer, LayerTensor, picked
-from fedatlas.models.dropout import Dropout, evaluating
+from fedatlas.models.dropout import Dropout, evaluating, noting
 from fedatlas.models.inspection import NORMS
 from fedatlas.rng import torch_stream
-from fedatlas.tree import Tree
+from fedatlas.tree import Tensors, Tree
 
 GATES = 4
 ROWS = 8  # of noise, on which outputs are compared
@@ -73,7 +73,7 @@ def elastic(module: nn.Module) -> nn.Module:
     return module
 
 
-def resized(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+def resized(module: nn.Module, state: Tensors) -> nn.Module:
     """``module`` with the widths of ``state``, in place; its numbers are left to `load_state_dict`."""
     elastic(module)
     for path, layer in module.named_modules():
@@ -141,16 +141,8 @@ def visited(module: nn.Module, sample: Tensor) -> list[tuple[str, nn.Module]]:
     """The layers with weights, in the order in which a pass comes by."""
     visits: list[tuple[str, nn.Module]] = []
     held = {name: layer for name, layer in module.named_modules() if list(layer.parameters(recurse=False))}
-    hooks = [
-        layer.register_forward_pre_hook(lambda layer, args, name=name: visits.append((name, layer)))
-        for name, layer in held.items()
-    ]
-    try:
-        with evaluating(module), torch.no_grad():
-            module(sample[:2])
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with noting(held, lambda name, layer, x: visits.append((name, layer))), evaluating(module), torch.no_grad():
+        module(sample[:2])
     times = Counter(name for name, _ in visits)
     for name in held:
         if times[name] != 1:
@@ -179,17 +171,15 @@ def layers_of(module: nn.Module, name: str, layer: nn.Module, before: Sequence[L
         times, rest = (1, 0) if last is None else divmod(weight.shape[1], last.units)
         fits = rest == 0 and times >= 1 and (times == 1 or isinstance(layer, nn.Linear))
         # a flattened picture holds one channel after another, flattened steps hold one step after another
-        axis = Axis(1, 1, times) if last is not None and _is_picture(module, last) else Axis(1, times)
-        inputs = None if last is None else axis
+        picture = last is not None and isinstance(
+            module.get_submodule(last.parts[0].name.rpartition(".")[0]), CONVOLUTIONS
+        )
+        inputs = None if last is None else Axis(1, 1, times) if picture else Axis(1, times)
         bias = (LayerTensor(f"{name}.bias", Axis(0)),) if getattr(layer, "bias", None) is not None else ()
         out = [Layer(name, weight.shape[0], (LayerTensor(f"{name}.weight", Axis(0), inputs), *bias))]
     if not fits:
         raise refusal(module, f"has a layer '{name}' that does not read the outputs of the one before it")
     return out
-
-
-def _is_picture(module: nn.Module, layer: Layer) -> bool:
-    return isinstance(module.get_submodule(layer.parts[0].name.rpartition(".")[0]), CONVOLUTIONS)
 
 
 def noise(sample: Tensor, first: nn.Module) -> Tensor:
@@ -217,7 +207,7 @@ def keeps_outputs(module: nn.Module, layers: Sequence[Layer], x: Tensor) -> bool
     return bool((there - here).abs().max() <= TOLERANCE * there.abs().max())
 
 
-def halved(params: Tree, layers: Sequence[Layer], index: Mapping[str, Tensor]) -> Tree:
+def halved(params: Tree, layers: Sequence[Layer], index: Tensors) -> Tree:
     """Whoever reads a unit that stands there twice reads half of each."""
     out, before = dict(params), None
     for layer in layers:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from fedatlas import registry
@@ -21,16 +21,14 @@ Share = Annotated[float, Field(gt=0, le=1)]
 _EVERYWHERE = {"norm": "none", "projection": 0}  # keys every [model] has; a builder may lack them at these values
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(registry.Component):
     """``[model]``: these keys and, beside them, the keyword arguments of the builder called ``name``."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str = "mlp"
     loss: str | LossConfig = "auto"
     norm: Norm = "none"
     bn: Literal["average", "local", "recalibrate"] = "average"
-    projection: int = Field(default=0, ge=0)
+    projection: registry.Count = 0
     init: str = ""
 
     @field_validator("loss")
@@ -65,15 +63,12 @@ class ModelConfig(BaseModel):
         return registry.arguments("model", builder, given)
 
 
-class MixedConfig(BaseModel):
+class MixedConfig(registry.Component):
     """One of ``[[models]]``: a builder with its keyword arguments, and the share of the clients whose model it makes."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    name: str
     share: Share
     norm: Norm = "none"
-    projection: int = Field(default=0, ge=0)
+    projection: registry.Count = 0
 
     @model_validator(mode="after")
     def _known_keys(self) -> MixedConfig:

@@ -10,8 +10,9 @@ from torch import nn
 
 from fedatlas.errors import ConfigError
 from fedatlas.models.network import HeadedModel, Norm, Projection, Shape, dense_layers
+from fedatlas.registry import Whole
 
-Widths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(description="units of each hidden layer")]
+Widths = Annotated[tuple[Whole, ...], Field(description="units of each hidden layer")]
 
 
 def mlp(

@@ -7,8 +7,9 @@ module multiplies and nothing else. A user's own ``nn.Dropout`` layers are repla
 from __future__ import annotations
 
 import random  # noqa: TID251  # its state is looked at, nothing is drawn
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,25 +63,16 @@ def dropout_shapes(module: nn.Module, sample_x: Tensor) -> dict[str, tuple[int, 
     """Buffer name -> shape of one row's mask, in the order of use, found by one pass of ``sample_x`` (n, ...)."""
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def note(name: str, layer: Dropout, x: Tensor) -> None:
+    def note(name: str, layer: Any, x: Tensor) -> None:
         if name in shapes:
             where = name.removesuffix(".mask")
             raise ConfigError(f"the dropout layer '{where}' is used more than once in a pass: give each place its own.")
         shapes[name] = (x.shape[1], *(1,) * (x.dim() - 2)) if layer.channelwise else tuple(x.shape[1:])
 
-    hooks = [
-        layer.register_forward_pre_hook(lambda layer, args, name=name: note(f"{name}.mask".lstrip("."), layer, args[0]))
-        for name, layer in module.named_modules()
-        if isinstance(layer, Dropout)
-    ]
-    if not hooks:
-        return {}
-    try:
-        with evaluating(module), torch.no_grad():
+    held = {f"{name}.mask".lstrip("."): m for name, m in module.named_modules() if isinstance(m, Dropout)}
+    if held:
+        with noting(held, note), evaluating(module), torch.no_grad():
             module(sample_x)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return shapes
 
 
@@ -107,17 +99,12 @@ def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
 
     Such draws come from a global generator, torch's, NumPy's or Python's: the run would not depend on its seed alone (C7).
     """
-    training = {name: m.training for name, m in module.named_modules()}
     state = {name: x.detach().clone() for name, x in module.named_buffers()}  # BatchNorm writes into its buffers
     for name, shape in dropout_shapes(module, sample_x).items():
         state[name] = torch.ones((len(sample_x), *shape), dtype=state[name].dtype)
     before = global_streams()
-    try:
-        with torch.no_grad():
-            functional_call(module.train(), state, (sample_x,))
-    finally:
-        for name, m in module.named_modules():
-            m.training = training[name]
+    with training(module), torch.no_grad():
+        functional_call(module, state, (sample_x,))
     if global_streams() != before:
         raise ConfigError(
             f"the model {type(module).__name__} draws random numbers inside its forward pass: "
@@ -133,12 +120,29 @@ def global_streams() -> tuple[Any, ...]:
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every part's own mode again behind it."""
+def in_mode(mode: bool, module: nn.Module) -> Iterator[None]:
+    """Set training mode, or evaluation mode, inside the block; every part has its own mode again behind it."""
     modes = [(m, m.training) for m in module.modules()]
-    module.eval()
+    module.train(mode)
     try:
         yield
     finally:
-        for m, mode in modes:
-            m.training = mode
+        for m, before in modes:
+            m.training = before
+
+
+training, evaluating = partial(in_mode, True), partial(in_mode, False)
+
+
+@contextmanager
+def noting(held: Mapping[str, nn.Module], note: Callable[[str, nn.Module, Tensor], object]) -> Iterator[None]:
+    """Call ``note(name, layer, x)`` inside the block whenever one of the layers is about to work on ``x``."""
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, args, name=name: note(name, layer, args[0]))
+        for name, layer in held.items()
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fedatlas.models.dropout import evaluating
+from fedatlas.tree import Tensors
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -29,7 +29,7 @@ def has_batch_norm(module: nn.Module) -> bool:
     return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
 
 
-def flops(module: nn.Module, x: Tensor, state: Mapping[str, Tensor] | None = None) -> int:
+def flops(module: nn.Module, x: Tensor, state: Tensors | None = None) -> int:
     """Floating-point operations of a forward pass for one row of ``x`` (n, ...), in evaluation mode.
 
     ``state``: tensors in place of the module's own, whose shapes may differ. Matrix products and convolutions, two
@@ -42,12 +42,16 @@ def flops(module: nn.Module, x: Tensor, state: Mapping[str, Tensor] | None = Non
     return counter.total // len(x)
 
 
-class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up torch's own formulas over the operators that are called."""
+class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A look at every operator that is called."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch imports its whole compiler to skip it
+
+
+class _FlopCounter(Watching):
+    """Adds up torch's own formulas over the operators that are called."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

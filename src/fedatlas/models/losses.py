@@ -9,29 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from fedatlas.errors import ConfigError, DataError, unknown_name
+from fedatlas.registry import ConfigTable
 
 TaskKind = Literal["classes", "numbers", "tokens"]
 Form = Literal["crammer_singer", "ova"]
-Rows = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss for each row
+Each = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss for each row
 
 _TINY = 1e-12  # C15
 
 
-class LossConfig(BaseModel):
+class LossConfig(ConfigTable):
     """``model.loss`` as a table: ``{name = "multiclass_hinge", form = "ova"}`` sums a binary hinge over classes (L8).
 
     Without ``form`` the multiclass hinge is Crammer and Singer's.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "auto"
     form: Form | None = None
@@ -47,9 +46,9 @@ class Loss:
     """
 
     name: str
-    rows: Rows
+    rows: Each
     tasks: tuple[TaskKind, ...]
-    fused: Rows | None = None  # the unweighted mean in one call, where torch has one
+    fused: Each | None = None  # the unweighted mean in one call, where torch has one
     binary: bool = False
     lowest: float = -math.inf  # numbers must lie above it
     labels: tuple[tuple[int, ...], ...] = ()  # sets of labels a binary loss reads
@@ -73,13 +72,6 @@ class Loss:
         counted = self.counted(targets)
         losses = self.rows(outputs.flatten(0, 1), torch.where(counted, targets, 0).flatten())
         return losses.view_as(targets) * counted
-
-    def per_sample(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(n,): a loss for each row; for tokens the mean over the row's counted tokens, 0 where it has none."""
-        losses = self.elements(outputs, targets)
-        if self.task != "tokens":
-            return losses
-        return losses.sum(1) / self.counted(targets).sum(1).clamp_min(1)
 
     def mean(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """sum_i w_i l_i / sum_i w_i over rows, over counted tokens where there are tokens; ``weights`` (n,), default 1.
@@ -167,10 +159,6 @@ def _mse(outputs: Tensor, targets: Tensor) -> Tensor:
     return _each((outputs - _numbers(targets, outputs)).square())
 
 
-def _mean_mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.mse_loss(outputs, _numbers(targets, outputs))
-
-
 def _msle(outputs: Tensor, targets: Tensor) -> Tensor:
     return _each((torch.log1p(_numbers(targets, outputs)) - torch.log1p(outputs)).square())
 
@@ -189,14 +177,9 @@ def _sign(targets: Tensor, like: Tensor) -> Tensor:
     return torch.where(targets > 0, 1.0, -1.0).to(like.dtype)
 
 
-def _bce(outputs: Tensor, targets: Tensor) -> Tensor:
+def _bce(outputs: Tensor, targets: Tensor, reduction: str = "none") -> Tensor:
     score = _score(outputs)
-    return F.binary_cross_entropy_with_logits(score, targets.to(score.dtype), reduction="none")
-
-
-def _mean_bce(outputs: Tensor, targets: Tensor) -> Tensor:
-    score = _score(outputs)
-    return F.binary_cross_entropy_with_logits(score, targets.to(score.dtype))
+    return F.binary_cross_entropy_with_logits(score, targets.to(score.dtype), reduction=reduction)
 
 
 def _hinge(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -227,19 +210,23 @@ def _one_against_all(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _kl(outputs: Tensor, targets: Tensor) -> Tensor:
     if not targets.is_floating_point():
-        return F.cross_entropy(outputs, targets, reduction="none")  # a sure label has entropy 0
+        return _cross_entropy(outputs, targets)  # a sure label has entropy 0
     return F.kl_div(F.log_softmax(outputs, 1), targets.to(outputs.dtype), reduction="none").sum(1)
 
 
 LOSSES: dict[str, Loss] = {
-    "mse": Loss("mse", _mse, ("numbers",), fused=_mean_mse, task="numbers"),
+    "mse": Loss(
+        "mse", _mse, ("numbers",), fused=lambda outputs, y: F.mse_loss(outputs, _numbers(y, outputs)), task="numbers"
+    ),
     "msle": Loss("msle", _msle, ("numbers",), lowest=-1.0, task="numbers"),
     "mae": Loss("mae", _mae, ("numbers",), task="numbers"),
-    "bce": Loss("bce", _bce, ("classes",), fused=_mean_bce, binary=True, labels=((0, 1),), classes=2),
-    "hinge": Loss("hinge", _hinge, ("classes",), binary=True, labels=((0, 1), (-1, 1)), classes=2),
-    "squared_hinge": Loss(
-        "squared_hinge", _squared_hinge, ("classes",), binary=True, labels=((0, 1), (-1, 1)), classes=2
+    "bce": Loss(
+        "bce", _bce, ("classes",), fused=partial(_bce, reduction="mean"), binary=True, labels=((0, 1),), classes=2
     ),
+    **{
+        name: Loss(name, rows, ("classes",), binary=True, labels=((0, 1), (-1, 1)), classes=2)
+        for name, rows in (("hinge", _hinge), ("squared_hinge", _squared_hinge))
+    },
     "cross_entropy": Loss("cross_entropy", _cross_entropy, ("classes", "tokens"), fused=F.cross_entropy, soft=True),
     "multiclass_hinge": Loss("multiclass_hinge", _crammer_singer, ("classes", "tokens")),
     "kl": Loss("kl", _kl, ("classes",), soft=True),

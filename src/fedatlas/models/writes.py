@@ -6,16 +6,16 @@ the running statistics of a batch norm, and whatever else is a buffer, may chang
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from fedatlas.errors import ConfigError
 from fedatlas.models.dropout import evaluating, refuse_hidden_draws
+from fedatlas.models.inspection import Watching
+from fedatlas.tree import Tensors
 
 
 def refuse_impure(name: str, module: nn.Module, sample_x: Tensor) -> None:
@@ -32,14 +32,10 @@ def refuse_impure(name: str, module: nn.Module, sample_x: Tensor) -> None:
         )
 
 
-class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Writes(Watching):
     """Notes which of the tensors an operator writes into, whether or not it changes any number."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its whole compiler to skip it
-
-    def __init__(self, held: Mapping[str, Tensor]) -> None:
+    def __init__(self, held: Tensors) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = {x.untyped_storage().data_ptr(): name for name, x in held.items() if x.numel()}
         self.written: set[str] = set()

@@ -20,7 +20,7 @@ from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Progress
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
-from fedatlas.leakage import cell as looked_at
+from fedatlas.leakage import ensure_attack
 from fedatlas.metrics.intervals import proportion
 from fedatlas.published.gates import Part, Study
 from fedatlas.record.run_folder import RunFolder
@@ -265,7 +265,7 @@ def of_view(cell: Cell, seed: int, folder: Path) -> Found:
         write_json(constants, TO_ONE)
         tables["data"] = {**tables["data"], "constants": str(constants)}
     keys = {"role": cell.role, **VIEWS[cell.attack]}
-    made = looked_at(parse({**tables, "seed": seed}), folder, cell.attack, keys, run=seen)
+    made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, seen)
     (leak,) = made["leaks"].values()
     value, low, high = (leak[key] for key in ("value", "low", "high"))
     summary = RunFolder.open(folder).summary()

@@ -337,8 +337,8 @@ def linked(text: str) -> str:
 def results_page(records: Sequence[Mapping[str, Any]]) -> str:
     """docs/results.md from the records of all studies."""
     return linked(
-        "# Results\n\nPublished figures beside obtained ones, gate by gate, generated from `docs/results/*.json`.\n"
-        "A gate that fails is a finding, not an error; what was found is said in the `.txt` beside the record.\n\n"
+        "# Results\n\nPublished and obtained figures, gate by gate, generated from `docs/results/*.json`.\n"
+        "A gate that fails is a finding, not an error. The text below each table says what was found.\n\n"
         + overview(records)
         + "\n".join(page(record, "results/") for record in records)
     )

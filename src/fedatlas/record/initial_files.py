@@ -10,10 +10,10 @@ from torch import nn
 from fedatlas import plugins
 from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
-from fedatlas.record.run_folder import ATTACKED, AUXILIARY, CANDIDATES, RunFolder, file_of
+from fedatlas.record.run_folder import ATTACKED, RunFolder, file_of
 from fedatlas.setup.assembly import Setup
-from fedatlas.setup.candidates import candidates_of
-from fedatlas.setup.views import MEMBERSHIP, inferences_of
+from fedatlas.setup.truth import truth_of
+from fedatlas.setup.views import view_attacks_of
 
 MODULE = "module.json"  # there for runs with a network of one's own
 CONSTANTS = "constants.json"  # there for runs with data.constants: which file it was
@@ -22,21 +22,15 @@ CONSTANTS = "constants.json"  # there for runs with data.constants: which file i
 def write_beginning(setup: Setup, folder: RunFolder) -> None:
     """What is known before round 1: the initial model, who holds what, how inputs were made, and code that is not ours."""
     write_derived(setup, folder)
-    if MEMBERSHIP in inferences_of(setup.config):
-        write_game(setup, folder)
+    for name, attack in view_attacks_of(setup.config).items():
+        for drawn, arrays in attack.draws(truth_of(setup)).items():
+            folder.save_arrays(f"{ATTACKED}/{name}/{drawn}", arrays)
     if setup.own_module:
         folder.write_json(MODULE, {"class": setup.own_module})
     if (file := setup.config.data.constants) is not None:
         folder.write_json(CONSTANTS, {"file": file, "sha256": sha256(Path(file))})
     if plugins.LOADED:
         folder.write_json(plugins.RECORD, plugins.LOADED)
-
-
-def write_game(setup: Setup, folder: RunFolder) -> None:
-    """The candidates of the membership game, without their truth, and the attacker's auxiliary rows."""
-    game, home = candidates_of(setup), f"{ATTACKED}/{MEMBERSHIP}"
-    folder.save_arrays(f"{home}/{CANDIDATES}", {"x": game.x.numpy(), "y": game.y.numpy()})
-    folder.save_arrays(f"{home}/{AUXILIARY}", {"x": game.auxiliary_x.numpy(), "y": game.auxiliary_y.numpy()})
 
 
 def write_derived(setup: Setup, folder: RunFolder) -> None:

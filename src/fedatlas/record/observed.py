@@ -29,7 +29,7 @@ DIRECTIONS = ("up", "down", "peer")
 NAME = re.compile(r"round-(\d{6})\.frames(\.part)?")
 
 
-class Frame(NamedTuple):
+class ViewFrame(NamedTuple):
     """One thing that crossed, as a role saw it. The codec's bytes of ``body`` are what is counted."""
 
     client: int
@@ -76,6 +76,14 @@ class _Open:
         return {"sha256": self.sum.hexdigest(), **self.record}
 
 
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
 class Recording:
     """Writes the views of a run. DiskError where the disk is full: the caller ends the recording, not the run."""
 
@@ -95,27 +103,21 @@ class Recording:
         return sum(kept) + sum(one.record["size"] for one in self.open.values())
 
     def begin(self, number: int) -> None:
-        """A round, for all roles."""
-        try:
+        """Begin a round, for all roles."""
+        with _writing(self.folder):
             self.open = {role: _Open(self._path(role, f"{file_of(number)}.part")) for role in self.roles}
-        except OSError as error:
-            raise disk_error(self.folder, error) from error
 
     def write(self, role: Role, data: bytes | bytearray, direction: str, counted: int) -> None:
-        """A frame of the round."""
-        try:
+        """Write a frame of the round."""
+        with _writing(self.open[role].path):
             self.open[role].write(data, direction, counted)
-        except OSError as error:
-            raise disk_error(self.open[role].path, error) from error
 
     def end(self, number: int) -> None:
-        """The round is whole; it waits for its checkpoint."""
+        """End the round; it waits for its checkpoint."""
         opened, self.open = self.open, {}
         for role, one in opened.items():
-            try:
+            with _writing(one.path):
                 self.waiting[role][file_of(number)] = one.close()
-            except OSError as error:
-                raise disk_error(one.path, error) from error
 
     def drop(self) -> None:
         """Takes back the round that is being written."""
@@ -129,10 +131,9 @@ class Recording:
         """Moves whole rounds to their place and writes the index: with the checkpoint."""
         for role, files in self.waiting.items():
             for name, record in files.items():
-                try:
-                    os.replace(self._path(role, f"{name}.part"), self._path(role, name))
-                except OSError as error:
-                    raise disk_error(self._path(role, name), error) from error
+                path = self._path(role, name)
+                with _writing(path):
+                    os.replace(self._path(role, f"{name}.part"), path)
                 self.index[str(role)][name] = record
             files.clear()
         self._write_index()
@@ -146,7 +147,7 @@ class Recording:
 
     def resume(self, number: int) -> None:
         """Goes on after round ``number``: what was recorded of later rounds goes. ConfigError for an index that cannot be read."""
-        found = read_index(self.folder) if (self.folder / INDEX).exists() else {"roles": {}, "stopped": None}
+        found = found_index(self.folder)
         for role in self.roles:
             files = found["roles"].get(str(role), {})
             self.index[str(role)] = {name: one for name, one in files.items() if _number(name) <= number}
@@ -169,28 +170,30 @@ def _number(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def read_index(folder: Path) -> dict[str, Any]:
-    """``index.json``; ConfigError where it is damaged."""
+def found_index(folder: Path) -> dict[str, Any]:
+    """``index.json``, empty where it is absent; ConfigError where it is damaged."""
+    if not (folder / INDEX).exists():
+        return {"roles": {}, "stopped": None}
     try:
         found = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if found["format"] != FORMAT or not isinstance(found["roles"], dict):
             raise ValueError("it is of another format")
         found.setdefault("stopped", None)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"'{folder / INDEX}' is damaged ({error}): put the original back, or run anew.") from None
+        raise ConfigError(f"'{folder / INDEX}' is damaged ({error}): put the original back, or run again.") from None
     whole: dict[str, Any] = found
     return whole
 
 
-class View:
+class RoleView:
     """What one role saw, read back. ConfigError for a view that was not recorded, was cut short or altered."""
 
     def __init__(self, run: Path, role: Role) -> None:
-        self.folder, self.role = run / FOLDER, role
-        index = read_index(self.folder) if (self.folder / INDEX).exists() else {"roles": {}}
+        self.folder, self.role = run / FOLDER / role.folder, role
+        index = found_index(run / FOLDER)
         if str(role) not in index["roles"]:
             raise ConfigError(
-                f"'{run}' has no view of '{role}': write roles = [\"{role}\"] under [observe] and run it anew."
+                f"'{run}' has no view of '{role}'. Add roles = [\"{role}\"] under [observe] and run again."
             )
         self.files: Mapping[str, Mapping[str, Any]] = index["roles"][str(role)]
 
@@ -199,58 +202,36 @@ class View:
         """Rounds that were recorded, ascending."""
         return sorted(map(_number, self.files))
 
-    def frames(self, number: int) -> Iterator[Frame]:
+    def frames(self, number: int) -> Iterator[ViewFrame]:
         """What was seen in a round, in its order."""
         name = file_of(number)
         if name not in self.files:
             known = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self.files else "no round"
             raise ConfigError(
-                f"the view of '{self.role}' holds {known}, not round {number}: write rounds = [{number}, {number}] under "
-                "[observe] and run it anew."
+                f"the view of '{self.role}' holds {known}, not round {number}. Write rounds = [{number}, {number}] under "
+                "[observe] and run again."
             )
-        path, data, at = self.folder / self.role.folder / name, self.read(name), 0
+        data, at = self.read(name), 0
         while at < len(data):
             length = int.from_bytes(data[at : at + 8], "little")
             try:
                 plain = codec.decode(memoryview(data)[at + 8 : at + 8 + length])
             except TransportError as error:
-                raise self._damaged(path, str(error)) from None
-            yield Frame(**{**plain, "ask": tuple(plain["ask"])})
+                raise self._damaged(name, str(error)) from None
+            yield ViewFrame(**{**plain, "ask": tuple(plain["ask"])})
             at += 8 + length
 
     def read(self, name: str) -> bytes:
         """A file of the view, whole."""
-        path = self.folder / self.role.folder / name
         try:
-            data = path.read_bytes()
+            data = (self.folder / name).read_bytes()
         except OSError:
-            raise self._damaged(path, "missing") from None
+            raise self._damaged(name, "missing") from None
         if hashlib.sha256(data).hexdigest() != self.files[name]["sha256"]:
-            raise self._damaged(path, "cut short or altered: its SHA-256 differs")
+            raise self._damaged(name, "cut short or altered: its SHA-256 differs")
         return data
 
-    def _damaged(self, path: Path, why: str) -> ConfigError:
+    def _damaged(self, name: str, why: str) -> ConfigError:
         return ConfigError(
-            f"the view '{path}' cannot be used ({why}): put the original back, or run the experiment anew."
+            f"the view '{self.folder / name}' cannot be used ({why}): put the original back, or run the experiment again."
         )
-
-
-def crossed(run: Path) -> dict[int, dict[str, int]]:
-    """Round -> direction -> bytes of all recorded links, each crossing once though both its ends recorded it."""
-    out: dict[int, dict[str, int]] = {}
-    seen: set[Any] = set()
-    index = read_index(run / FOLDER)
-    for text in index["roles"]:
-        view = View(run, Role.parse(text, "role"))
-        for number in view.rounds:
-            sums = out.setdefault(number, dict.fromkeys(DIRECTIONS, 0))
-            held: dict[Any, int] = {}
-            for frame in view.frames(number):
-                if frame.direction not in sums:
-                    continue
-                key = (frame.ask, frame.what, frame.direction, frame.client, frame.sender)
-                held[key] = held.get(key, 0) + 1  # a client asked twice in an ask is two crossings
-                if (*key, held[key]) not in seen:
-                    seen.add((*key, held[key]))
-                    sums[frame.direction] += frame.bytes
-    return out

@@ -28,7 +28,6 @@ Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 JUDGED = "judged.npz"  # of each row that the final models are judged on: score and weight
 ATTACKED, ATTACK, FOUND = "attacks", "attack.json", "found.npz"  # of each attack on a view: its figures, what it found
-CANDIDATES, AUXILIARY = "candidates.npz", "auxiliary.npz"  # of the membership game
 LOCK = "lock"  # there while a process writes the run
 OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
 BASELINES = ("local_only", "centralised")  # what a run is compared with: each has its folder in that of the run

@@ -6,37 +6,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from fedatlas.reporting.blocks import NARROW, Block, Cell, Facts, Figure, Figures, Key, Keys, Table, Text
+from fedatlas.aggregation.rules import RULES
+from fedatlas.attacks.poisoning import POISONING
+from fedatlas.config.attacks import AttackConfig
+from fedatlas.registry import arguments
+from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
 from fedatlas.reporting.entries import Subject
-from fedatlas.wording import count, csv_text, printed, share, tick
+from fedatlas.reporting.view_attacks import threat_model
+from fedatlas.wording import count, csv_text, share, tick
 
-DONE = {
-    "label_flip": "<b>Label flipping.</b> {who} trained on rows whose labels had changed places ({classes}), and sent what came of it.",
-    "sign_flip": "<b>Reversed updates.</b> {who} trained honestly and sent the change reversed, {c} times as long.",
-    "gaussian": "<b>Noise.</b> {who} sent Gaussian noise in place of what had been learnt, {sigma} times as long as an honest change.",
-    "model_replacement": "<b>Model replacement.</b> {who} trained on flipped labels ({classes}) and scaled the change so that the mean "
-    "would become their model.",
-}
-RULED = {
-    "mean": "The server took the <b>weighted mean</b>, which is no defence: it leaves out only what is no update at all.",
-    "krum": "The server took one change a round, by <b>Krum</b>: the one whose nearest others were nearest.",
-    "multi_krum": "The server took the mean of the changes that <b>Multi-Krum</b> likes best: those whose nearest others were nearest.",
-    "trimmed_mean": "The server took of each coordinate the <b>mean without the largest and the smallest values</b>.",
-    "median": "The server took of each coordinate the <b>median</b>.",
-    "norm_clip": "The server <b>shortened every change to one length</b> before it took the weighted mean.",
-}
-MODEL = {
-    "who": "who",
-    "how": "how",
-    "when": "when",
-    "where": "what it touches",
-    "why": "what it is after",
-    "knowledge": "what it knows",
-    "budget": "how much it may do",
-}
 CURVES = {
     "accuracy": "all classes",
     "rest_accuracy": "classes that were left alone",
@@ -50,34 +31,35 @@ def attacker_blocks(subject: Subject) -> list[Block]:
     attacks, ruled = subject.summary.get("attacks", []), subject.summary.get("aggregation")
     if not ruled:
         return []
+    tables = [table for table in subject.config.attack if table.poisons]
     return [
-        *(Text(_done(subject, one), tone="lead") for one in attacks),
+        *(Text(_done(subject, *one), tone="lead") for one in zip(tables, attacks, strict=True)),
         Text(_ruled(ruled), tone="" if attacks else "lead"),
         *_notices(subject, ruled),
         Keys(_keys(subject, attacks, ruled)),
         _left_out(subject, ruled),
         *([Figures([_curves(subject)])] if any(one.get("pairs") for one in attacks) else []),
-        *(Facts([(MODEL[key], text) for key, text in one["declaration"].items() if text]) for one in attacks),
+        *(threat_model(one["declaration"]) for one in attacks),
     ]
 
 
-def _done(subject: Subject, one: Mapping[str, Any]) -> Markup:
-    keys = next((table.parameters() for table in subject.config.attack if table.name == one["name"]), {})
+def _done(subject: Subject, table: AttackConfig, one: Mapping[str, Any]) -> Markup:
+    """What attackers did, in the words of their attack."""
+    builder = POISONING[table.name]
+    said = builder(**arguments("attack", builder, table.parameters())).said
     whole = " (whole superclients)" if one["unit"] == "superclient" else ""
     who = f"{count(len(one['clients']), 'client')} of {subject.summary['clients']}{whole}"
-    shown = {key: f"{value:g}" for key, value in keys.items() if isinstance(value, int | float)}
     sign = "taken for" if one.get("kind") == "flip" else "and"
     classes = ", ".join(f"{a} {sign} {b}" for a, b in one.get("classes", ()))
     drawn = "; each attacker drew its own pairs" if one.get("draw") == "random" else ""
-    text = DONE[one["name"]].format(**{**shown, "who": who, "classes": escape(classes + drawn)})
     when = f" This was so in {count(one['attacked_rounds'], 'round')} of {subject.summary['rounds']}."
     names = ", ".join(map(str, one["clients"]))
-    return Markup(f"{text}{when} Attackers: {names or 'nobody'}.")  # noqa: S704  (the words are ours, names are escaped)
+    return emphasised(f"{said.format(who=who, classes=classes + drawn)}{when} Attackers: {names or 'nobody'}.")
 
 
 def _ruled(ruled: Mapping[str, Any]) -> Markup:
     f = f" It was made for up to {count(ruled['f'], 'hostile client')} a round." if ruled.get("f") is not None else ""
-    return Markup(RULED[ruled["name"]] + f)  # noqa: S704  (the words are ours)
+    return emphasised(RULES[ruled["name"]]().said + f)
 
 
 def _notices(subject: Subject, ruled: Mapping[str, Any]) -> list[Block]:
@@ -100,8 +82,8 @@ def _keys(subject: Subject, attacks: Sequence[Mapping[str, Any]], ruled: Mapping
             ("attack_success", "attack success", "share of the rows that became what the attackers wanted"),
         ):
             if one.get(key) is not None:
-                out.append(Key(term, printed(one[key], subject.at(f"attacks.{i}.{key}"), share), note))
-    hostile = printed(ruled["hostile_updates"], subject.at("aggregation.hostile_updates"), lambda n: f"{n:.0f}")
+                out.append(Key(term, subject.printed(f"attacks.{i}.{key}", share), note))
+    hostile = subject.printed("aggregation.hostile_updates", lambda n: f"{n:.0f}")
     out.append(Key("updates that were none", hostile, "not finite, misshapen or incomplete: left out and counted"))
     return out
 
@@ -109,19 +91,12 @@ def _keys(subject: Subject, attacks: Sequence[Mapping[str, Any]], ruled: Mapping
 def _left_out(subject: Subject, ruled: Mapping[str, Any]) -> Table:
     """How many times clients took part, and how many times their work was left out whole."""
     rows, table = [], []
-    for who in ("attackers", "honest"):
+    for who, name in (("attackers", "attackers"), ("honest", "honest clients")):
         took, left = ruled[who]["took_part"], ruled[who]["left_out"]
-        at = subject.at(f"aggregation.{who}.left_out")
-        rows.append(
-            [
-                Cell("attackers" if who == "attackers" else "honest clients"),
-                Cell(f"{took:,}"),
-                Cell(printed(left, at, lambda n: f"{n:,.0f}")),
-                Cell(share(left / took) if took else ""),
-            ]
-        )
+        out = subject.printed(f"aggregation.{who}.left_out", lambda n: f"{n:,.0f}")
+        rows.append([name, f"{took:,}", out, share(left / took) if took else ""])
         table.append((who, took, left))
-    head = [Cell("who"), Cell("took part"), Cell("left out"), Cell("share")]
+    head = ["who", "took part", "left out", "share"]
     caption = "Who was left out: updates of all rounds that did not count at all"
     return Table(f"{subject.key}-left-out", caption, head, rows, csv_text(("who", "took_part", "left_out"), table))
 
@@ -129,23 +104,21 @@ def _left_out(subject: Subject, ruled: Mapping[str, Any]) -> Table:
 def _curves(subject: Subject) -> Figure:
     """Accuracy on attacked classes and on the others, round by round."""
     seen = [row for row in subject.rows if row.get("accuracy") is not None]
-    series = []
-    for style, (key, name) in enumerate(CURVES.items()):
-        points = [
-            Point(r["round"], r[key], f"round {r['round']}: {name} {share(r[key])}")
-            for r in seen
-            if r.get(key) is not None
-        ]
-        if points:
-            series.append(Series(name, style, points))
+    series = [
+        Series(name, style, points)
+        for style, (key, name) in enumerate(CURVES.items())
+        if (points := [_point(row, key, name) for row in seen if row.get(key) is not None])
+    ]
     how = (
         "Accuracy on the test rows of the classes that were attacked, on the others, and on all; test labels are as they are. "
         "The last line, where there is one, is the share of the attacked rows that the model takes for what the attackers wanted."
     )
     text = csv_text(("round", *CURVES), [(r["round"], *(r.get(key) for key in CURVES)) for r in seen])
-    draw = partial(_lines, series, "Accuracy on attacked classes and on the others over the rounds")
+    label = "Accuracy on attacked classes and on the others over the rounds"
+    x, y = Axis("round", whole=True), Axis("Share of the rows", tick)
+    draw = partial(lines, x=x, y=y, series=series, label=label)
     return Figure(f"{subject.key}-attacked", "What became of the attacked classes", how, draw, text, (NARROW,))
 
 
-def _lines(series: Sequence[Series], label: str, width: int) -> str:
-    return lines(width, Axis("round", whole=True), Axis("Share of the rows", tick), series, label)
+def _point(row: Mapping[str, Any], key: str, name: str) -> Point:
+    return Point(row["round"], row[key], f"round {row['round']}: {name} {share(row[key])}")

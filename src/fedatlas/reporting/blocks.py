@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
+
+NARROW, WIDE = 340, 760  # SVG units: about a phone's and a desk's column in CSS pixels
 
 
 class Text(NamedTuple):
@@ -24,7 +27,7 @@ class Figure(NamedTuple):
     how: str  # how to read it, in plain words
     draw: Callable[[int], str]  # width in SVG units -> SVG element
     csv: str
-    widths: tuple[int, ...]  # drawn once for each; the page shows the one that fits
+    widths: tuple[int, ...] = (NARROW, WIDE)  # drawn once for each; the page shows the one that fits
     kind: str = "figure"
 
 
@@ -60,15 +63,19 @@ class Cell(NamedTuple):
     optional: bool = False  # left out on a narrow screen
 
 
+Cells = Sequence[Cell | str]
+"""A row of a table; a text is a cell without a note."""
+
+
 class Table(NamedTuple):
     """A table. The first column names the row."""
 
     id: str
     caption: str
-    head: Sequence[Cell]
-    rows: Sequence[Sequence[Cell]]
+    head: Cells
+    rows: Sequence[Cells]
     csv: str
-    foot: Sequence[Sequence[Cell]] = ()
+    foot: Sequence[Cells] = ()
     folded: str = ""  # where the rows are many: what the fold that hides them is called
     kind: str = "table"
 
@@ -109,7 +116,7 @@ Block = Text | Keys | Figure | Figures | Choice | Table | Facts | Code
 
 
 class Section(NamedTuple):
-    """A heading and what stands under it; ``nav`` is its name in the contents."""
+    """A heading and the blocks under it; ``nav`` is its name in the contents."""
 
     id: str
     title: str
@@ -126,4 +133,16 @@ class Chapter(NamedTuple):
     open: bool
 
 
-NARROW, WIDE = 340, 760  # SVG units: about a phone's and a desk's column in CSS pixels
+def emphasised(text: str) -> Markup:
+    """The text, escaped; what stands between two pairs of stars is bold."""
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", str(escape(text))))  # noqa: S704  (escaped before)
+
+
+def optional(cell: Cell | str) -> Cell:
+    """The cell, left out on a narrow screen."""
+    return as_cell(cell)._replace(optional=True)
+
+
+def as_cell(cell: Cell | str) -> Cell:
+    """A text as a cell."""
+    return Cell(cell) if isinstance(cell, str) else cell

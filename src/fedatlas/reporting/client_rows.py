@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Figure, Table, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat
 from fedatlas.reporting.entries import Subject
-from fedatlas.wording import DASH, count, csv_text, held_text, number, share
+from fedatlas.wording import count, csv_text, held_text, number, share
 
 DRAWN = 240  # clients that still get a column each
 ROUNDS_DRAWN = 6000  # cells of client x round that are still drawn
 ALIKE = 1.02  # largest to smallest, up to which a picture would show nothing
-BOTH = (NARROW, WIDE)
 
 
 NAMED = 60  # clients that a sentence names
@@ -74,6 +73,11 @@ def chosen(clients: int) -> list[int]:
     return list(range(0, clients, math.ceil(clients / DRAWN)))
 
 
+def names_of(subject: Subject, clients: Sequence[int]) -> list[str]:
+    """The names of some clients."""
+    return [subject.name(k) for k in clients]
+
+
 def drawn_of(clients: int) -> str:
     """Says so where not all clients are drawn."""
     drawn = len(chosen(clients))
@@ -89,11 +93,11 @@ def _classes(subject: Subject) -> Figure:
         f"the number is how many rows (printed where there is room).{drawn_of(facts['clients'])}"
     )
     label = f"Rows of each class at each of {count(facts['clients'], 'client')}"
-    heads = [subject.name(k) for k in columns]
-    draw = partial(_heat, names, heads, cells, ("class", "client"), label)
+    heads = names_of(subject, columns)
+    draw = partial(heat, rows=names, columns=heads, cells=cells, titles=("class", "client"), label=label)
     table = [(k, subject.name(k), *row) for k, row in enumerate(facts["histogram"])]
     text = csv_text(("client", "name", *names), table)
-    return Figure(f"{subject.key}-classes", "Classes at each client", how, draw, text, BOTH)
+    return Figure(f"{subject.key}-classes", "Classes at each client", how, draw, text)
 
 
 def _held(subject: Subject, k: int, c: int) -> Shaded:
@@ -102,17 +106,6 @@ def _held(subject: Subject, k: int, c: int) -> Shaded:
     part = n / total if total else 0.0
     said = f"{subject.client(k)}, class {name}: {count(n, 'row')} ({share(part)})"
     return Shaded(max(part, 0.03) if n else 0.0, str(n) if n else "", said)
-
-
-def _heat(
-    rows: Sequence[str],
-    columns: Sequence[str],
-    cells: Sequence[Sequence[Shaded]],
-    titles: tuple[str, str],
-    label: str,
-    width: int,
-) -> str:
-    return heat(width, rows, columns, cells, titles, label)
 
 
 def _targets(subject: Subject) -> Figure:
@@ -132,16 +125,11 @@ def _targets(subject: Subject) -> Figure:
     ]
     how = f"The target (in its own unit) at each client: mean, with one standard deviation up and down.{drawn_of(facts['clients'])}"
     series = [Series("mean", 0, points)]
-    draw = partial(
-        _dots, [subject.name(k) for k in columns], "client", Axis("Target, mean and standard deviation"), series, how
-    )
+    axis = Axis("Target, mean and standard deviation")
+    draw = partial(dots, names=names_of(subject, columns), title="client", y=axis, series=series, label=how)
     table = [(k, subject.name(k), facts["sizes"][k], means[k], sds[k]) for k in range(facts["clients"])]
     text = csv_text(("client", "name", "rows", "target_mean", "target_sd"), table)
-    return Figure(f"{subject.key}-targets", "The target at each client", how, draw, text, BOTH)
-
-
-def _dots(names: Sequence[str], title: str, y: Axis, series: Sequence[Series], label: str, width: int) -> str:
-    return dots(width, names, title, y, series, label)
+    return Figure(f"{subject.key}-targets", "The target at each client", how, draw, text)
 
 
 def _sizes(subject: Subject) -> Figure:
@@ -153,41 +141,29 @@ def _sizes(subject: Subject) -> Figure:
         f"all.{drawn_of(facts['clients'])}"
     )
     stack = [Bars("rows", 0, [sizes[k] for k in columns], tips)]
-    draw = partial(
-        _bars,
-        [subject.name(k) for k in columns],
-        "client",
-        Axis("Rows"),
-        stack,
-        f"Training rows of {facts['clients']} clients",
-    )
+    label = f"Training rows of {facts['clients']} clients"
+    names = names_of(subject, columns)
+    draw = partial(bars, names=names, title="client", y=Axis("Rows"), stacks=stack, label=label)
     text = csv_text(("client", "name", "rows"), [(k, subject.name(k), n) for k, n in enumerate(sizes)])
-    return Figure(f"{subject.key}-sizes", "Rows at each client", how, draw, text, BOTH)
-
-
-def _bars(names: Sequence[str], title: str, y: Axis, stacks: Sequence[Bars], label: str, width: int) -> str:
-    return bars(width, names, title, y, stacks, label)
+    return Figure(f"{subject.key}-sizes", "Rows at each client", how, draw, text)
 
 
 def _table(subject: Subject) -> Table:
     facts, names = subject.summary["partition_facts"], subject.summary["class_names"]
     known = "histogram" in facts
-    head = [
-        Cell("client"),
-        Cell("rows"),
-        *([Cell("largest class"), Cell("distance", "total variation")] if known else []),
-    ]
-    rows, table = [], []
+    head: list[Cell | str] = ["client", "rows"]
+    columns, rows, table = ["client", "name", "rows"], list[list[Cell | str]](), list[list[object]]()
+    if known:
+        head += ["largest class", Cell("distance", "total variation")]
+        columns += ["largest_class", "largest_share", "total_variation"]
     for k, n in enumerate(facts["sizes"]):
-        extra, plain = [], []
+        rows.append([subject.name(k), count(n)])
+        table.append([k, subject.name(k), n])
         if known:
             counts, tv = facts["histogram"][k], facts["tv"][k]
-            top = counts.index(max(counts))
-            extra = [Cell(names[top], share(facts["majority"][k])), Cell(DASH if tv is None else share(tv))]
-            plain = [names[top], facts["majority"][k], tv]
-        rows.append([Cell(subject.name(k)), Cell(count(n)), *extra])
-        table.append([k, subject.name(k), n, *plain])
-    columns = ["client", "name", "rows", *(["largest_class", "largest_share", "total_variation"] if known else [])]
+            top, part = names[counts.index(max(counts))], facts["majority"][k]
+            rows[-1] += [Cell(top, share(part)), share(tv)]
+            table[-1] += [top, part, tv]
     fold = f"The same as a table, {count(len(rows), 'client')}"
     caption = "Rows, largest class with its share, and distance of the mix of classes to that of all rows"
     return Table(
@@ -245,8 +221,9 @@ def _weights(subject: Subject, found: dict[int, dict[int, float]]) -> Figure:
         f"the rounds in which the client took part, a line reaches from its smallest to its largest weight.{drawn_of(len(found))}"
     )
     axis = Axis("Weight in the mean", zero=True)
-    draw = partial(_dots, [subject.name(k) for k in columns], "client", axis, [Series("weight", 0, points)], how)
-    return Figure(f"{subject.key}-weights", "Weight of each client", how, draw, _weights_csv(subject, found), BOTH)
+    names, series = names_of(subject, columns), [Series("weight", 0, points)]
+    draw = partial(dots, names=names, title="client", y=axis, series=series, label=how)
+    return Figure(f"{subject.key}-weights", "Weight of each client", how, draw, _weights_csv(subject, found))
 
 
 def _weights_csv(subject: Subject, found: dict[int, dict[int, float]]) -> str:
@@ -262,9 +239,10 @@ def _by_round(subject: Subject, found: dict[int, dict[int, float]], rounds: Sequ
         f"One column a client, one row a round. The stronger the colour, the more its update counted (strongest: {number(most)}); "
         f"empty: it took no part or did not return.{drawn_of(len(found))}"
     )
-    draw = partial(_heat, [str(r) for r in rounds], [subject.name(k) for k in columns], cells, ("round", "client"), how)
+    names, titles = names_of(subject, columns), ("round", "client")
+    draw = partial(heat, rows=[*map(str, rounds)], columns=names, cells=cells, titles=titles, label=how)
     name = f"{subject.key}-weights-by-round"
-    return Figure(name, "Weights round by round", how, draw, _weights_csv(subject, found), BOTH)
+    return Figure(name, "Weights round by round", how, draw, _weights_csv(subject, found))
 
 
 def _weighed(subject: Subject, k: int, r: int, w: float | None, most: float) -> Shaded:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from markupsafe import Markup
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Figure, Table, Text
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
-from fedatlas.reporting.entries import Plain
+from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import NAMES, capital, csv_text, interval_note, interval_text, number, signed, tick
 
 RUN = "fedatlas run --resume FOLDER --baselines"
 
 
-def gain_blocks(s: Plain) -> list[Block]:
+def columns_gain_blocks(subject: Subject) -> list[Block]:
     """The section; a hint where no baseline was trained."""
-    found = s.get("gain")
+    found = subject.summary.get("gain")
     if not found:
         hint = Markup(
             "This run has nothing to compare with: <code>{}</code> grows the same trees without each party."
@@ -26,27 +26,8 @@ def gain_blocks(s: Plain) -> list[Block]:
     figure = found["figure"]
     verdicts = [Text(verdict(name, one[figure], figure), tone="lead") for name, one in found["parties"].items()]
     small = overlap_costs(found, figure)
-    return [
-        *verdicts,
-        *([Text(small, tone="notice")] if small else []),
-        _parties(found),
-        _sides(s, found),
-        Figure(
-            "gain-sides",
-            f"{capital(NAMES[figure])} gained by all parties together",
-            "How much better the model of all parties is than each of the others, on the same test rows; a line is a 95% interval. "
-            "Above 0, together is better.",
-            partial(_drawn, found, figure),
-            csv_text(
-                ("against", "gain", "low", "high"),
-                [
-                    (side, one[figure]["value"], one[figure]["low"], one[figure]["high"])
-                    for side, one in found["against"].items()
-                ],
-            ),
-            (NARROW, WIDE),
-        ),
-    ]
+    notices = [Text(small, tone="notice")] if small else []
+    return [*verdicts, *notices, _parties(found), _sides(subject.summary, found), _picture(found, figure)]
 
 
 def better(figure: str) -> str:
@@ -83,16 +64,11 @@ def overlap_costs(found: Plain, figure: str) -> str:
 def _parties(found: Plain) -> Table:
     figure, rows, table = found["figure"], [], []
     for name, one in found["parties"].items():
-        without = found["without"][name]
-        cells = [
-            Cell(name),
-            Cell(number(found["sides"]["together"][figure])),
-            Cell(number(found["sides"][without][figure])),
-        ]
-        cells.append(Cell(signed(one[figure]["value"]), interval_note(one[figure]["low"], one[figure]["high"], signed)))
-        rows.append(cells)
+        sides = [number(found["sides"][side][figure]) for side in ("together", found["without"][name])]
+        gain = one[figure]
+        rows.append([name, *sides, Cell(signed(gain["value"]), interval_note(gain["low"], gain["high"], signed))])
         table += [(name, key, x["value"], x["low"], x["high"]) for key, x in one.items()]
-    head = [Cell("party"), Cell(f"{NAMES[figure]} with it"), Cell("without it"), Cell("what its columns bring")]
+    head = ["party", f"{NAMES[figure]} with it", "without it", "what its columns bring"]
     text = csv_text(("party", "figure", "gain", "low", "high"), table)
     return Table("gain-parties", "With and without each party", head, rows, text)
 
@@ -115,22 +91,33 @@ def _sides(s: Plain, found: Plain) -> Table:
     rows = []
     for side, values in found["sides"].items():
         trained = found["rows"].get(side, s["rows"]["train"])
-        rows.append([Cell(title(side)), Cell(f"{trained:,}"), *(Cell(number(values[key])) for key in figures)])
+        rows.append([title(side), f"{trained:,}", *(number(values[key]) for key in figures)])
     text = csv_text(("side", *figures), [(side, *values.values()) for side, values in found["sides"].items()])
-    head = [Cell("who trained"), Cell("on rows"), *(Cell(NAMES[key]) for key in figures)]
+    head = ["who trained", "on rows", *(NAMES[key] for key in figures)]
     return Table("gain-table", "What else could be done", head, rows, text)
 
 
-def _drawn(found: Plain, figure: str, width: int) -> str:
-    sides: Sequence[str] = [side for side, one in found["against"].items() if one[figure]["value"] is not None]
+def _picture(found: Plain, figure: str) -> Figure:
+    against = {side: one[figure] for side, one in found["against"].items()}
+    drawn = {side: one for side, one in against.items() if one["value"] is not None}
     points = []
-    for i, side in enumerate(sides):
-        one = found["against"][side][figure]
+    for i, (side, one) in enumerate(drawn.items()):
         said = f"against {title(side)}: {signed(one['value'])} ({interval_text(one['low'], one['high'], signed)})"
         points.append(Point(i, one["value"], said, one["low"], one["high"]))
-    names = [SHORT.get(side, title(side)) for side in sides]
+    names = [SHORT.get(side, title(side)) for side in drawn]
     y = Axis(f"{NAMES[figure]} gained against", signed_tick, zero=True)
-    return dots(width, names, "", y, [Series("", 0, points)], f"{NAMES[figure]} gained by all parties together")
+    label = f"{NAMES[figure]} gained by all parties together"
+    return Figure(
+        "gain-sides",
+        capital(label),
+        "How much better the model of all parties is than each of the others, on the same test rows; a line is a 95% interval. "
+        "Above 0, together is better.",
+        partial(dots, names=names, title="", y=y, series=[Series("", 0, points)], label=label),
+        csv_text(
+            ("against", "gain", "low", "high"),
+            [(side, one["value"], one["low"], one["high"]) for side, one in against.items()],
+        ),
+    )
 
 
 def signed_tick(v: float) -> str:

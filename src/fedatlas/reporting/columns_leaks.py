@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from fedatlas.reporting.blocks import Block, Cell, Table, Text
-from fedatlas.reporting.entries import Plain
+from fedatlas.reporting.blocks import Block, Table, Text
+from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import csv_text
 
 
-def leak_blocks(s: Plain) -> list[Block]:
-    """A row a step: who learns what."""
+def columns_leak_blocks(subject: Subject) -> list[Block]:
+    """Who learns what, step by step."""
+    s = subject.summary
     rows = leaks(s)
     head = [
-        Cell("step"),
-        Cell("a party without the label learns"),
-        Cell("the party with the label learns"),
-        Cell("the coordinator learns"),
+        "step",
+        *(f"{who} learns" for who in ("a party without the label", "the party with the label", "the coordinator")),
     ]
     text = csv_text(("step", "passive", "active", "coordinator"), rows)
-    table = Table("leaks", "Who learns what", head, [[Cell(cell) for cell in row] for row in rows], text)
+    table = Table("leaks", "Who learns what", head, rows, text)
     intro = (
         "All parties are taken to follow the protocol and to look at whatever they are sent. Nobody sends a column, a threshold or an "
         "id in the clear. This is what is learnt all the same."

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from fedatlas.record.run_folder import RunFolder
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Choice, Figure, Option, Text
+from fedatlas.reporting.blocks import Block, Choice, Figure, Option, Text
 from fedatlas.reporting.drawing.trees import Node, tree
-from fedatlas.reporting.entries import Plain
+from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import csv_text, number, tick
 
 PICTURES = 40  # trees that are drawn
 ELSEWHERE = "another party"
 
 
-def tree_blocks(folder: RunFolder, own: str) -> list[Block]:
-    """The trees with the thresholds of party ``own`` alone; who else owns a node, and the leaves, are for the label's holder."""
-    parties = folder.summary()["parties"]
+def tree_blocks(subject: Subject) -> list[Block]:
+    """The trees with the thresholds of the page's party only; who else owns a node, and the leaves, are for the label's holder."""
+    if "trees" not in subject.summary:
+        return []
+    folder, own, parties = subject.folder, subject.party, subject.summary["parties"]
     active = any(one["name"] == own and one["active"] for one in parties)
     names = [one["name"] for one in parties] if active else [own, ELSEWHERE]
     if not (folder.path / "model.json").exists():
@@ -31,8 +32,8 @@ def tree_blocks(folder: RunFolder, own: str) -> list[Block]:
         title = f"Tree {t + 1}"
         how = f"A row goes left where the answer is yes. Nodes of '{own}' show its question; {others}."
         csv = csv_text(("node", "text"), [(k, n.text) for k, n in nodes.items()])
-        draw = partial(_drawn, nodes, [(name, i) for i, name in enumerate(names)], title)
-        options.append(Option(str(t + 1), str(t + 1), [Figure(f"tree-{t + 1}", title, how, draw, csv, (NARROW, WIDE))]))
+        draw = partial(tree, nodes=nodes, owners=[(name, i) for i, name in enumerate(names)], label=title)
+        options.append(Option(str(t + 1), str(t + 1), [Figure(f"tree-{t + 1}", title, how, draw, csv)]))
     more = len(trees) - PICTURES
     said = f" These are the first {PICTURES} trees; {more} more are not drawn." if more > 0 else ""
     intro = Text(
@@ -40,10 +41,6 @@ def tree_blocks(folder: RunFolder, own: str) -> list[Block]:
         f"'{own}'.{said}"
     )
     return [intro, Choice("tree", "Tree", options)] if options else [Text("There is no tree yet.")]
-
-
-def _drawn(nodes: Mapping[int, Node], owners: Sequence[tuple[str, int]], title: str, width: int) -> str:
-    return tree(width, nodes, owners, title)
 
 
 def node_of(one: Plain, t: int, own: str, names: Sequence[str], records: Mapping[tuple[int, int], Plain]) -> Node:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Figures, Key, Keys, Table, Text
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Figure, Figures, Key, Keys, Table, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, diagonal, dots, heat
 from fedatlas.reporting.entries import Subject
 from fedatlas.reporting.outcome import models_used
-from fedatlas.wording import capital, count, csv_text, interval_text, number, printed, share, where
+from fedatlas.wording import capital, count, csv_text, interval_text, number, share, where
 
 CLASSES_OPEN = 24
 WIDE_FROM = 16  # classes from which a matrix takes the whole width
@@ -55,21 +55,15 @@ def _by_target(subject: Subject, spans: Sequence[Mapping[str, float]]) -> list[B
     text = csv_text(columns, [[span[c] for c in columns] for span in spans])
     series = [Series("true", 0, true), Series("predicted", 1, said)]
     heads = [name if " " not in name else f"≤ {number(span['high'])}" for name, span in zip(names, spans, strict=True)]
-    draw = partial(_dots, heads, Axis("Target, true and predicted"), series, "Predicted against true numbers")
-    figure = Figure(f"{subject.key}-by-target", "Predicted against true", how, draw, text, (NARROW, WIDE))
-    head = [
-        Cell("true target"),
-        Cell(thing[1].removeprefix("of ")),
-        Cell("mean true"),
-        Cell("mean predicted"),
-        Cell("RMSE"),
-    ]
-    at = subject.at("final.by_target")
+    axis, label = Axis("Target, true and predicted"), "Predicted against true numbers"
+    draw = partial(dots, names=heads, title="true target", y=axis, series=series, label=label)
+    figure = Figure(f"{subject.key}-by-target", "Predicted against true", how, draw, text)
+    head = ["true target", thing[1].removeprefix("of "), "mean true", "mean predicted", "RMSE"]
     rows = [
         [
-            Cell(name),
-            Cell(count(span["weight"])),
-            *(Cell(printed(span[key], f"{at}.{i}.{key}")) for key in ("true", "predicted", "rmse")),
+            name,
+            count(span["weight"]),
+            *(subject.printed(f"final.by_target.{i}.{key}") for key in ("true", "predicted", "rmse")),
         ]
         for i, (name, span) in enumerate(zip(names, spans, strict=True))
     ]
@@ -80,10 +74,6 @@ def _by_target(subject: Subject, spans: Sequence[Mapping[str, float]]) -> list[B
 def _between(span: Mapping[str, float]) -> str:
     low, high = number(span["low"]), number(span["high"])
     return low if low == high else f"{low} to {high}"
-
-
-def _dots(names: Sequence[str], y: Axis, series: Sequence[Series], label: str, width: int) -> str:
-    return dots(width, names, "true target", y, series, label)
 
 
 def _words(subject: Subject) -> list[Block]:
@@ -110,7 +100,8 @@ def _matrix(subject: Subject) -> Figure:
         f"the larger its share of the {where(subject.config)} of that true class; the number is {counted(subject)}."
     )
     text = csv_text(("true_class", *names), [(name, *row) for name, row in zip(names, matrix, strict=True)])
-    draw = partial(_draw, names, cells, "Confusion matrix: true classes against predicted ones")
+    label, titles = "Confusion matrix: true classes against predicted ones", ("true class", "predicted class")
+    draw = partial(heat, rows=names, columns=names, cells=cells, titles=titles, label=label)
     widths = (NARROW, WIDE) if len(names) >= WIDE_FROM else (NARROW,)
     return Figure(f"{subject.key}-confusion", "Confusion matrix", how, draw, text, widths)
 
@@ -127,10 +118,6 @@ def _cell(names: Sequence[str], row: Sequence[float], i: int, j: int, thing: tup
     return Shaded(max(part, 0.03) if row[j] else 0.0, f"{row[j]:.0f}" if row[j] else "", said)
 
 
-def _draw(names: Sequence[str], cells: Sequence[Sequence[Shaded]], label: str, width: int) -> str:
-    return heat(width, names, names, cells, ("true class", "predicted class"), label)
-
-
 def _f1(subject: Subject) -> Figure:
     names, f1 = subject.summary["class_names"], subject.summary["final"]["per_class_f1"]
     tips = [f"{name}: F1 {number(v)}" for name, v in zip(names, f1, strict=True)]
@@ -139,20 +126,11 @@ def _f1(subject: Subject) -> Figure:
         "of the class it finds). 1 is perfect; a short bar is a class that the model serves badly."
     )
     stack = [Bars("F1", 0, [v or 0.0 for v in f1], tips)]
-    draw = partial(_bars, names, stack, "F1 of every class")
+    title = "F1 of every class"
+    draw = partial(bars, names=names, title="class", y=Axis("F1"), stacks=stack, label=title)
     widths = (NARROW, WIDE) if len(names) >= WIDE_FROM else (NARROW,)
-    return Figure(
-        f"{subject.key}-f1",
-        "F1 of every class",
-        how,
-        draw,
-        csv_text(("class", "f1"), zip(names, f1, strict=True)),
-        widths,
-    )
-
-
-def _bars(names: Sequence[str], stacks: Sequence[Bars], label: str, width: int) -> str:
-    return bars(width, names, "class", Axis("F1"), stacks, label)
+    csv = csv_text(("class", "f1"), zip(names, f1, strict=True))
+    return Figure(f"{subject.key}-f1", title, how, draw, csv, widths)
 
 
 def _table(subject: Subject) -> Table:
@@ -163,17 +141,11 @@ def _table(subject: Subject) -> Table:
         n = sum(matrix[c]) if matrix else None
         said = sum(row[c] for row in matrix) if matrix else 0.0
         precision = matrix[c][c] / said if matrix and said else None
-        figures = [printed(f1[c], subject.at(f"final.per_class_f1.{c}")), number(precision)]
-        figures.append(printed(recall[c], subject.at(f"final.per_class_accuracy.{c}")))
-        rows.append([Cell(name), Cell("" if n is None else count(n)), *map(Cell, figures)])
+        parts = ("per_class_f1", "per_class_accuracy")
+        ours, recalled = (subject.printed(f"final.{part}.{c}") for part in parts)
+        rows.append([name, "" if n is None else count(n), ours, number(precision), recalled])
         table.append((name, n, f1[c], precision, recall[c]))
-    head = [
-        Cell("class"),
-        Cell("weight" if subject.summary.get("weighted") else "rows"),
-        Cell("F1"),
-        Cell("precision"),
-        Cell("recall"),
-    ]
+    head = ["class", "weight" if subject.summary.get("weighted") else "rows", "F1", "precision", "recall"]
     text = csv_text(("class", "rows", "f1", "precision", "recall"), table)
     fold = f"The table of {count(len(names), 'class', 'classes')}" if len(names) > CLASSES_OPEN else ""
     return Table(
@@ -189,7 +161,7 @@ def _two_class(subject: Subject) -> list[Block]:
     if not found:
         return []
     positive = subject.summary["class_names"][1]
-    at, ends = subject.at(f"{part}.two_class"), subject.summary[part].get("interval", {})
+    ends = subject.summary[part].get("interval", {})
     means = {
         "auc": (
             "AUC",
@@ -205,7 +177,7 @@ def _two_class(subject: Subject) -> list[Block]:
     for key, (name, meaning) in means.items():
         span = interval_text(*ends.get(key, (None, None)))
         note = f"{ends['level']:.0%} interval {span}; {meaning}" if span else meaning
-        keys.append(Key(name, printed(found[key], f"{at}.{key}"), note))
+        keys.append(Key(name, subject.printed(f"{part}.two_class.{key}"), note))
     return [
         Text(
             f"Two classes: how good the probabilities of '{positive}' are{', on the test rows' if part == 'test' else ''}.",
@@ -234,10 +206,6 @@ def _reliability(subject: Subject, positive: str, part: str) -> Figure:
     )
     columns = ("low", "high", "weight", "predicted", "observed")
     text = csv_text(columns, [[b[c] for c in columns] for b in bins])
-    axes = Axis("mean stated probability"), Axis("Observed share")
-    draw = partial(_draw_diagonal, *axes, points, f"Reliability diagram for '{positive}'")
+    x, y, label = Axis("mean stated probability"), Axis("Observed share"), f"Reliability diagram for '{positive}'"
+    draw = partial(diagonal, x=x, y=y, points=points, label=label)
     return Figure(f"{subject.key}-reliability", "Reliability diagram", how, draw, text, (NARROW,))
-
-
-def _draw_diagonal(x: Axis, y: Axis, points: Sequence[Point], label: str, width: int) -> str:
-    return diagonal(width, x, y, points, label)

@@ -50,7 +50,7 @@ class Curve(NamedTuple):
     thin: bool = False
 
 
-def curves(entries: Sequence[Entry]) -> Choice:
+def curves(entries: Sequence[Entry]) -> list[Choice]:
     """A picture a figure, for each of the three horizontal axes."""
     first = entries[0].subjects[0]
     keys = [*(["auc"] if "auc" in first.rows[0] else []), *(NUMBERS if first.numbers else CLASSES)]
@@ -69,7 +69,7 @@ def curves(entries: Sequence[Entry]) -> Choice:
         Option(axis, label, [_figure(first, key, _known(found, axis), axis) for key, found in panels])
         for axis, label in axes.items()
     ]
-    return Choice("axis", "Against", options)
+    return [Choice("axis", "Against", options)]
 
 
 def _known(found: Sequence[Curve], axis: str) -> list[Curve]:
@@ -168,7 +168,8 @@ def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Fi
     head = ("curve", "round", "bytes_so_far", "seconds_so_far", key)
     table = [(c.label, *p) for c in found for p in c.points]
     ends = [f"{c.label} ends at {number(c.points[-1][3])}" for c in found if c.points and not c.thin]
-    draw = partial(_draw, x, Axis(title), series, f"{title} against {AXES[axis]}: {'; '.join(ends)}.")
+    label = f"{title} against {AXES[axis]}: {'; '.join(ends)}."
+    draw = partial(lines, x=x, y=Axis(title), series=series, label=label)
     return Figure(
         re.sub(r"\W+", "-", f"{key}-by-{axis}"),
         title,
@@ -182,10 +183,6 @@ def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Fi
 def _name(subject: Subject, key: str) -> str:
     many = {CLIENT: " over the clients", MODELS: " of each model"}
     return _one(subject, key) + many.get(key, "")
-
-
-def _draw(x: Axis, y: Axis, series: Sequence[Series], label: str, width: int) -> str:
-    return lines(width, x, y, series, label)
 
 
 def _x_axis(axis: str, most: float) -> Axis:

@@ -1,20 +1,23 @@
-"""What a report is made from: finished runs, read back from their folders."""
+"""The finished runs that a report is made from, read back from their folders."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.record.run_folder import ATTACK, ATTACKED, CONFIG, FOUND, METRICS, SUMMARY, RunFolder
 from fedatlas.record.summary import over
-from fedatlas.wording import count, where
+from fedatlas.wording import count, interval_note, number, printed, where
 
 Plain = Mapping[str, Any]
+ROWS, COLUMNS, PARTY = "rows", "columns", "party"
+"""The kinds of page: clients that hold rows; parties that hold columns, for the one with the label; the same for another party."""
 
 
 class Subject(NamedTuple):
@@ -22,19 +25,29 @@ class Subject(NamedTuple):
 
     key: str  # begins the ids of its elements on the page
     label: str
+    folder: RunFolder
     config: ExperimentConfig
-    config_text: str  # config.toml as it stands
     rows: Sequence[Plain]  # of metrics.jsonl
     summary: Plain
     partition: Plain  # partition.json
-    preprocess: Plain  # preprocess.json
+    preprocess: Plain  # preprocess.json; empty where parties hold columns
     leaks: Sequence[
         tuple[Plain, Mapping[str, np.ndarray]]
     ] = ()  # of attacks on its views: the record, and what was found
+    page: str = ROWS
+    party: str = ""  # whose page it is, where parties hold columns
 
     def at(self, path: str) -> str:
         """The place of a figure: this run, and the keys of its summary.json."""
         return f"{self.key}:{path}"
+
+    def printed(self, path: str, text: Any = number) -> Markup:
+        """The figure at a place of summary.json; a dash where it is absent."""
+        return printed(value_at(self.summary, path), self.at(path), text)
+
+    def interval(self, part: str, key: str) -> Markup:
+        """The interval of a figure as a note; empty where there is none."""
+        return interval_note(*self.summary.get(part, {}).get("interval", {}).get(key, (None, None)))
 
     @property
     def numbers(self) -> bool:
@@ -84,18 +97,28 @@ class Entry(NamedTuple):
     key: str
     label: str
     config: ExperimentConfig
-    config_text: str
+    config_text: str  # config.toml as it stands
     summary: Plain
     subjects: tuple[Subject, ...]
 
-    def at(self, path: str) -> str:
-        """The place of a figure: this folder, and the keys of its summary.json."""
-        return f"{self.key}:{path}"
+    def printed(self, path: str, text: Any = number) -> Markup:
+        """The figure at a place of the folder's summary.json; a dash where it is absent."""
+        return printed(value_at(self.summary, path), f"{self.key}:{path}", text)
 
     @property
     def headline(self) -> str:
         """The figure that stands first."""
         return self.subjects[0].headline
+
+
+def value_at(found: Any, path: str) -> Any:
+    """The value under a dotted path of nested tables and lists; None where it is absent."""
+    for key in path.split("."):
+        if isinstance(found, list):
+            found = found[int(key)]
+        else:
+            found = (found or {}).get(key)
+    return found
 
 
 KIND = {"accuracy": "classes", "rmse": "numbers"}
@@ -105,6 +128,10 @@ def read_entries(paths: Sequence[Path]) -> list[Entry]:
     """The runs of these folders. ConfigError where one is no run, is not finished, or cannot stand beside the others."""
     if not paths:
         raise ConfigError("name at least one run folder: fedatlas report RUN.")
+    if len(paths) > 1 and any((path / CONFIG).exists() and RunFolder(path).of_columns for path in paths):
+        raise ConfigError(
+            "runs of parties that hold columns side by side are not in this version: report one at a time."
+        )
     keys = ["run"] if len(paths) == 1 else [f"run{i}" for i in range(1, len(paths) + 1)]
     entries = [_entry(*given) for given in zip(paths, labels(paths), keys, strict=True)]
     first = entries[0]
@@ -144,16 +171,28 @@ def whole(subjects: Sequence[Subject]) -> list[Subject]:
 
 def _subject(path: Path, label: str, key: str) -> Subject:
     folder = RunFolder.open(path)
-    text = (path / CONFIG).read_text(encoding="utf-8")
+    config, summary = folder.config(), folder.summary()
+    if folder.of_columns:
+        own = next(one["name"] for one in summary["parties"] if one["active"])
+        partition = folder.read_json("partition.json")
+        return Subject(key, label, folder, config, folder.rows(), summary, partition, {}, page=COLUMNS, party=own)
     partition = folder.read_json("partition.json", "clients", "held_out", "feature_skew", "info")
     preprocess = folder.read_json("preprocess.json", "kind", "rules", "scale")
     if not (rows := folder.rows()):
         raise folder.damaged(METRICS, "it has no rows")
-    return Subject(key, label, folder.config(), text, rows, folder.summary(), partition, preprocess, leaks_of(folder))
+    return Subject(key, label, folder, config, rows, summary, partition, preprocess, leaks_of(folder))
+
+
+def parties_of(entry: Entry) -> Iterator[Entry]:
+    """The entry as the page of each party without the label, of which the folder holds its own file."""
+    (subject,) = entry.subjects
+    for one in entry.summary["parties"]:
+        if not one["active"] and (subject.folder.path / f"party-{one['name']}.json").exists():
+            yield entry._replace(subjects=(subject._replace(page=PARTY, party=one["name"]),))
 
 
 def leaks_of(folder: RunFolder) -> list[tuple[Plain, Mapping[str, np.ndarray]]]:
-    """What attacks on the run's views found, by name."""
+    """The findings of attacks on the run's views, by name."""
     names = sorted(path.parent.name for path in (folder.path / ATTACKED).glob(f"*/{ATTACK}"))
     read = ("name", "kind", "role", "declaration", "metrics", "leaks")
     return [

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.record.run_folder import BASELINES
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Figure, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Table, Text, optional
 from fedatlas.reporting.client_rows import chosen, drawn_of
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Entry, Subject
@@ -23,7 +23,6 @@ from fedatlas.wording import (
     interval_note,
     interval_text,
     number,
-    printed,
     signed,
     where,
 )
@@ -45,39 +44,50 @@ class Gains(NamedTuple):
     parts: Sequence[str]
     summary: Mapping[str, Mapping[str, float | None]]
 
+    @property
+    def both(self) -> bool:
+        """Whether a client can be compared with itself: alone, and together."""
+        return "local_only" in self.parts and "federated" in self.parts
+
 
 def gain_blocks(subject: Subject) -> list[Block]:
     """The section of one run."""
-    s = subject.summary
-    found = s.get("gain")
+    found = subject.summary.get("gain")
     if not found:
         return [Text(_absent(subject), tone="notice"), *_federated(subject)]
-    parts = [part for part in PARTS if part in found["summary"]]
-    gains = Gains(found["clients"], parts, found["summary"])
-    out: list[Block] = [Text(_verdict(subject, gains), tone="lead"), Text(_method(subject, gains))]
+    gains = Gains(found["clients"], [part for part in PARTS if part in found["summary"]], found["summary"])
+    out = [Text(_verdict(subject, gains), tone="lead"), Text(_method(subject, gains))]
     return [*out, _picture(subject, gains), _table(subject, gains)]
 
 
-def gain_over(entries: Sequence[Entry]) -> Table | None:
+def gain_over(entries: Sequence[Entry]) -> list[Block]:
+    """The section of several runs: means over the clients of each, and each owner's figures over the seeds."""
+    parties = [table for entry in entries if (table := gain_of_parties(entry, len(entries) > 1))]
+    hint = Markup("No run here has the baselines to compare with: <code>fedatlas run --baselines</code> trains them.")
+    return [_means(entries) or Text(hint, tone="notice"), *parties]
+
+
+def _means(entries: Sequence[Entry]) -> Table | None:
     """A line a folder: the clients' mean and worst, alone, together and pooled; over seeds, the mean of each."""
     known = [e for e in entries if all(s.summary.get("gain") for s in e.subjects)]
     if not known:
         return None
     parts = [p for p in PARTS if all(p in s.summary["gain"]["summary"] for e in known for s in e.subjects)]
-    key, rows, table = known[0].headline, [], []
+    rows, table = [], []
     alike = len({e.subjects[0].judged_on for e in known}) == 1
     for entry in known:
-        cells = []
+        rows.append([Cell(entry.label, "" if alike else f"judged on {entry.subjects[0].judged_on}")])
         for part in parts:
             each = [s.summary["gain"]["summary"][part] for s in entry.subjects]
             mean, worst = (over_seeds([found[k] for found in each]) for k in ("mean", "min"))
             sd = f"sd {number(mean.sd)}; " if mean.sd is not None else ""
-            cells.append(Cell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
+            rows[-1].append(Cell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
             table.append((entry.label, part, mean.mean, mean.sd, worst.mean, worst.sd, mean.n))
-        rows.append([Cell(entry.label, "" if alike else f"judged on {entry.subjects[0].judged_on}"), *cells])
-    caption = f"{NAMES[key]} over the clients: mean, and below it the worst client{_seeds_note(known)}"
-    head = [Cell("run"), *(Cell(PARTS[p]) for p in parts)]
+    several = any(len(e.subjects) > 1 for e in known)
+    over = "; averages over the seeds (sd: standard deviation between them)" if several else ""
+    caption = f"{NAMES[known[0].headline]} over the clients: mean, and below it the worst client{over}"
     columns = ("run", "part", "mean", "mean_sd", "worst", "worst_sd", "seeds")
+    head = ["run", *(PARTS[p] for p in parts)]
     return Table("gain-runs", capital(caption), head, rows, csv_text(columns, table))
 
 
@@ -97,30 +107,30 @@ def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
         if any(v is None for group in values for v in group):
             continue
         spread = [over_seeds(group) for group in values]
-        cells = [Cell(number(x.mean), f"sd {number(x.sd)}") for x in spread[:-1]]
-        gain = Cell(signed(spread[-1].mean), f"sd {number(spread[-1].sd)}")
-        numbered = "" if first.name(k) == str(k) else f"client {k}"
-        rows.append([Cell(first.name(k), numbered), *cells, gain])
+        texts = [*[number] * len(parts), signed]
+        cells = [Cell(text(x.mean), f"sd {number(x.sd)}") for text, x in zip(texts, spread, strict=True)]
+        rows.append([_named(first, k), *cells])
         table.append((k, first.name(k), *(v for x in spread for v in (x.mean, x.sd))))
     if not rows:
         return None
-    head = [Cell("client"), *(Cell(PARTS[p], LONG[p]) for p in parts)]
-    head.append(Cell("gain", "less error" if first.numbers else ""))
     columns = ("client", "name", *(f"{part}{end}" for part in (*parts, "gain") for end in ("", "_sd")))
     less = f" (the first {LISTED}; the CSV has all)" if len(rows) > LISTED else ""
     whose = f"{entry.label}: " if labelled else ""
     caption = f"{whose}{capital(NAMES[entry.headline])} of every client{less}, "
     caption += f"mean of {count(len(found), 'seed')}; sd: standard deviation between them"
     folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
-    return Table(f"{entry.key}-gain-parties", caption, head, rows[:LISTED], csv_text(columns, table), [], folded)
+    csv = csv_text(columns, table)
+    return Table(f"{entry.key}-gain-parties", caption, _head(first, parts), rows[:LISTED], csv, [], folded)
 
 
-def _seeds_note(entries: Sequence[Entry]) -> str:
-    return (
-        "; averages over the seeds (sd: standard deviation between them)"
-        if any(len(e.subjects) > 1 for e in entries)
-        else ""
-    )
+def _named(subject: Subject, k: int, *notes: str) -> Cell:
+    name = subject.name(k)
+    return Cell(name, ", ".join([*([] if name == str(k) else [f"client {k}"]), *notes]))
+
+
+def _head(subject: Subject, parts: Sequence[str], gain: bool = True, *between: Cell) -> list[Cell]:
+    head = [Cell("client"), *between, *(Cell(PARTS[p], p.replace("_", " ")) for p in parts)]
+    return [*head, Cell("gain", "less error" if subject.numbers else "")] if gain else head
 
 
 def _absent(subject: Subject) -> str | Markup:
@@ -247,8 +257,9 @@ def _picture(subject: Subject, gains: Gains) -> Figure:
         f"better.{less}"
     )
     text = capital(f"{title} of every client{f': {parts}' if len(series) > 1 else ''}")
-    draw = partial(_draw, names, axis, Axis(capital(title)), series, text)
-    return Figure(f"{subject.key}-gain", text, how, draw, _csv(subject, gains), (NARROW, WIDE))
+    join = {s.style for s in series} >= {0, 1}
+    draw = partial(dots, names=names, title=axis, y=Axis(capital(title)), series=series, label=text, join=join)
+    return Figure(f"{subject.key}-gain", text, how, draw, _csv(subject, gains))
 
 
 def labels(subject: Subject, clients: Sequence[int]) -> list[str]:
@@ -261,10 +272,6 @@ def labels(subject: Subject, clients: Sequence[int]) -> list[str]:
 STYLES = {"local_only": 1, "federated": 0, "centralised": 2}
 
 
-def _draw(names: Sequence[str], title: str, y: Axis, series: Sequence[Series], label: str, width: int) -> str:
-    return dots(width, names, title, y, series, label, join={s.style for s in series} >= {0, 1})
-
-
 def _point(subject: Subject, slot: int, row: Mapping[str, Any], part: str) -> Point:
     found = row[part]
     span = interval_text(found["low"], found["high"])
@@ -274,24 +281,22 @@ def _point(subject: Subject, slot: int, row: Mapping[str, Any], part: str) -> Po
 
 def _table(subject: Subject, gains: Gains) -> Table:
     rows = list(enumerate(gains.rows))
-    both = "local_only" in gains.parts and "federated" in gains.parts
-    if both and len(rows) > LISTED:
+    if gains.both and len(rows) > LISTED:
         rows = sorted(rows, key=lambda pair: gained(subject, pair[1]) or 0.0)[:LISTED]
-    root = "gain.clients" if subject.summary.get("gain") else "per_client"
-    body = []
+    root = "gain.clients.{}.{}" if subject.summary.get("gain") else "per_client.{}"
+    body: list[Cells] = []
     for i, row in rows:
         cells = [
-            _value(subject, row, part, f"{root}.{i}.{part}" if root == "gain.clients" else f"{root}.{i}")
-            for part in gains.parts
+            Cell(subject.printed(f"{root.format(i, p)}.value"), interval_note(row[p]["low"], row[p]["high"]))
+            for p in gains.parts
         ]
-        between = row.get("gain", {"low": None, "high": None})
-        last = [Cell(signed(gained(subject, row)), between_note(between["low"], between["high"]))] if both else []
-        notes = [] if subject.name(row["client"]) == str(row["client"]) else [f"client {row['client']}"]
-        notes += ["on the common rows"] if subject.own_rows and not row["own_rows"] else []
-        name = Cell(subject.name(row["client"]), ", ".join(notes))
-        body.append([name, Cell(count(row["train_rows"]), optional=True), *cells, *last])
-    head = [Cell("client"), Cell("rows", optional=True), *(Cell(PARTS[p], LONG[p]) for p in gains.parts)]
-    head += [Cell("gain", "less error" if subject.numbers else "")] if both else []
+        if gains.both:
+            low, high = (row.get("gain", {}).get(end) for end in ("low", "high"))
+            ends = interval_text(low, high, signed)
+            cells.append(Cell(signed(gained(subject, row)), ends))
+        notes = ["on the common rows"] if subject.own_rows and not row["own_rows"] else []
+        body.append([_named(subject, row["client"], *notes), optional(count(row["train_rows"])), *cells])
+    head = _head(subject, gains.parts, gains.both, optional("rows"))
     less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
     title = NAMES[subject.headline]
     paired = (
@@ -301,14 +306,11 @@ def _table(subject: Subject, gains: Gains) -> Table:
     )
     caption = f"{capital(title)} of every client{less}, below it the 95% bootstrap interval{paired}"
     folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
-    foot = _foot(subject, gains, both) if not folded else []
+    foot = _foot(subject, gains) if not folded else []
     return Table(f"{subject.key}-gain-table", caption, head, body, _csv(subject, gains), foot, folded)
 
 
-LONG = {"local_only": "local only", "federated": "federated", "centralised": "centralised"}
-
-
-def _foot(subject: Subject, gains: Gains, both: bool) -> list[list[Cell]]:
+def _foot(subject: Subject, gains: Gains) -> list[Cells]:
     """The clients in three figures; those of an error stand under the same keys (`fedatlas.runs.baselines`)."""
     if not gains.summary:
         return []
@@ -317,30 +319,17 @@ def _foot(subject: Subject, gains: Gains, both: bool) -> list[list[Cell]]:
         "p10": "90th percentile" if subject.numbers else "10th percentile",
         "min": "largest" if subject.numbers else "worst client",
     }
+    means = {part: {"value": found["mean"]} for part, found in gains.summary.items()}
+    last = {"mean": signed(gained(subject, means))}
     return [
         [
-            Cell(name),
-            Cell("", optional=True),
-            *(Cell(printed(gains.summary[p][key], subject.at(f"gain.summary.{p}.{key}"))) for p in gains.parts),
-            *([Cell(signed(mean_gain(subject, gains)) if key == "mean" else "")] if both else []),
+            name,
+            optional(""),
+            *(subject.printed(f"gain.summary.{p}.{key}") for p in gains.parts),
+            *([last.get(key, "")] if gains.both else []),
         ]
         for key, name in names.items()
     ]
-
-
-def between_note(low: float | None, high: float | None) -> str:
-    """The interval of a gain, whose ends have signs: '-0.109 to -0.012'."""
-    return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
-
-
-def mean_gain(subject: Subject, gains: Gains) -> float | None:
-    """What the means of its row differ by."""
-    return gained(subject, {part: {"value": gains.summary[part]["mean"]} for part in gains.parts})
-
-
-def _value(subject: Subject, row: Mapping[str, Any], part: str, place: str) -> Cell:
-    found = row[part]
-    return Cell(printed(found["value"], subject.at(f"{place}.value")), interval_note(found["low"], found["high"]))
 
 
 def _csv(subject: Subject, gains: Gains) -> str:
@@ -352,7 +341,6 @@ def _csv(subject: Subject, gains: Gains) -> str:
         "test_rows",
         *(f"{p}{'' if e == 'value' else f'_{e}'}" for p in gains.parts for e in ends),
     ]
-    both = "local_only" in gains.parts and "federated" in gains.parts
     rows = [
         [
             row["client"],
@@ -360,8 +348,8 @@ def _csv(subject: Subject, gains: Gains) -> str:
             row["train_rows"],
             row["test_rows"],
             *(row[p][e] for p in gains.parts for e in ends),
-            *([gained(subject, row), *(row.get("gain", {}).get(e) for e in ("low", "high"))] if both else []),
+            *([gained(subject, row), *(row.get("gain", {}).get(e) for e in ("low", "high"))] if gains.both else []),
         ]
         for row in gains.rows
     ]
-    return csv_text([*head, "gain", "gain_low", "gain_high"] if both else head, rows)
+    return csv_text([*head, "gain", "gain_low", "gain_high"] if gains.both else head, rows)

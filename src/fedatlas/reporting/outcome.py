@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.reporting.blocks import Block, Cell, Key, Keys, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Cells, Key, Keys, Table, Text, optional
 from fedatlas.reporting.entries import Entry, Subject, whole
 from fedatlas.wording import (
     NAMES,
@@ -20,10 +20,8 @@ from fedatlas.wording import (
     csv_text,
     flat,
     held_text,
-    interval_note,
     interval_text,
     number,
-    printed,
     seconds_text,
     total_of,
     where,
@@ -93,23 +91,17 @@ def sizes_text(summary: Mapping[str, Any]) -> str:
 
 def opening(entries: Sequence[Entry]) -> list[Block]:
     """The first screen."""
+    ended = [*_diverged(entries), *_stopped(entries)]
+    noted = [*_means(entries), *_released(entries)]
     if len(entries) > 1:
         said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
-        warned = [
-            *_diverged(entries),
-            *_stopped(entries),
-            *_incomparable(entries),
-            *_means(entries),
-            *_released(entries),
-        ]
-        return [*said, *warned, *_differences(entries), _runs(entries)]
-    entry = entries[0]
-    out: list[Block] = [Text(sentence(entry), tone="lead"), Keys(_keys(entry))]
-    out += [*_diverged(entries), *_stopped(entries), *_own_rows(entries), *_means(entries), *_released(entries)]
+        return [*said, *ended, *_incomparable(entries), *noted, *_differences(entries), _runs(entries)]
+    (entry,) = entries
+    out = [Text(sentence(entry), tone="lead"), Keys(_keys(entry)), *ended, *_own_rows(entry), *noted]
     if len(entry.subjects) == 1:
         return [*out, _figures(entry.subjects[0]), *_weighted(entry)]
-    tested = [_seeds(entry, "test")] if "test" in entry.summary["over_seeds"] else []
-    return [*out, _seeds(entry, "final"), *tested, *_weighted(entry)]
+    parts: list[Literal["final", "test"]] = ["final", "test"]
+    return [*out, *(_seeds(entry, part) for part in parts if part in entry.summary["over_seeds"]), *_weighted(entry)]
 
 
 def _diverged(entries: Sequence[Entry]) -> list[Block]:
@@ -139,13 +131,12 @@ def _stopped(entries: Sequence[Entry]) -> list[Block]:
     ]
 
 
-def _own_rows(entries: Sequence[Entry]) -> list[Block]:
-    """A line for runs whose seeds were judged on different rows: their spread is of two things."""
-    said = Markup("{} drew test rows of its own: the spread over seeds is that of training and of the rows drawn.")
+def _own_rows(entry: Entry) -> list[Block]:
+    """A line for seeds that were judged on different rows: their spread is of two things."""
+    if len({judged_on(s) for s in entry.subjects}) == 1:
+        return []
     return [
-        Text(said.format("Each seed" if len(entries) == 1 else f"{entry.label}: each seed"))
-        for entry in entries
-        if len({judged_on(s) for s in entry.subjects}) > 1
+        Text("Each seed drew test rows of its own: the spread over seeds is that of training and of the rows drawn.")
     ]
 
 
@@ -168,12 +159,12 @@ def _differences(entries: Sequence[Entry]) -> list[Block]:
     rows = [row for row in rows if len({str(value) for value in row[1:]}) > 1]
     if not rows:
         return [Text("The configurations of these runs are the same.")]
-    cells = [[Cell(key), *(Cell(str(value)) for value in values)] for key, *values in rows]
+    cells = [[key, *map(str, values)] for key, *values in rows]
     labels = [entry.label for entry in entries]
     folded = f"The {len(rows)} keys in which these runs differ" if len(rows) > FEW else ""
-    text = csv_text(("key", *labels), rows)
-    head = [Cell("key"), *map(Cell, labels)]
-    return [Table("differences", "In what the configurations of these runs differ", head, cells, text, [], folded)]
+    head = ["key", *labels]
+    caption = "In what the configurations of these runs differ"
+    return [Table("differences", caption, head, cells, csv_text(head, rows), [], folded)]
 
 
 def by_name(plain: dict[str, Any]) -> dict[str, Any]:
@@ -266,7 +257,7 @@ def _weighted(entry: Entry) -> list[Block]:
 
 def _keys(entry: Entry) -> list[Key]:
     s, first = entry.summary, entry.subjects[0]
-    key, final, cost = entry.headline, s["final"], s["cost"]
+    key = entry.headline
     several = len(entry.subjects) > 1
     spread = s.get("over_seeds", {}).get("final", {}).get(key)
     note = (
@@ -274,7 +265,7 @@ def _keys(entry: Entry) -> list[Key]:
         if spread
         else interval_words(first, key)
     )
-    out = [Key(f"{NAMES[key]}{', mean' if several else ''}", printed(final[key], entry.at(f"final.{key}")), note)]
+    out = [Key(f"{NAMES[key]}{', mean' if several else ''}", entry.printed(f"final.{key}"), note)]
     gained = None if several else s.get("gain")
     own = first.own_rows
     terms = {"federated": "together, mean"} if own else {}
@@ -285,27 +276,14 @@ def _keys(entry: Entry) -> list[Key]:
                 "what sharing the rows would give" if part == "centralised" else f"worst client {number(found['min'])}"
             )
             worst += "; on the clients' own rows" if own else ""
-            out.append(
-                Key(f"{NAMES[key]}, {term}", printed(found["mean"], entry.at(f"gain.summary.{part}.mean")), worst)
-            )
-    sent = total_of(cost[k] for k in TOTALS)
-    out.append(
-        Key(
-            f"sent in all{', mean' if several else ''}",
-            bytes_text(sent),
-            sent_note(s),
-        )
-    )
-    cpu = s["cpu"]
-    time = "mean of the seeds, " if several else ""
-    out.append(
-        Key(
-            "time",
-            printed(cost["seconds"], entry.at("cost.seconds"), seconds_text),
-            f"{time}{count(cpu['cores'], 'core')}",
-        )
-    )
-    return out
+            out.append(Key(f"{NAMES[key]}, {term}", entry.printed(f"gain.summary.{part}.mean"), worst))
+    sent = bytes_text(total_of(s["cost"][k] for k in TOTALS))
+    time = f"{'mean of the seeds, ' if several else ''}{count(s['cpu']['cores'], 'core')}"
+    return [
+        *out,
+        Key(f"sent in all{', mean' if several else ''}", sent, sent_note(s)),
+        Key("time", entry.printed("cost.seconds", seconds_text), time),
+    ]
 
 
 def sent_note(summary: Mapping[str, Any]) -> str:
@@ -344,26 +322,15 @@ def models_used(subject: Subject) -> str:
 def _figures(subject: Subject) -> Table:
     """Final and best of one run; where these are of validation rows, the final model's on the test rows, too."""
     final, best, test = (subject.summary.get(part, {}) for part in ("final", "best", "test"))
-    rows = []
+    rows, table, tested = list[Cells](), [], ["test"] if test else []
     for key in (k for k in SHOWN if k in final):
-        reached = best.get(key)
-        at = f"round {reached['round']}" if reached else ""
-        ends = printed(final[key], subject.at(f"final.{key}"))
-        peak = printed(reached["value"] if reached else None, subject.at(f"best.{key}.value"))
-        interval = final.get("interval", {}).get(key)
-        ends_of_test = test.get("interval", {}).get(key)
-        note = interval_note(*ends_of_test) if ends_of_test else ""
-        judged = [Cell(printed(test.get(key), subject.at(f"test.{key}")), note)] if test else []
-        last = Cell(ends, interval_note(*interval) if interval else "")
-        rows.append([Cell(capital(NAMES[key])), last, Cell(peak, at), *judged])
-    more = ["test rows"] if test else []
-    head = [Cell(text) for text in ("figure", f"after round {final['round']}", "best round", *more)]
-    table = [
-        (k, final[k], *(best.get(k, {}).get(x) for x in ("value", "round")), *([test.get(k)] if test else []))
-        for k in SHOWN
-        if k in final
-    ]
-    text = csv_text(("figure", "final", "best", "best_round", *(["test"] if test else [])), table)
+        reached = best.get(key, {})
+        peak = Cell(subject.printed(f"best.{key}.value"), f"round {reached['round']}" if reached else "")
+        judged = [_judged(subject, part, key) for part in ("final", *tested)]
+        rows.append([capital(NAMES[key]), judged[0], peak, *judged[1:]])
+        table.append((key, final[key], reached.get("value"), reached.get("round"), *(test.get(key) for _ in tested)))
+    head = ["figure", f"after round {final['round']}", "best round", *(f"{part} rows" for part in tested)]
+    text = csv_text(("figure", "final", "best", "best_round", *tested), table)
     flatters = "" if test else "; the best round is chosen by these rows, so that its figures are a little too good"
     below = f", below them {found['level']:.0%} bootstrap intervals" if (found := final.get("interval")) else ""
     return Table("figures", f"Figures on the {where(subject.config)}{below}{flatters}", head, rows, text)
@@ -372,64 +339,49 @@ def _figures(subject: Subject) -> Table:
 def _seeds(entry: Entry, part: Literal["final", "test"]) -> Table:
     """Every seed, and over all of them mean and standard deviation."""
     keys, spread = [k for k in COMPARED if k in entry.summary[part]], entry.summary["over_seeds"][part]
-    rows = [[Cell(s.label.rsplit(", ")[-1]), *(_final(s, k, part) for k in keys)] for s in entry.subjects]
-    foot = [
-        [Cell("mean"), *(Cell(printed(spread[k]["mean"], entry.at(f"over_seeds.{part}.{k}.mean"))) for k in keys)],
-        [
-            Cell("standard deviation"),
-            *(Cell(printed(spread[k]["sd"], entry.at(f"over_seeds.{part}.{k}.sd"))) for k in keys),
-        ],
-    ]
+    rows: list[Cells] = [[s.label.rsplit(", ")[-1], *(_judged(s, part, k) for k in keys)] for s in entry.subjects]
+    means = {"mean": "mean", "sd": "standard deviation"}
+    foot = [[name, *(entry.printed(f"over_seeds.{part}.{k}.{x}") for k in keys)] for x, name in means.items()]
     table = [(s.summary["seed"], *(s.summary.get(part, {}).get(k) for k in keys)) for s in entry.subjects]
-    table += [("mean", *(spread[k]["mean"] for k in keys)), ("sd", *(spread[k]["sd"] for k in keys))]
+    table += [(x, *(spread[k][x] for k in keys)) for x in means]
     which = where(entry.config) if part == "final" else "test rows"
     caption = f"Figures after the last round on the {which}, seed by seed; below a figure its bootstrap interval"
     name = "figures" if part == "final" else "test-figures"
-    return Table(name, caption, [Cell("seed"), *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
+    return Table(name, caption, ["seed", *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
 
 
 def _runs(entries: Sequence[Entry]) -> Table:
     """The runs side by side."""
     keys = [k for k in COMPARED if k in entries[0].summary["final"]]
-    rows = []
+    rows: list[Cells] = []
     for entry in entries:
         cost = entry.summary["cost"]
         spread = entry.summary.get("over_seeds", {}).get("final", {})
         cells = [
-            Cell(printed(entry.summary["final"][k], entry.at(f"final.{k}")), f"sd {number(spread[k]['sd'])}")
+            Cell(entry.printed(f"final.{k}"), f"sd {number(spread[k]['sd'])}")
             if spread
-            else _final(entry.subjects[0], k)
+            else _judged(entry.subjects[0], "final", k)
             for k in keys
         ]
         n = f", {len(entry.subjects)} seeds" if spread else ""
         name = Cell(entry.label, f"{entry.summary['algorithm']}{n}")
-        rows.append(
-            [
-                name,
-                *cells,
-                Cell(bytes_text(total_of(cost[k] for k in TOTALS))),
-                Cell(seconds_text(cost["seconds"]), optional=True),
-            ]
-        )
-    head = [Cell("run"), *map(_head, keys), Cell("sent"), Cell("time", optional=True)]
+        sent = bytes_text(total_of(cost[k] for k in TOTALS))
+        rows.append([name, *cells, sent, optional(seconds_text(cost["seconds"]))])
+    head: Cells = ["run", *map(_head, keys), "sent", optional("time")]
     records = [
         flat({k: v for k, v in e.summary.items() if k in {"algorithm", "data", "rounds", "final", "cost"}})
         for e in entries
     ]
     columns = list(dict.fromkeys(key for record in records for key in record))
-    table = [(e.label, *(_plain(record.get(c)) for c in columns)) for e, record in zip(entries, records, strict=True)]
+    values = [[None if isinstance(v, list) else v for v in map(record.get, columns)] for record in records]
+    table = [(entry.label, *line) for entry, line in zip(entries, values, strict=True)]
     caption = "After the last rounds; below a figure its bootstrap interval, or its standard deviation (sd) over seeds"
     return Table("runs", caption, head, rows, csv_text(("run", *columns), table))
 
 
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, list) else value
-
-
-def _final(subject: Subject, key: str, part: Literal["final", "test"] = "final") -> Cell:
-    found = subject.summary.get(part, {})  # a seed that diverged has no test figures
-    interval = found.get("interval", {}).get(key)
-    return Cell(printed(found.get(key), subject.at(f"{part}.{key}")), interval_note(*interval) if interval else "")
+def _judged(subject: Subject, part: str, key: str) -> Cell:
+    """A figure of the final model with its interval; a seed that diverged has no test figures."""
+    return Cell(subject.printed(f"{part}.{key}"), subject.interval(part, key))
 
 
 def _head(key: str) -> Cell:

@@ -1,4 +1,4 @@
-"""The page: sections in their order, every picture and table with its files, all in one HTML document."""
+"""The page: the sections that apply, every picture and table with its files, all in one HTML document."""
 
 from __future__ import annotations
 
@@ -11,51 +11,46 @@ from importlib.resources import files
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from fedatlas.errors import as_utf8
-from fedatlas.reporting.attackers import attacker_blocks
-from fedatlas.reporting.blocks import Chapter, Choice, Figure, Section, Text
-from fedatlas.reporting.client_rows import held_blocks
-from fedatlas.reporting.confusion import error_blocks
-from fedatlas.reporting.costs import cost_blocks
-from fedatlas.reporting.curves import curves
+from fedatlas.reporting.blocks import Block, Chapter, Choice, Figure, Section, as_cell
 from fedatlas.reporting.entries import Entry, Subject
-from fedatlas.reporting.gain import gain_blocks, gain_of_parties, gain_over
-from fedatlas.reporting.outcome import opening, title
-from fedatlas.reporting.privacy import privacy_blocks
-from fedatlas.reporting.reproduction import left_blocks, repeat_blocks
-from fedatlas.reporting.view_attacks import leak_blocks
+from fedatlas.reporting.sections import SECTIONS, TITLES, ReportSection
 
 # The colours of a downloaded picture: chart.css asks for them by name, and a file outside the page has no such names.
 LIGHT = re.compile(r"--([\w-]+):\s*([^;]+);")
 
 
 def render(entries: Sequence[Entry]) -> str:
-    """report.html of these runs."""
+    """The page of these runs."""
     subjects = [subject for entry in entries for subject in entry.subjects]
-    alone = len(subjects) == 1
-    sections = [
-        Section("result", "What came out", opening(entries), "Result"),
-        *(
-            [Section("gain", "What does each party gain?", gain_blocks(subjects[0]), "Gain")]
-            if alone
-            else _gain_over(entries)
-        ),
-        Section("curves", "How learning went", [curves(entries)], "Learning"),
-        *(_rest(subjects[0]) if alone else []),
+    first, single = subjects[0], len(subjects) == 1
+    own = [section for section in SECTIONS if first.page in section.pages]
+    top = [built(s, first, s.run(first) if single and s.run else s.page(entries) if s.page else ()) for s in own]
+    chapters = [
+        Chapter(x.key, x.label, shown([built(s, x, s.run(x), x.key, x.label) for s in own if s.run]), x is first)
+        for x in subjects
+        if not single
     ]
-    parts = [] if alone else [Chapter(s.key, s.label, _whole(s), i == 0) for i, s in enumerate(subjects)]
-    repeats = [
-        Section(
-            f"{e.key}-repeat" if len(entries) > 1 else "repeat",
-            f"Repeat {e.label}" if len(entries) > 1 else "Repeat this run",
-            repeat_blocks(e),
-            "" if len(entries) > 1 else "Repeat",
-        )
-        for e in entries
+    ends = [
+        built(s, entry.subjects[0], s.folder(entry), entry.key if len(entries) > 1 else "", entry.label)
+        for entry in entries
+        for s in own
+        if s.folder
     ]
-    return document(title(entries), sections, parts, repeats, subjects[0].summary["versions"].get("fedatlas", ""))
+    version = first.summary["versions"].get("fedatlas", "")
+    return document(TITLES[first.page](entries), shown(top), chapters, shown(ends), version)
+
+
+def built(section: ReportSection, subject: Subject, blocks: Sequence[Block], key: str = "", run: str = "") -> Section:
+    """The section with its blocks; where there are several of them, ``key`` and the name of the ``run`` tell them apart."""
+    title = section.title.format(party=subject.party, run=run if key else "this run")
+    return Section(f"{key}-{section.id}-section" if key else section.id, title, blocks, "" if key else section.nav)
+
+
+def shown(sections: Sequence[Section]) -> list[Section]:
+    """The sections that have blocks."""
+    return [section for section in sections if section.blocks]
 
 
 def document(
@@ -63,8 +58,6 @@ def document(
 ) -> str:
     """One HTML document of these sections."""
     style, script = read("page.css").replace("/* chart.css */", read("chart.css")), read("page.js")
-    style += "".join(map(chosen, sections))
-    sha = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         environment()
         .get_template("page.html")
@@ -73,9 +66,9 @@ def document(
             sections=sections,
             parts=parts,
             repeats=repeats,
-            style=style,
+            style=style + "".join(map(chosen, sections)),
             script=script,
-            script_hash=sha,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             version=version,
         )
     )
@@ -90,42 +83,6 @@ def chosen(section: Section) -> str:
         if isinstance(block, Choice) and block.id != "axis"
         for option in block.options
     )
-
-
-def _gain_over(entries: Sequence[Entry]) -> list[Section]:
-    over = gain_over(entries)
-    hint = Markup("No run here has the baselines to compare with: <code>fedatlas run --baselines</code> trains them.")
-    absent = Text(hint, tone="notice")
-    parties = [table for entry in entries if (table := gain_of_parties(entry, len(entries) > 1))]
-    return [Section("gain", "What does each party gain?", [over or absent, *parties], "Gain")]
-
-
-def _rest(subject: Subject, before: str = "") -> list[Section]:
-    """What follows the curves of a run."""
-    errors, private, attacked = error_blocks(subject), privacy_blocks(subject), attacker_blocks(subject)
-    leaks = leak_blocks(subject)
-    return [
-        *(
-            [Section(f"{before}attackers", "What attackers did, and what resisted", attacked, "Attackers")]
-            if attacked
-            else []
-        ),
-        *([Section(f"{before}privacy", "What was protected, and from whom", private, "Privacy")] if private else []),
-        *([Section(f"{before}leaks", "What a party could have learnt", leaks, "Leaks")] if leaks else []),
-        Section(f"{before}held", "Who held what", held_blocks(subject), "Data"),
-        Section(f"{before}cost", "What it cost", cost_blocks(subject), "Cost"),
-        *([Section(f"{before}errors", "Where the model errs", errors, "Errors")] if errors else []),
-        Section(f"{before}left", "What left the clients", left_blocks(subject), "What left"),
-    ]
-
-
-def _whole(subject: Subject) -> list[Section]:
-    """Everything about one run among several."""
-    before = f"{subject.key}-"
-    return [
-        Section(f"{before}gain-section", "What does each party gain?", gain_blocks(subject)),
-        *_rest(subject, before),
-    ]
 
 
 @cache
@@ -144,7 +101,13 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    loaded.filters |= {"drawn": drawn, "svg_link": svg_link, "csv_link": csv_link, "text_link": text_link}
+    loaded.filters |= {
+        "drawn": drawn,
+        "svg_link": svg_link,
+        "csv_link": csv_link,
+        "text_link": text_link,
+        "as_cell": as_cell,
+    }
     return loaded
 
 

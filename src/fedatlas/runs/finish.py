@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.course.course import Course
 from fedatlas.course.progress import Progress, Run
+from fedatlas.leakage import attack_views
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary
@@ -54,9 +55,7 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
     """
     path, summary = done.path, done.summary.copy()
     if more.attacks and whole.config.attack:
-        from fedatlas.leakage import carried_out
-
-        carried_out(path, whole, progress.said)
+        attack_views(path, whole, progress.said)
     if more.baselines is not False:
         if whole.columns:
             summary["gain"] = columns_baselines.gain(path, whole, progress.said)

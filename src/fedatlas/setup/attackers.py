@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedatlas.algorithm import Algorithm, Groups, Task
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS, LATER, superclasses
-from fedatlas.attacks.labels import Pairs, attacked, pairs_of, relabelled
 from fedatlas.attacks.poisoning import POISONING, Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
@@ -31,34 +30,27 @@ def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
             raise unknown_name("attack", table.name, ATTACKS)
         if table.name not in POISONING:
             continue  # it looks at a view after the run: `setup.views`
+        where, builder = f"attack.{table.name}", POISONING[table.name]
         if table.role is not None:
             raise ConfigError(
-                f"attack.{table.name}.role: whoever poisons is a client: remove the key, and say by share or clients which."
+                f"{where}.role: attackers that poison are clients. Remove the key, and name them by share or clients."
             )
-        where, builder = f"attack.{table.name}", POISONING[table.name]
         made.append(builder(**arguments(where, builder, table.parameters())))
     return tuple(made)
 
 
 class FlippedRows:
-    """The source of rows as attackers have it: their labels under their own relabelling."""
+    """A source of rows in which the labels of attackers are relabelled."""
 
     def __init__(self, inner: RowSource, one: Poisoning, seed: int, table: int) -> None:
         self.inner, self.one, self.seed, self.table = inner, one, seed, table
 
     def __call__(self, party: int) -> Rows:
-        """A client's rows; those of nobody in particular as they are."""
+        """A client's rows; the server's and the union's are unchanged."""
         rows, flip = self.inner(party), self.one.flip
         if flip is None or party < 0:
             return rows
-        pairs = pairs_of(settled(flip.pairs), flip.draw, self.seed, self.table, party)
-        return rows._replace(y=relabelled(rows.y, pairs, flip.kind))
-
-
-def settled(pairs: Any) -> Pairs:
-    """The pairs of a table, once they are numbers; none while they are still a word."""
-    found: Pairs = () if isinstance(pairs, str) else pairs
-    return found
+        return rows._replace(y=flip.relabelled(rows.y, self.seed, self.table, party))
 
 
 def in_numbers(
@@ -103,17 +95,15 @@ class Cast(NamedTuple):
         """client -> the number of its table. ConfigError for a share above 0 that is nobody, and for more attackers than clients."""
         out: dict[int, int] = {}
         for table, one in enumerate(self.poisonings):
+            units: list[tuple[int, ...]] = [(k,) for k in self.clients]
+            thing = f"{one.unit}s"
             if one.unit == "superclient":
-                units = [unit for unit in groups or () if not set(unit) & out.keys()]
-                count = self._count(table, len(groups or ()), len(units), "superclients")
-                order = numpy_stream(self.seed, "attack", "who", table).permutation(len(units))
-                chosen = {k for i in order[:count] for k in units[int(i)]}
-            elif one.clients:
-                chosen = {*one.clients}
-            else:
-                free = [k for k in self.clients if k not in out]
-                count = self._count(table, len(self.clients), len(free), "clients")
-                chosen = {int(k) for k in numpy_stream(self.seed, "attack", "who", table).permutation(free)[:count]}
+                units = [tuple(unit) for unit in groups or ()]
+            free = [unit for unit in units if not set(unit) & out.keys()]
+            chosen = set(one.clients)
+            if not chosen:
+                order = numpy_stream(self.seed, "attack", "who", table).permutation(len(free))
+                chosen = {k for i in order[: self._count(one, len(units), len(free), thing)] for k in free[int(i)]}
             out |= dict.fromkeys(chosen - out.keys(), table)
         return out
 
@@ -122,8 +112,7 @@ class Cast(NamedTuple):
         clients = tuple(one for one in self.poisonings if one.unit == "client")
         self._replace(poisonings=clients).attackers()
 
-    def _count(self, table: int, of: int, free: int, what: str) -> int:
-        one = self.poisonings[table]
+    def _count(self, one: Poisoning, of: int, free: int, what: str) -> int:
         share = one.share or 0.0
         count = math.floor(share * of + 1e-9)
         if share and not count:
@@ -138,9 +127,9 @@ class Cast(NamedTuple):
 
     def orders(self, drawn: Drawn, groups: Groups | None) -> dict[int, Order]:
         """client -> what it does in this round, of those that were drawn and attack."""
-        number, found = drawn.round.number, self.attackers(groups)
-        active = {k: table for k, table in found.items() if self.poisonings[table].active(number)}
-        active = {k: table for k, table in active.items() if k in drawn.round.cohort}
+        number, cohort = drawn.round.number, drawn.round.cohort
+        found = self.attackers(groups).items()
+        active = {k: table for k, table in found if k in cohort and self.poisonings[table].active(number)}
         factors = {table: self.factor(table, active, drawn) for table in set(active.values())}
         return {
             k: Order(str(table), factors[table], self.poisonings[table].unit == "superclient")
@@ -148,7 +137,7 @@ class Cast(NamedTuple):
         }
 
     def factor(self, table: int, active: Mapping[int, int], drawn: Drawn) -> float:
-        """n / (eta_g n_a) of a round: all rows by the server's rate and the rows of whoever a hostile client takes along (B18)."""
+        """n / (eta_g n_a) of a round: all rows by the server's rate and the rows of all in the units of hostile clients (B18)."""
         one, drawn_round = self.poisonings[table], drawn.round
         if not one.scaled or one.scale is not None:
             return one.scale or 1.0
@@ -166,11 +155,6 @@ def server_rate(config: ExperimentConfig) -> float:
     """eta_g: how much of a mean the server takes; 1 where the algorithm has no such rate, or none above 0."""
     usual = defaults(find("algorithms", ALGORITHMS, config.algorithm.name)).get("server_lr", 1.0)
     return float(config.algorithm.parameters().get("server_lr", usual) or 1.0)
-
-
-def classes_of(poisonings: Sequence[Poisoning]) -> tuple[int, ...]:
-    """The classes that any table attacks, ascending."""
-    return tuple(sorted({c for one in poisonings if one.flip for c in attacked(settled(one.flip.pairs))}))
 
 
 # ---------------------------------------------------------------------- refusals
@@ -201,7 +185,8 @@ def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Se
                 f"{where}.clients: client {again[0]} stands in two [[attack]] tables; a client does one attack."
             )
         taken |= set(one.clients)
-        check_pairs(one, where)
+        if one.flip is not None and (why := one.flip.refusal(where)):
+            raise ConfigError(why)
     if config.partition.clients:
         check_clients(poisonings, config.partition.clients)
         Cast(tuple(poisonings), config, config.seed, tuple(range(config.partition.clients))).known()
@@ -220,32 +205,6 @@ def check_kind(algorithm: Algorithm, one: Poisoning, where: str) -> None:
         )
 
 
-def check_pairs(one: Poisoning, where: str) -> None:
-    """ConfigError for pairs of classes that cannot change places."""
-    if one.flip is None:
-        return
-    if isinstance(one.flip.pairs, str):
-        if one.flip.pairs == "intra_SC" and one.flip.draw == "random":
-            raise ConfigError(
-                f'{where}.draw = "random": pairs inside superclasses are drawn once in this version; write "fixed".'
-            )
-        return
-    pairs = settled(one.flip.pairs)
-    if not pairs:
-        raise ConfigError(f"{where}.pairs: name the classes that change places, as in [[5, 3]].")
-    for a, b in pairs:
-        if a == b:
-            raise ConfigError(
-                f"{where}.pairs = {[list(p) for p in pairs]}: [{a}, {b}] changes nothing; pair two classes."
-            )
-    classes = [c for pair in pairs for c in (pair if one.flip.kind == "swap" else pair[:1])]
-    classes = [c for pair in pairs for c in pair] if one.flip.draw == "random" else classes
-    if twice := [c for c in classes if classes.count(c) > 1]:
-        raise ConfigError(
-            f"{where}.pairs = {[list(p) for p in pairs]}: class {twice[0]} would become two things; name it once."
-        )
-
-
 def check_clients(poisonings: Sequence[Poisoning], clients: int) -> None:
     """ConfigError for an attacker that is no client."""
     for one in poisonings:
@@ -261,20 +220,17 @@ def check_attacked_rows(
     """ConfigError for what these data and these clients cannot give."""
     check_clients(poisonings, len(sizes))
     for one in poisonings:
-        where = f"attack.{one.name}"
+        where, many = f"attack.{one.name}", len(class_names)
         if odd := [k for k in one.clients if not sizes[k]]:
             raise ConfigError(
                 f"{where}.clients = {list(one.clients)}: client {odd[0]} has no rows and takes part in no round."
             )
-        if one.flip is None:
-            continue
-        if task != "classes":
+        if one.flip is not None and task != "classes":
             what = "a number" if task == "numbers" else "a text"
             raise ConfigError(
                 f"{where}: the target of '{name}' is {what}, and labels of classes are flipped; take sign_flip."
             )
-        wrong = [c for c in attacked(settled(one.flip.pairs)) if c >= len(class_names)]
-        if wrong:
+        if one.flip is not None and (wrong := [c for c in one.flip.classes if c >= many]):
             raise ConfigError(
-                f"{where}.pairs: '{name}' has no class {wrong[0]}; its {len(class_names)} classes are 0 to {len(class_names) - 1}."
+                f"{where}.pairs: '{name}' has no class {wrong[0]}; its {many} classes are 0 to {many - 1}."
             )

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.batch_norm import has_own_norms
-from fedatlas.config import ExperimentConfig, Table
+from fedatlas.config import ConfigTable, ExperimentConfig
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.loaded import strange_classes
 from fedatlas.data.reading import listed
@@ -71,7 +71,7 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
     return out
 
 
-def altered(table: Table, key: str) -> bool:
+def altered(table: ConfigTable, key: str) -> bool:
     """Whether a key has another value than its default; config.toml names all keys, so that naming one says nothing."""
     return bool(getattr(table, key) != type(table).model_fields[key].default)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from fedatlas.config import Table, bytes_of
+from fedatlas.config import ConfigTable, bytes_of
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Count, config_error, refuse_flags
 
@@ -23,7 +23,7 @@ Number = Annotated[int, Field(ge=1)]
 Value = str | int | float | bool | list[Any] | dict[str, Any]
 
 
-class LevelTable(Table):
+class LevelTable(ConfigTable):
     """``[[factor.level]]``: a level by name, with what it sets."""
 
     name: str = Field(min_length=1)
@@ -31,7 +31,7 @@ class LevelTable(Table):
     optional: bool = False
 
 
-class FactorTable(Table):
+class FactorTable(ConfigTable):
     """``[[factor]]``: what is varied. ``key`` with ``levels``, or ``[[factor.level]]`` tables."""
 
     name: str = Field(min_length=1)
@@ -53,7 +53,7 @@ class FactorTable(Table):
         return self
 
 
-class DesignTable(Table):
+class DesignTable(ConfigTable):
     """``[design]``: which of the allowed cells are run."""
 
     name: Literal["grid", "random"] = "grid"
@@ -77,7 +77,7 @@ class DesignTable(Table):
         return self
 
 
-class TuningTable(Table):
+class TuningTable(ConfigTable):
     """``[tuning]``: rates that are tried in every cell, and picked on validation rows."""
 
     keys: dict[str, list[Any]] = Field(min_length=1)
@@ -93,7 +93,7 @@ class TuningTable(Table):
         return keys
 
 
-class ExecuteTable(Table):
+class ExecuteTable(ConfigTable):
     """``[execute]``: how runs are made, never what comes of them."""
 
     parallel: Count = 0  # 0: two
@@ -110,7 +110,7 @@ class ExecuteTable(Table):
         return value
 
 
-class StudyTable(Table):
+class StudyTable(ConfigTable):
     """The whole file."""
 
     name: str | None = None

@@ -15,15 +15,14 @@ from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import (
     TRIES,
     Ints,
+    begin,
     check_clients,
     check_keys,
     class_pools,
-    classes_of,
-    deal,
+    dealt,
     finish,
 )
 from fedatlas.errors import ConfigError
-from fedatlas.rng import numpy_stream
 
 TRIED = 30  # other numbers of clients that are looked at where the one asked for is impossible
 
@@ -37,11 +36,9 @@ def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: floa
 
     Source: D3 (S0, paper version).
     """
-    check_clients(clients, len(labels))
-    classes = classes_of(labels)
-    pools = class_pools(classes, numpy_stream(seed, "partition"))
+    classes, rng = begin(labels, clients, seed)
     counts = or_advice(lambda K: majority_even_counts(classes.counts, K, majority), clients, len(classes.ids))
-    return finish(deal(pools, counts), len(labels), info=_realised(counts, len(classes.ids)))
+    return dealt(classes, counts, rng, majority=_realised(counts))
 
 
 def majority(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7, sigma: float = 0.5) -> Partition:
@@ -54,12 +51,10 @@ def majority(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0
 
     Source: D4 (S0; quotas and the cap are decisions of the specification).
     """
-    check_clients(clients, len(labels))
-    classes = classes_of(labels)
-    rng = numpy_stream(seed, "partition")
+    classes, rng = begin(labels, clients, seed)
     quota = _majority_quotas(classes.counts, clients, sigma, rng)
     counts = majority_counts(classes.counts, quota, majority)
-    return finish(deal(class_pools(classes, rng), counts), len(labels), info=_realised(counts, len(classes.ids)))
+    return dealt(classes, counts, rng, majority=_realised(counts))
 
 
 def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7) -> Partition:
@@ -71,11 +66,9 @@ def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0
 
     Source: D5 (S0).
     """
-    check_clients(clients, len(labels))
-    classes = classes_of(labels)
-    pools = class_pools(classes, numpy_stream(seed, "partition"))
+    classes, rng = begin(labels, clients, seed)
     counts = or_advice(lambda K: pick_two_counts(classes.counts, K, majority), clients, len(classes.ids) // 2)
-    return finish(deal(pools, counts), len(labels))
+    return dealt(classes, counts, rng)
 
 
 def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> Partition:
@@ -93,8 +86,8 @@ def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> P
         raise ConfigError(
             f"{clients} clients with {shards} shards each need as many rows, but there are {len(labels)}."
         )
-    rng = numpy_stream(seed, "partition")
-    pieces = np.array_split(np.concatenate(class_pools(classes_of(labels), rng)), clients * shards)
+    classes, rng = begin(labels, clients, seed)
+    pieces = np.array_split(np.concatenate(class_pools(classes, rng)), clients * shards)
     order = rng.permutation(clients * shards).reshape(clients, shards)
     return finish([np.concatenate([pieces[p] for p in own]) for own in order], len(labels))
 
@@ -224,5 +217,6 @@ def _check_majority(majority: float, clients: int, needed: int) -> None:
         raise ConfigError(f"clients = {clients}: this partition needs at least {needed}, one for each majority.")
 
 
-def _realised(counts: Ints, k: int) -> dict[str, list[float]]:
-    return {"majority": [float(counts[i, i] / counts[i].sum()) for i in range(k)]}
+def _realised(counts: Ints) -> list[float]:
+    """Return the share of its own class at each client that has one."""
+    return [float(counts[i, i] / counts[i].sum()) for i in range(counts.shape[1])]

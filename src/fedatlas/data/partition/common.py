@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.data.dataset import Partition
 from fedatlas.errors import ConfigError
+from fedatlas.rng import numpy_stream
 
 Ints = NDArray[np.int64]
+Drawn = TypeVar("Drawn")
 LABEL_FREE = "iid, random, quantity_skew, feature_skew or natural"  # partitioners that never look at a class
 TRIES = 1_000  # redraws before a random split is called infeasible (D4)
 TINY, HUGE = 1e-9, 1e9  # bounds of concentrations: beyond them the draws underflow or overflow
@@ -96,6 +98,27 @@ def class_pools(classes: Classes, rng: np.random.Generator) -> list[Ints]:
     return [rng.permutation(np.flatnonzero(classes.place == c)) for c in range(len(classes.ids))]
 
 
+def begin(labels: np.ndarray, clients: int, seed: int) -> tuple[Classes, np.random.Generator]:
+    """Return the classes of the rows and the stream of a partition by class; ConfigError where it cannot be."""
+    check_clients(clients, len(labels))
+    return classes_of(labels), numpy_stream(seed, "partition")
+
+
+def redraw(draw: Callable[[], Drawn], sizes: Callable[[Drawn], Ints], least: int) -> Drawn:
+    """Return the first draw whose smallest client has ``least`` rows, of `TRIES`; ConfigError where none has."""
+    for _ in range(TRIES):
+        drawn = draw()
+        if sizes(drawn).min() >= least:
+            break
+    check_sizes(sizes(drawn), least)
+    return drawn
+
+
+def dealt(classes: Classes, counts: Ints, rng: np.random.Generator, **info: Any) -> Partition:
+    """Return the partition by a table of ``counts[client, class]``, each class in a seeded order."""
+    return finish(deal(class_pools(classes, rng), counts), len(classes.place), info=info)
+
+
 def deal(pools: Sequence[Ints], counts: Ints) -> list[Ints]:
     """Rows of each client when client k takes ``counts[k, c]`` rows of class c, clients in ascending order."""
     stacks = [pool[::-1] for pool in pools]
@@ -113,10 +136,9 @@ def finish(
     *,
     least: int = 1,
     info: Mapping[str, Any] | None = None,
-    feature_skew: tuple[Mapping[str, float], ...] = (),
 ) -> Partition:
-    """The partition of ``n`` rows: indices ascending, rows of nobody counted, nobody below ``least`` rows."""
+    """Return the partition of ``n`` rows: indices ascending, rows of nobody counted, nobody below ``least`` rows."""
     sizes = [len(r) for r in rows]
     check_sizes(sizes, least)
     clients = tuple(np.sort(np.asarray(r, dtype=np.int64)) for r in rows)
-    return Partition(clients, n - sum(sizes), info or {}, feature_skew)
+    return Partition(clients, n - sum(sizes), info or {})

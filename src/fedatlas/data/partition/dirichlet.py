@@ -7,24 +7,25 @@ the rows sorted by label to each client (one class where n/K divides the class c
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.classes import shards
 from fedatlas.data.partition.common import (
-    TRIES,
     Ints,
+    begin,
     check_clients,
     check_keys,
-    check_sizes,
     class_pools,
     classes_of,
     deal,
+    dealt,
     finish,
+    redraw,
 )
 from fedatlas.data.partition.sizes import iid
-from fedatlas.rng import numpy_stream
 
 FEDSEQ_TRIES = 100  # D9
 
@@ -40,8 +41,7 @@ def dirichlet(labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5
     """
     if (limit := _limit(labels, clients, seed, alpha)) is not None:
         return limit
-    classes = classes_of(labels)
-    rng = numpy_stream(seed, "partition")
+    classes, rng = begin(labels, clients, seed)
     pools = class_pools(classes, rng)
     left, n = classes.counts.copy(), len(labels)
     counts = np.zeros((clients, len(left)), dtype=np.int64)
@@ -66,14 +66,9 @@ def dirichlet_class(
     """
     if (limit := _limit(labels, clients, seed, alpha)) is not None:
         return limit
-    classes = classes_of(labels)
-    rng = numpy_stream(seed, "partition")
-    for _ in range(TRIES):
-        counts = _split_classes(classes.counts, clients, alpha, rng)
-        if counts.sum(axis=1).min() >= min_rows:
-            break
-    check_sizes(counts.sum(axis=1), min_rows)
-    return finish(deal(class_pools(classes, rng), counts), len(labels))
+    classes, rng = begin(labels, clients, seed)
+    draw = partial(_split_classes, classes.counts, clients, alpha, rng)
+    return dealt(classes, redraw(draw, lambda counts: counts.sum(axis=1), min_rows), rng)
 
 
 def dirichlet_fedseq(
@@ -90,8 +85,7 @@ def dirichlet_fedseq(
     """
     if (limit := _limit(labels, clients, seed, alpha)) is not None:
         return limit
-    classes = classes_of(labels)
-    rng = numpy_stream(seed, "partition")
+    classes, rng = begin(labels, clients, seed)
     draws = [_split_classes(classes.counts, clients, alpha, rng) for _ in range(FEDSEQ_TRIES)]
     rows = deal(class_pools(classes, rng), min(draws, key=lambda counts: counts.sum(axis=1).std()))
     if rebalance:

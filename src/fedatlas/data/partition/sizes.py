@@ -10,15 +10,14 @@ import numpy as np
 from fedatlas.apportion import proportional
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import (
-    TRIES,
     Ints,
     check_clients,
     check_keys,
     check_range,
-    check_sizes,
     class_pools,
     classes_of,
     finish,
+    redraw,
 )
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
@@ -120,13 +119,13 @@ def quantity_skew(
     check_clients(clients, len(labels))
     check_keys(beta=beta, sigma=sigma)
     rng = numpy_stream(seed, "partition")
-    for _ in range(TRIES):
+
+    def draw() -> Ints:
         share = rng.dirichlet(np.full(clients, beta)) if law == "dirichlet" else rng.lognormal(0.0, sigma, clients)
-        sizes = proportional(share, len(labels))
-        if sizes.min() >= min_rows:
-            break
-    check_sizes(sizes, min_rows)
-    return finish(_cut(rng.permutation(len(labels)), sizes), len(labels))
+        return proportional(share, len(labels))
+
+    sizes = redraw(draw, lambda sizes: sizes, min_rows)
+    return finish(np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1]), len(labels))
 
 
 def feature_skew(
@@ -148,7 +147,3 @@ def feature_skew(
     angles = [float(rotate[k % len(rotate)]) if rotate else 0.0 for k in range(clients)]
     skew = tuple({"rotate": a, "noise": float(s)} for a, s in zip(angles, steps, strict=True))
     return even._replace(feature_skew=skew)
-
-
-def _cut(rows: Ints, sizes: Ints) -> list[Ints]:
-    return np.split(rows, np.cumsum(sizes)[:-1])

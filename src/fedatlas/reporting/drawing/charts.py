@@ -1,9 +1,9 @@
-"""Six kinds of picture: lines, bars, dots with intervals, shaded tables, named points, and a scatter against the diagonal."""
+"""Kinds of picture: lines, bars, dots with intervals, shaded tables, named points, points and curves against the diagonal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -61,20 +61,60 @@ class Bars(NamedTuple):
     tips: Sequence[str]
 
 
+class Panel(NamedTuple):
+    """The plot area of a picture with its vertical axis: what is common to lines, bars, dots and scatters."""
+
+    frame: Frame
+    up: Linear
+    key: str  # the legend
+    heads: Sequence[str] = ()  # names of slots as they are set
+    slanted: bool = False
+
+    @property
+    def band(self) -> Band:
+        """The slots."""
+        return Band(len(self.heads), self.frame.left, self.frame.right)
+
+    def drawing(self, y: Axis, title: str, label: str, drawn: Iterable[str], across: str = "") -> str:
+        """The whole picture; its horizontal axis is ``across``, or that of the slots."""
+        across = across or svg.band_axis(self.frame, self.band, self.heads, title, slanted=self.slanted)
+        axes = svg.y_axis(self.frame, self.up, y.text) + across
+        return svg.drawing(self.frame, label, svg.heading(y.title), self.key, axes, *drawn)
+
+
+def panel(
+    width: int,
+    y: Axis,
+    values: Iterable[float],
+    legend: Sequence[tuple[str, int]],
+    high: float = PLOT,
+    names: Sequence[str] = (),
+    bars: bool = False,
+    least: int = 2,
+) -> Panel:
+    """A plot area of height ``high`` for these values, with a legend of ``least`` entries or more; over slots that have ``names``."""
+    key, top = svg.legend(legend if len(legend) >= least else [], width, 32, bars=bars)
+    bottom = top + high
+    up = linear(values, bottom, top, zero=y.zero or bars, unit=y.unit)
+    left = svg.left_of([y.text(v) for v in up.ticks])
+    if not names:
+        return Panel(Frame(width, left, width - 14, top, bottom, 40), up, key)
+    heads, slanted, below = _heads(names, (width - 8 - left) / len(names))
+    left = max(left, below - 46) if slanted else left  # a slanted name reaches to the left of its slot
+    return Panel(Frame(width, left, width - 8, top, bottom, below), up, key, heads, slanted)
+
+
 def lines(width: int, x: Axis, y: Axis, series: Sequence[Series], label: str) -> str:
     """Values along a measured axis, a line a series."""
     named = [(s.label, s.style) for s in series if not s.thin and not s.hollow]
-    key, top = svg.legend(named if len(named) > 1 else [], width, 32)
     points = [p for s in series for p in s.points]
-    bottom = top + PLOT
-    y_scale = linear((p.y for p in points), bottom, top, zero=y.zero, unit=y.unit)
-    left = svg.left_of([y.text(v) for v in y_scale.ticks])
-    frame = Frame(width, left, width - 14, top, bottom, 40)
-    parts = max(2, int((frame.right - left) / 60))
-    x_scale = linear((p.x for p in points), left, frame.right, parts=parts, tight=True, whole=x.whole, unit=x.unit)
+    made = panel(width, y, (p.y for p in points), named)
+    left, right = made.frame.left, made.frame.right
+    parts = max(2, int((right - left) / 60))
+    x_scale = linear((p.x for p in points), left, right, parts=parts, tight=True, whole=x.whole, unit=x.unit)
     drawn = []
     for s in sorted(series, key=lambda s: not s.thin):
-        places = [(x_scale(p.x), y_scale(p.y)) for p in s.points]
+        places = [(x_scale(p.x), made.up(p.y)) for p in s.points]
         if s.hollow:
             drawn += [svg.ring(*at, s.style) for at in places]
             continue
@@ -83,34 +123,26 @@ def lines(width: int, x: Axis, y: Axis, series: Sequence[Series], label: str) ->
         marked = [] if s.thin else [i for i in range(len(places)) if (len(places) - 1 - i) % apart == 0]
         size = 1.0 if len(places) <= 40 else 0.6
         drawn += [svg.mark(*places[i], s.style, s.points[i].tip, size) for i in marked]
-    axes = svg.y_axis(frame, y_scale, y.text) + svg.x_axis(frame, x_scale, x.text, x.title)
-    return svg.drawing(frame, label, svg.heading(y.title), key, axes, *drawn)
+    return made.drawing(y, "", label, drawn, svg.x_axis(made.frame, x_scale, x.text, x.title))
 
 
 def bars(width: int, names: Sequence[str], title: str, y: Axis, stacks: Sequence[Bars], label: str) -> str:
     """Amounts, a bar a slot, stacked where there are several kinds."""
-    key, top = svg.legend([(s.label, s.style) for s in stacks] if len(stacks) > 1 else [], width, 32, bars=True)
     totals = [sum(values) for values in zip(*(s.values for s in stacks), strict=True)]
-    bottom = top + PLOT
-    y_scale = linear(totals, bottom, top, zero=True, unit=y.unit)
-    left = svg.left_of([y.text(v) for v in y_scale.ticks])
-    heads, slanted, below = _heads(names, (width - 8 - left) / len(names))
-    left = max(left, below - 46) if slanted else left  # a slanted name reaches to the left of its slot
-    frame = Frame(width, left, width - 8, top, bottom, below)
-    band = Band(len(names), left, frame.right)
+    made = panel(width, y, totals, [(s.label, s.style) for s in stacks], names=names, bars=True)
+    band, up = made.band, made.up
     wide = band.step * (0.72 if band.step > 3 else 1.0)
     drawn, under = [], [0.0] * len(names)
     for stack in stacks:
         for i, (value, said) in enumerate(zip(stack.values, stack.tips, strict=True)):
-            high, low = y_scale(under[i] + value), y_scale(under[i])
+            high, low = up(under[i] + value), up(under[i])
             under[i] += value
             if value:
                 drawn.append(
                     f'<rect class="bar s{stack.style}" x="{place(band(i) - wide / 2)}" y="{place(high)}" '
                     f'width="{place(wide)}" height="{place(low - high)}"{svg.tip(said)}/>'
                 )
-    axes = svg.y_axis(frame, y_scale, y.text) + svg.band_axis(frame, band, heads, title, slanted=slanted)
-    return svg.drawing(frame, label, svg.heading(y.title), key, axes, *drawn)
+    return made.drawing(y, title, label, drawn)
 
 
 def _heads(names: Sequence[str], step: float) -> tuple[list[str], bool, float]:
@@ -128,30 +160,23 @@ def dots(
     width: int, names: Sequence[str], title: str, y: Axis, series: Sequence[Series], label: str, join: bool = False
 ) -> str:
     """A few values a slot, side by side, with their intervals; ``join`` links the first two. A point's x is its slot."""
-    key, top = svg.legend([(s.label, s.style) for s in series] if len(series) > 1 else [], width, 32)
-    band = Band(len(names), 0, width - 60)
-    roomy = band.step >= 5 * len(series)
+    roomy = (width - 60) / len(names) >= 5 * len(series)
     ends = [v for s in series for p in s.points for v in ((p.low, p.high) if roomy else ()) if v is not None]
-    bottom = top + PLOT + 30
-    y_scale = linear([*(p.y for s in series for p in s.points), *ends], bottom, top, zero=y.zero, unit=y.unit)
-    left = svg.left_of([y.text(v) for v in y_scale.ticks])
-    heads, slanted, below = _heads(names, (width - 8 - left) / len(names))
-    left = max(left, below - 46) if slanted else left
-    frame = Frame(width, left, width - 8, top, bottom, below)
-    band = Band(len(names), left, frame.right)
+    values = [*(p.y for s in series for p in s.points), *ends]
+    made = panel(width, y, values, [(s.label, s.style) for s in series], PLOT + 30, names)
+    band, up = made.band, made.up
     apart = min(band.step * 0.28, 13.0) if roomy else 0.0
     size = 1.0 if band.step >= 20 else 0.75 if band.step >= 8 else 0.5
     drawn, places = [], []
     for i, s in enumerate(series):
         offset = (i - (len(series) - 1) / 2) * apart
-        places.append({int(p.x): (band(int(p.x)) + offset, y_scale(p.y)) for p in s.points})
-        drawn += [_whisker(places[-1][int(p.x)][0], y_scale, p, s.style) for p in s.points if roomy]
+        places.append({int(p.x): (band(int(p.x)) + offset, up(p.y)) for p in s.points})
+        drawn += [_whisker(places[-1][int(p.x)][0], up, p, s.style) for p in s.points if roomy]
         drawn += [svg.mark(*places[-1][int(p.x)], s.style, p.tip, size) for p in s.points]
     links = (
         [svg.line([places[0][k], places[1][k]], FAINT, thin=True) for k in places[0] if k in places[1]] if join else []
     )
-    axes = svg.y_axis(frame, y_scale, y.text) + svg.band_axis(frame, band, heads, title, slanted=slanted)
-    return svg.drawing(frame, label, svg.heading(y.title), key, axes, *links, *drawn)
+    return made.drawing(y, title, label, [*links, *drawn])
 
 
 FAINT = svg.COLOURS - 1  # the grey of the series
@@ -255,13 +280,10 @@ class Named(NamedTuple):
 
 def scatter(width: int, x: Axis, y: Axis, groups: Sequence[Named], label: str) -> str:
     """Named points over an axis of amounts, on which equal ways are equal factors."""
-    key, top = svg.legend([(g.label, g.style) for g in groups if g.points], width, 32)
     points = [p for g in groups for p in g.points]
-    bottom = top + PLOT + 30
-    up = linear((p.y for p in points), bottom, top, zero=y.zero, unit=y.unit)
-    left = svg.left_of([y.text(v) for v in up.ticks])
-    frame = Frame(width, left, width - 14, top, bottom, 40)
-    across = logarithmic([p.x for p in points], left + 12, frame.right - 12)
+    made = panel(width, y, (p.y for p in points), [(g.label, g.style) for g in groups if g.points], PLOT + 30, least=1)
+    frame, up = made.frame, made.up
+    across = logarithmic([p.x for p in points], frame.left + 12, frame.right - 12)
     drawn, taken = [], [(across(math.log10(p.x)) - 5, up(p.y) - 5, 10.0, 10.0) for p in points]
     for g in groups:
         places = [(across(math.log10(p.x)), up(p.y)) for p in g.points]
@@ -269,8 +291,7 @@ def scatter(width: int, x: Axis, y: Axis, groups: Sequence[Named], label: str) -
         drawn += [svg.mark(*at, g.style, p.tip, p.size) for at, p in zip(places, g.points, strict=True)]
         for at, name in zip(places, g.names, strict=True):
             drawn.append(_beside(at, svg.short(name, 22), frame, taken))
-    axes = svg.y_axis(frame, up, y.text) + svg.x_axis(frame, across, lambda v: x.text(10**v), x.title)
-    return svg.drawing(frame, label, svg.heading(y.title), key, axes, *drawn)
+    return made.drawing(y, "", label, drawn, svg.x_axis(frame, across, lambda v: x.text(10**v), x.title))
 
 
 def _beside(at: tuple[float, float], name: str, frame: Frame, taken: list[tuple[float, float, float, float]]) -> str:
@@ -305,15 +326,31 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
 
 def diagonal(width: int, x: Axis, y: Axis, points: Sequence[Point], label: str) -> str:
     """Points between 0 and 1 that should lie on the diagonal; the area of a point is its weight."""
-    left = svg.left_of(["0.0"])
-    side = width - left - 14
-    frame = Frame(width, left, width - 14, 30, 30 + side, 40)
-    across, up = Linear(0, 1, left, frame.right, TENTHS), Linear(0, 1, frame.bottom, frame.top, TENTHS)
+    return _square(width, x, y, TENTHS, points, label)
+
+
+def power_curve(width: int, names: tuple[str, str], values: Sequence[tuple[float, float]], label: str) -> str:
+    """A curve of shares between 0 and 1, both axes by powers of ten; the diagonal is chance. Points at 0 are left out."""
+    points = [Point(math.log10(x), math.log10(y)) for x, y in values if x > 0 and y > 0]
+    lowest = min((min(p.x, p.y) for p in points), default=-1.0)
+    ticks = tuple(float(e) for e in range(min(math.floor(lowest), -1), 1))
+    x, y = (Axis(name, lambda e: f"{10**e:g}") for name in names)
+    return _square(width, x, y, ticks, points, label, marked=False)
+
+
+def _square(
+    width: int, x: Axis, y: Axis, ticks: tuple[float, ...], points: Sequence[Point], label: str, marked: bool = True
+) -> str:
+    """A line whose two axes are alike, and the diagonal."""
+    left = svg.left_of([y.text(v) for v in ticks])
+    frame = Frame(width, left, width - 14, 30, 30 + min(width - left - 14, 300.0), 40)
+    across = Linear(ticks[0], ticks[-1], left, frame.right, ticks)
+    up = across._replace(start=frame.bottom, end=frame.top)
     aim = f'<path class="aim" d="M{place(left)} {place(frame.bottom)}L{place(frame.right)} {place(frame.top)}"/>'
     places = [(across(p.x), up(p.y)) for p in points]
-    marks = [svg.mark(*at, 0, p.tip, p.size) for at, p in zip(places, points, strict=True)]
+    marks = [svg.mark(*at, 0, p.tip, p.size) for at, p in zip(places, points, strict=True) if marked]
     axes = svg.y_axis(frame, up, y.text) + svg.x_axis(frame, across, x.text, x.title)
-    return svg.drawing(frame, label, svg.heading(y.title), axes, aim, svg.line(places, 0, thin=True), *marks)
+    return svg.drawing(frame, label, svg.heading(y.title), axes, aim, svg.line(places, 0, thin=marked), *marks)
 
 
 TENTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

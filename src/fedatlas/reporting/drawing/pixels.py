@@ -1,4 +1,4 @@
-"""Small pictures inside a drawing, and a curve on two logarithmic axes."""
+"""Small pictures inside a drawing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import struct
 import zlib
 from collections.abc import Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedatlas.reporting.drawing import svg
-from fedatlas.reporting.drawing.scales import Linear
 from fedatlas.reporting.drawing.svg import Frame, place
 
 Pixels = np.ndarray[Any, Any]
@@ -33,49 +32,22 @@ def png(pixels: Pixels) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(body, 9)) + chunk(b"IEND", b"")
 
 
-class Pair(NamedTuple):
-    """Two pictures, one above the other, and what they say."""
-
-    above: Pixels
-    below: Pixels
-    tip: str
-
-
-def pairs(width: int, rows: tuple[str, str], shown: Sequence[Pair], label: str) -> str:
-    """Pairs of pictures side by side, as many as fit."""
-    left = svg.left_of(rows) + 4
-    fits = shown[: max(2, int((width - left) / 46))]
+def pairs(width: int, names: tuple[str, str], values: Sequence[tuple[Pixels, Pixels, str]], label: str) -> str:
+    """Pairs of pictures (above, below, text under the pointer) side by side, as many as fit; ``names`` of the two rows."""
+    left = svg.left_of(names) + 4
+    fits = values[: max(2, int((width - left) / 46))]
     step = min((width - left - 6) / len(fits), 84.0)
     side = step - 6
     frame = Frame(width, left, width - 6, 6, 6 + 2 * step, 4)
     parts = [
         f'<text x="{place(left - 6)}" y="{place(6 + step * (row + 0.5))}" text-anchor="end">{escape(name)}</text>'
-        for row, name in enumerate(rows)
+        for row, name in enumerate(names)
     ]
-    for i, pair in enumerate(fits):
-        for row, pixels in enumerate((pair.above, pair.below)):
+    for i, (*pair, said) in enumerate(fits):
+        for row, pixels in enumerate(pair):
             data = base64.b64encode(png(pixels)).decode()
             parts.append(
                 f'<image href="data:image/png;base64,{data}" x="{place(left + i * step)}" y="{place(6 + row * step)}" '
-                f'width="{place(side)}" height="{place(side)}" style="image-rendering:pixelated"{svg.tip(pair.tip)}/>'
+                f'width="{place(side)}" height="{place(side)}" style="image-rendering:pixelated"{svg.tip(said)}/>'
             )
     return svg.drawing(frame, label, *parts)
-
-
-def logarithmic(width: int, titles: tuple[str, str], points: Sequence[tuple[float, float]], label: str) -> str:
-    """A curve of shares between 0 and 1, both axes by powers of ten; the diagonal is what chance gives. Points at 0 have no place."""
-    kept = [(x, y) for x, y in points if x > 0 and y > 0]
-    lowest = min((min(x, y) for x, y in kept), default=0.1)
-    decades = tuple(float(e) for e in range(min(int(np.floor(np.log10(lowest))), -1), 1))
-    left = svg.left_of([f"{10**e:g}" for e in decades])
-    frame = Frame(width, left, width - 14, 30, 30 + min(width - left - 14, 300.0), 40)
-    across = Linear(decades[0], 0.0, left, frame.right, decades)
-    up = Linear(decades[0], 0.0, frame.bottom, frame.top, decades)
-    aim = f'<path class="aim" d="M{place(left)} {place(frame.bottom)}L{place(frame.right)} {place(frame.top)}"/>'
-    line = svg.line([(across(float(np.log10(x))), up(float(np.log10(y)))) for x, y in kept], 0)
-
-    def text(e: float) -> str:
-        return f"{10**e:g}"
-
-    axes = svg.y_axis(frame, up, text) + svg.x_axis(frame, across, text, titles[0])
-    return svg.drawing(frame, label, svg.heading(titles[1]), axes, aim, line)

@@ -1,0 +1,260 @@
+"""Attacks that turn the gradients of a view into rows (A8, A10). They observe and change nothing.
+
+Target i scores PSNR(r_i, x_i). Its placebo is the mean over other pictures of its label of PSNR(r_i, x_j), which is what a
+reconstruction of the label alone would get.
+
+role: whose view is attacked: "server", "client:3" or "outsider".
+targets: how many of those whose updates were seen, in the order in which they came; 0 = all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.attacks.declaration import Declaration
+from fedatlas.attacks.gradient_matching import Found, Problem, deep_leakage, inferred_labels, invert, unfolded
+from fedatlas.attacks.roles import Role
+from fedatlas.attacks.view_attack import (
+    Arrays,
+    Knowledge,
+    Picture,
+    Score,
+    Truth,
+    ViewAttack,
+    ViewGradients,
+    measured,
+)
+from fedatlas.errors import ConfigError
+from fedatlas.metrics.intervals import Interval, differences, of_means
+from fedatlas.registry import Count, Positive, Rate, Whole
+from fedatlas.rng import numpy_stream, torch_stream
+from fedatlas.tree import Tree
+
+Search = Callable[[Knowledge, Problem, Tree, Tensor, torch.Generator], Found]
+"""(knowledge, problem, gradients of some targets, their labels, random stream) -> what was found."""
+
+HELD = 1 << 28  # bytes of gradients of one stack
+OTHERS = 100  # pictures of the label that a placebo is a mean over
+EXACT = 1e-10  # a mean squared error from which on pictures are the same: 100 dB
+PICTURES = 16  # targets that the report shows
+BASIC = "the network, the local learning rate, one step on one row"
+FIGURES = {
+    "psnr": "PSNR in dB",
+    "mse": "mean squared error of a pixel",
+    "label": "share of labels found",
+    "above_20_dB": "share of targets above 20 dB",
+}
+
+
+def inverting_gradients(
+    *,
+    role: str = "server",
+    targets: Count = 64,
+    iterations: Whole = 2400,
+    restarts: Whole = 1,
+    tv: Rate = 1e-4,
+    lr: Positive = 0.1,
+    labels: Literal["inferred", "known"] = "inferred",
+) -> ViewAttack:
+    """Inverting gradients (Geiping et al. 2020): the picture whose gradient points as the observed one does.
+
+    min_x 1 - cos(gradient(x), g) + tv TV(x), by Adam on the signs of its slope, all targets in one stack. A10.
+
+    iterations: steps of Adam; the rate falls to a tenth after 3, 5 and 7 eighths of them.
+    restarts: random beginnings of each target, of which the one of least cost counts.
+    tv: weight of the total variation, which prefers smooth pictures.
+    lr: rate of Adam in pixels, where 1 is from black to white.
+    labels: whether labels are read off the gradient of the last bias (A7), or told to the attacker.
+    """
+    how = {"iterations": iterations, "restarts": restarts, "tv": tv, "lr": lr}
+
+    def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Found:
+        return invert(problem, g, labels, rng, **how)  # type: ignore[arg-type]
+
+    told = f"{BASIC}, the range of a pixel{', the label' if labels == 'known' else ''}"
+    keys = {"targets": targets, **how, "labels": labels}
+    made = _inversion("inverting_gradients", role, keys, told, search)
+    return made._replace(tells=_labels_of) if labels == "known" else made
+
+
+def dlg(*, role: str = "server", targets: Count = 64, iterations: Whole = 300, restarts: Whole = 4) -> ViewAttack:
+    """Deep leakage from gradients (Zhu et al. 2019): picture and label whose gradient equals the observed one.
+
+    min_{x, y} |gradient(x, softmax(y)) - g|^2, by L-BFGS from N(0, 1), all targets in one stack. Needs a network with smooth
+    activations (lenet_sigmoid). A8.
+
+    iterations: steps of L-BFGS.
+    restarts: random beginnings of each target, of which the one of least cost counts.
+    """
+
+    def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Found:
+        if known.loss.name != "cross_entropy":
+            raise ConfigError(
+                "attack 'dlg' seeks the label as probabilities, which needs model.loss = 'cross_entropy'."
+            )
+        return deep_leakage(problem, g, known.classes, rng, iterations=iterations, restarts=restarts)
+
+    keys = {"targets": targets, "iterations": iterations, "restarts": restarts}
+    return _inversion("dlg", role, keys, f"{BASIC}; not the label", search)
+
+
+def _inversion(name: str, role: str, keys: dict[str, Any], knowledge: str, search: Search) -> ViewAttack:
+    declares = Declaration(
+        who="insider: the server, which sees each update; a client or an outsider sees the mean of a round only",
+        how="passive: it follows the protocol and computes afterwards",
+        when="training: the first round",
+        where="the updates, as the gradients that they are",
+        why="samples and labels: the row that a client trained on",
+        knowledge=knowledge,
+        budget=f"{keys['iterations']} steps on each of {keys['restarts']} beginnings a target",
+    )
+    whose = Role.parse(role, "attack.role")
+    return ViewAttack(
+        name,
+        "inversion",
+        whose,
+        keys,
+        declares,
+        answer=lambda known: _answer(known, name, keys, search),
+        score=lambda truth, answer: _score(truth, answer, whose, keys["targets"]),
+        figures=FIGURES,
+        leak="psnr",
+        pictures=_pictures,
+        roles=("server", "client", "outsider"),
+        rounds=(0, 2),
+        refuses_run=lambda config, rows: _refusal(name, config, rows),
+    )
+
+
+def _refusal(name: str, config: Any, rows: Sequence[int]) -> str:
+    local = config.local
+    steps = local.steps if local.steps is not None else local.epochs
+    if max(rows, default=0) == 1 and steps == 1:
+        return ""
+    return (
+        f"attack '{name}' inverts the gradient of one step on one row a client: write steps = 1 under [local], and as many clients as "
+        "rows (data.limit)."
+    )
+
+
+def _labels_of(truth: Truth) -> dict[str, int]:
+    return {str(k): int(truth.rows(k).y[0]) for k, n in truth.sizes.items() if n} | {"-1": 0}
+
+
+# ---------------------------------------------------------------------- in the attacker's process
+
+
+def _answer(known: Knowledge, name: str, keys: dict[str, Any], search: Search) -> Arrays:
+    """client (T,), x (T, *shape) in pixels of 0 to 1, label (T,), cost (T,): the best of each target's restarts."""
+    low, high = known.box()
+    seen = known.gradients(keys["targets"])
+    torch.set_num_threads(1)
+    network = unfolded(known.network(known.seed))
+    names = [name for name, x in network.named_parameters() if x.requires_grad]
+    params, g = (Tree({name: tree[name] for name in names}) for tree in (seen.params, seen.gradients))
+    problem = Problem(network, known.loss.mean, params, seen.buffers, low, high)
+    size = max(1, HELD // (32 * params.size() * keys["restarts"]))
+    rng = torch_stream(known.seed, "attack", name)
+    labels = _labels(known, name, seen)
+    found = []
+    for first in range(0, len(seen.clients), size):
+        part = slice(first, first + size)
+        found.append(search(known, problem, Tree({name: x[part] for name, x in g.items()}), labels[part], rng))
+    best = {"x": [each.x for each in found], "label": [each.labels for each in found], "cost": [f.cost for f in found]}
+    return {"client": np.array(seen.clients), **{key: torch.cat(each).numpy() for key, each in best.items()}}
+
+
+def _labels(known: Knowledge, name: str, seen: ViewGradients) -> Tensor:
+    """(T,) as told, else read off the gradient of the last bias. ConfigError where there is no such bias."""
+    if known.told:
+        return torch.tensor([known.told[str(k)] for k in seen.clients])
+    last = [x for x in seen.gradients.values() if x.dim() == 2 and x.shape[1] == known.classes]
+    if not last:
+        raise ConfigError(
+            f"attack '{name}': the network has no bias by which a label shows; declare labels = \"known\"."
+        )
+    return inferred_labels(last[-1])
+
+
+# ---------------------------------------------------------------------- scored by a holder of the data
+
+
+def psnr(a: Tensor, b: Tensor) -> Tensor:
+    """10 log10(1 / MSE) of pixels of 0 to 1, in dB, over all axes but the first."""
+    return -10 * torch.log10(squared_error(a, b))
+
+
+def squared_error(a: Tensor, b: Tensor) -> Tensor:
+    """Mean squared error over all axes but the first, 1e-10 at least."""
+    return ((a.double().clamp(0, 1) - b.double()) ** 2).flatten(1).mean(1).clamp_min(EXACT)
+
+
+def _pixels(x: Tensor, truth: Truth) -> Tensor:
+    """Rows as the network reads them -> pixels of 0 to 1."""
+    low, high = truth.box()
+    return (x.float() - low) / (high - low)
+
+
+def _score(truth: Truth, answer: Arrays, role: Role, targets: int) -> Score:
+    """The one mean that a client or an outsider saw stands for all who trained in the first round, without the attacker."""
+    seen = [int(k) for k in answer["client"]]
+    clients = seen if seen[0] >= 0 else [k for k in truth.trained if k != role.client][: targets or None]
+    rows = [truth.rows(k) for k in clients]
+    original, label = _pixels(torch.cat([one.x[:1] for one in rows]), truth), torch.cat([one.y[:1] for one in rows])
+    found, said = torch.from_numpy(answer["x"]), torch.from_numpy(answer["label"])
+    found = found if len(found) == len(clients) else found.expand(len(clients), *found.shape[1:])
+    said = said.expand(len(clients)) if len(said) == 1 else said
+    own, error = psnr(found, original), squared_error(found, original)
+    placebo = torch.stack([_placebo(found[i], clients[i], label[i], truth) for i in range(len(clients))])
+    weight = np.ones(len(clients))
+    scores = np.stack([own.numpy(), error.numpy(), (said == label).double().numpy()])
+    means = of_means(scores, weight, truth.seed, "attack")
+    low, high = differences(scores[:1], placebo.numpy()[None], weight, truth.seed, "attack")
+    metrics = {
+        "psnr": measured(means[0], float(placebo.mean())),
+        "mse": measured(means[1], None),
+        "label": measured(means[2], None),
+        "above_20_dB": measured(Interval(float((own > 20).double().mean()), None, None, 0.95), None),
+    }
+    leaks = {"psnr": {"value": float((own - placebo).mean()), "low": float(low[0]), "high": float(high[0])}}
+    arrays = {"client": np.array(clients), "label": label.numpy(), "said": said.numpy(), "psnr": own.numpy()}
+    arrays |= {"placebo": placebo.numpy(), "found": found.numpy(), "original": original.numpy()}
+    return Score(metrics, leaks, len(clients), arrays)
+
+
+def _placebo(found: Tensor, client: int, label: Tensor, truth: Truth) -> Tensor:
+    """The mean PSNR of a reconstruction against other pictures of its target's label: of other clients, else of the test set."""
+    others: list[Tensor] = []
+    order = numpy_stream(truth.seed, "attack", "placebo", client).permutation(len(truth.sizes))
+    for k in map(int, order):
+        if k != client and truth.sizes[k]:
+            rows = truth.rows(k)
+            others += rows.x[rows.y == label]
+        if len(others) >= OTHERS:
+            break
+    others = others or [*truth.test(label)[:OTHERS]]
+    if not others:
+        return torch.tensor(float("nan"), dtype=torch.float64)
+    these = _pixels(torch.stack(others[:OTHERS]), truth)
+    return psnr(found.expand_as(these), these).mean()
+
+
+def _pictures(arrays: Arrays) -> list[Picture]:
+    """Reconstructions below their originals, in the order of the clients."""
+    shown = [
+        (arrays["original"][i], arrays["found"][i], f"client {arrays['client'][i]}: {arrays['psnr'][i]:.1f} dB")
+        for i in range(min(len(arrays["found"]), PICTURES))
+    ]
+    how = (
+        "Above the rows that clients trained on, below what the attacker made of its view. Noise, or the same blur for all, is what a "
+        "placebo looks like; the figure under the pointer is the PSNR, and 20 dB or more is a likeness."
+    )
+    columns = ("client", "label", "label_found", "psnr", "placebo")
+    rows = list(zip(*(arrays[key].tolist() for key in ("client", "label", "said", "psnr", "placebo")), strict=True))
+    title, label = "Originals and reconstructions", "Originals above reconstructions"
+    return [Picture("pairs", "pictures", title, label, how, columns, rows, ("original", "found"), shown)]

@@ -1,0 +1,98 @@
+"""Was this row trained on? Scores of rows under a model, by its loss or by what shadow models taught (A5).
+
+A score is higher where membership is more likely. Source: Yeom, Giacomelli, Fredrikson, Jha, CSF 2018 (loss); Shokri, Stronati, Song,
+Shmatikov, S&P 2017 (shadow models; one logistic classifier over all classes, with the label beside the sorted confidences).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Predict = Callable[[Tensor], Tensor]
+"""Rows -> outputs (n, classes)."""
+
+
+class Training(NamedTuple):
+    """How a shadow model is trained: as a client trains, as far as the attacker knows."""
+
+    lr: float
+    batch_size: int  # 0 = all rows
+    epochs: int
+
+
+def by_loss(predict: Predict, x: Tensor, y: Tensor) -> Tensor:
+    """(n,) float64: minus the cross entropy of each row."""
+    return -F.cross_entropy(predict(x).double(), y, reduction="none")
+
+
+def features(outputs: Tensor, y: Tensor) -> Tensor:
+    """(n, 2 classes + 1): log-confidences in falling order, that of the label, the label as 0 and 1."""
+    logs = torch.log_softmax(outputs.double(), 1).clamp_min(-30.0)
+    own = logs.gather(1, y[:, None])
+    return torch.cat([logs.sort(1, descending=True).values, own, F.one_hot(y, outputs.shape[1]).double()], 1)
+
+
+def by_shadows(
+    predict: Predict,
+    x: Tensor,
+    y: Tensor,
+    auxiliary: tuple[Tensor, Tensor],
+    fresh: Callable[[int], nn.Module],
+    training: Training,
+    shadows: int,
+    rng: torch.Generator,
+) -> Tensor:
+    """(n,) float64: what a classifier says of the target's answers that told members of shadow models from the rest.
+
+    ``auxiliary``: rows of the attacker's own; ``fresh``: an untrained network by number. Each shadow model learns half of them.
+    """
+    rows, labels = auxiliary
+    seen, inside = [], []
+    for number in range(shadows):
+        order = torch.randperm(len(rows), generator=rng)
+        half = order[: len(rows) // 2]
+        model = trained(fresh(number), rows[half], labels[half], training, rng)
+        with torch.inference_mode():
+            seen.append(features(model(rows), labels))
+        member = torch.zeros(len(rows), dtype=torch.float64)
+        member[half] = 1.0
+        inside.append(member)
+    scored = features(predict(x), y)
+    everything, member = torch.cat(seen), torch.cat(inside)
+    mean, sd = everything.mean(0), everything.std(0).clamp_min(1e-6)
+    weights = logistic((everything - mean) / sd, member)
+    return ((scored - mean) / sd) @ weights[:-1] + weights[-1]
+
+
+def trained(model: nn.Module, x: Tensor, y: Tensor, how: Training, rng: torch.Generator) -> nn.Module:
+    """Plain stochastic gradient descent on the cross entropy."""
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=how.lr)
+    size = how.batch_size or len(x)
+    for _ in range(how.epochs):
+        for batch in torch.split(torch.randperm(len(x), generator=rng), size):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return model.eval()
+
+
+def logistic(x: Tensor, y: Tensor, ridge: float = 1e-3, steps: int = 30) -> Tensor:
+    """(features + 1,) weights, the intercept last, of ridge logistic regression by Newton's method, all in float64."""
+    whole = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+    w = torch.zeros(whole.shape[1], dtype=x.dtype)
+    for _ in range(steps):
+        p = torch.sigmoid(whole @ w)
+        slope = whole.T @ (p - y) / len(y) + ridge * w
+        bend = (whole * (p * (1 - p))[:, None]).T @ whole / len(y) + ridge * torch.eye(len(w), dtype=x.dtype)
+        step = torch.linalg.solve(bend, slope)
+        w = w - step
+        if float(step.abs().max()) < 1e-10:
+            break
+    return w

@@ -1,0 +1,104 @@
+"""The folder that an attacker is given: the view of its role, its knowledge, and nothing else of the run.
+
+    order.json           name, role, keys of the attack, seed
+    config.toml          the experiment: declared knowledge (network, local work, mechanisms, their keys)
+    preprocess.json      the form of rows
+    observed/            the view of the role, and of no other
+    model.safetensors    the final model, for an attack that needs no view
+    told.json            further knowledge that the declaration names, such as labels
+    ...                  the files that the attack drew before round 1, such as candidates without their truth
+
+The attack runs in its own process, whose data folder is empty. It leaves ``answer.npz`` there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedatlas.attacks.view_attack import ViewAttack
+from fedatlas.errors import ConfigError
+from fedatlas.files import write_json
+from fedatlas.leakage.knowledge import TOLD
+from fedatlas.record import observed
+from fedatlas.record.run_folder import ATTACKED, CONFIG, RunFolder, file_of
+
+ORDER, ANSWER, REFUSED = "order.json", "answer.npz", "refused.txt"
+
+
+def run_attacker(
+    run: Path, attack: ViewAttack, seed: int, told: Mapping[str, Any] | None = None
+) -> dict[str, np.ndarray]:
+    """The attacker's answer. ConfigError for a view that cannot be used."""
+    with attacker_folder(run, attack, seed, told) as folder:
+        work_apart(folder)
+        if (folder / REFUSED).exists():
+            raise ConfigError((folder / REFUSED).read_text(encoding="utf-8"))
+        return RunFolder(folder).arrays(ANSWER)
+
+
+def work_apart(folder: Path) -> None:
+    """Run the attacker in a process without data; its output is shown if it fails."""
+    words = [sys.executable, "-m", "fedatlas.leakage.attacker_process", str(folder)]
+    with tempfile.TemporaryDirectory() as empty:
+        environment = {**os.environ, "FEDATLAS_DATA": empty}
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the attack ended without an answer:\n{done.stderr[-2000:]}")
+
+
+@contextlib.contextmanager
+def attacker_folder(run: Path, attack: ViewAttack, seed: int, told: Mapping[str, Any] | None = None) -> Iterator[Path]:
+    """A temporary folder of an attacker. ConfigError for a file that the attack needs and the run lacks."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        order = {"name": attack.name, "role": str(attack.role), "keys": dict(attack.keys), "seed": seed}
+        write_json(folder / ORDER, order)
+        if told:
+            write_json(folder / TOLD, told)
+        files = [run / CONFIG, run / "preprocess.json"]
+        files += [run / file_of("model")] if attack.rounds is None else []
+        for file in [*files, *drawn_files(run, attack)]:
+            _link(file, folder / file.name)
+        if attack.rounds is not None:
+            _link_view(run, attack, folder)
+        yield folder
+
+
+def drawn_files(run: Path, attack: ViewAttack) -> list[Path]:
+    """The files that the attack drew before round 1; ConfigError where one is missing."""
+    found = [run / ATTACKED / attack.name / name for name in attack.files]
+    for path in found:
+        if not path.exists():
+            raise ConfigError(f"'{path}' is not there: {attack.undrawn}")
+    return found
+
+
+def _link_view(run: Path, attack: ViewAttack, folder: Path) -> None:
+    """The files of one role, and the part of the index that is about them."""
+    view = observed.RoleView(run, attack.role)
+    index = {"format": observed.FORMAT, "roles": {str(attack.role): dict(view.files)}, "stopped": None}
+    here = folder / observed.FOLDER
+    (here / attack.role.folder).mkdir(parents=True)
+    write_json(here / observed.INDEX, index)
+    for name in view.files:
+        view.read(name)  # whole, or refused by its own name
+        _link(run / observed.FOLDER / attack.role.folder / name, here / attack.role.folder / name)
+
+
+def _link(there: Path, here: Path) -> None:
+    """A link where the system has them, else a copy. A missing file stays missing: its reader refuses it."""
+    try:
+        here.symlink_to(there.resolve())
+    except OSError:
+        if there.exists():
+            shutil.copyfile(there, here)

@@ -1,0 +1,104 @@
+"""From a view of the first round to the gradients that it shows (A8, A10).
+
+A server sees each update: ``(w - w_k) / lr`` is the gradient of the one row of client k. Of a masked update it has words of a ring, read
+as if they were no mask. A client or an outsider sees two global models, whose difference is the mean of all gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedatlas.attacks.view_attack import ViewGradients
+from fedatlas.config import ExperimentConfig
+from fedatlas.errors import ConfigError
+from fedatlas.federation.sealing import unseal
+from fedatlas.privacy.protection import opened
+from fedatlas.record.observed import RoleView, ViewFrame
+from fedatlas.setup.resolution import make_algorithm
+from fedatlas.setup.transform import make_transform
+from fedatlas.tree import Tree, stack
+
+ROUND = 1  # whose gradients are those of the initial model
+
+
+def gradients(view: RoleView, config: ExperimentConfig, targets: int) -> ViewGradients:
+    """The gradients of the first round that the view shows, of at most so many clients; 0 = all. ConfigError where it shows none."""
+    if view.role.kind == "server":
+        return _of_updates(list(view.frames(ROUND)), config, targets)
+    before, after = _told(view, ROUND), _told(view, ROUND + 1)
+    if view.role.kind == "outsider":
+        before, after = _told(view, ROUND - 1), _told(view, ROUND)
+    change = _gradient(before, after, config.local.lr, config)
+    return ViewGradients((-1,), stack([change]), before, Tree())
+
+
+def _told(view: RoleView, number: int) -> Tree:
+    """The global model that a client was told, or an outsider was given."""
+    for frame in view.frames(number):
+        body = frame.body.get("message", frame.body)
+        if frame.direction in {"down", "published"} and isinstance(body, Mapping) and "model" in body:
+            return Tree(body["model"])
+    raise ConfigError(
+        f"the view of '{view.role}' holds no model of round {number}: a client has to be asked in rounds {ROUND} and {ROUND + 1}; "
+        "write fraction = 1.0 under [cohort] and rounds = 2."
+    )
+
+
+def _of_updates(frames: Iterable[ViewFrame], config: ExperimentConfig, targets: int) -> ViewGradients:
+    """The gradient behind each update that was sent up."""
+    told: dict[int, ViewFrame] = {}
+    first: Mapping[str, Any] = {}
+    found: list[tuple[int, Tree]] = []
+    algorithm = make_algorithm(config)
+    transform = make_transform(config, algorithm)
+    for frame in frames:
+        if frame.direction == "down" and "message" in frame.body and "model" in frame.body["message"]:
+            told[frame.client] = frame
+            first = first or frame.body["message"]
+        if frame.direction != "up" or frame.what != "train" or (targets and len(found) == targets):
+            continue
+        base = told[frame.client].body["message"] if frame.client in told else first
+        lr = told[frame.client].lr if frame.client in told else config.local.lr
+        start = Tree(base["model"])
+        if "masked" in frame.body:
+            found.append((frame.client, read_masked(frame.body, start)))
+            continue
+        changes = any(one.name != "nbafl" for one in config.privacy)  # what protects an update makes it a change
+        if changes:
+            update = opened(transform, dict(frame.body))
+        else:
+            update = unseal(transform, algorithm.training("train"), base, dict(frame.body))
+        if not isinstance(update.get("model"), Tree):
+            raise ConfigError("the view holds updates that are ciphertexts: only masked and plain ones are attacked.")
+        after = update["model"] + start if changes else update["model"]
+        found.append((frame.client, _gradient(start, after, lr or config.local.lr, config)))
+    if not found:
+        raise ConfigError(
+            f"the view of 'server' holds no update of round {ROUND}: write rounds = [1, 1] under [observe]."
+        )
+    clients, each = zip(*found, strict=True)
+    return ViewGradients(clients, stack(each), Tree(first["model"]), Tree(first.get("buffers") or {}))
+
+
+def _gradient(before: Tree, after: Mapping[str, Tensor], lr: float, config: ExperimentConfig) -> Tree:
+    """(w - w') / lr without the weight decay: the gradient of one step."""
+    decay = config.local.weight_decay
+    return before.map(lambda w, v: ((w.double() - v.double()) / lr - decay * w.double()).float(), after)
+
+
+def read_masked(update: Mapping[str, Any], like: Tree) -> Tree:
+    """The words of one masked update as numbers, in the places that its form gives them: what the masks leave to be read."""
+    places = dict.fromkeys(update["masked"], 0)
+    out = Tree()
+    for name, one in update["form"]["model"]["of"].items():
+        group, size = one["group"], math.prod(one["shape"])
+        words = update["masked"][group][places[group] : places[group] + size]
+        places[group] += size
+        largest = float(torch.iinfo(words.dtype).max)
+        out[name] = (words.double() / largest).reshape(one["shape"]).float()
+    return Tree({name: out[name] for name in like})

@@ -1,0 +1,134 @@
+"""Parties that hold columns: what came out, who brought what, who held what.
+
+``report.html`` is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, of all other
+nodes whose they are. ``report-NAME.html`` is another party's: its own columns and thresholds, and no leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Key, Keys, Table, Text
+from fedatlas.reporting.drawing.charts import Axis, Bars, bars
+from fedatlas.reporting.entries import PARTY, Entry, Subject
+from fedatlas.wording import NAMES, capital, count, csv_text, interval_text
+
+COLUMNS = 30  # columns whose importance is drawn
+USES = {"train": "to grow trees on", "held": "held out to stop by", "test": "to test on"}
+
+
+def title(entries: Sequence[Entry]) -> str:
+    """The title of the page."""
+    s = entries[0].summary
+    return f"{count(len(s['parties']), 'party', 'parties')}, one model: {s['data_facts']['label']}"
+
+
+def party_title(entries: Sequence[Entry]) -> str:
+    """The title of the page of a party without the label."""
+    return f"{entries[0].subjects[0].party}: its part of a model"
+
+
+def party_blocks(subject: Subject) -> list[Block]:
+    """What a party without the label may see of the run."""
+    name = subject.party
+    lead = (
+        f"'{name}' takes part in {count(subject.summary['rounds'], 'round')} with columns of its own; another party holds the label. "
+        f"This page shows what '{name}' knows: its own columns and thresholds."
+    )
+    return [Text(lead, tone="lead")]
+
+
+def result_blocks(subject: Subject) -> list[Block]:
+    """The figures to see first."""
+    s = subject.summary
+    ends = s["final"]["interval"]
+    keys = ("rmse", "r2", "loss") if s["task"] == "numbers" else ("auc", "accuracy", "loss")
+    cards = []
+    for key in keys:
+        low, high = ends.get(key, (None, None))
+        note = f"95% interval {interval_text(low, high)}" if low is not None else ""
+        cards.append(Key(capital(NAMES[key]), subject.printed(f"final.{key}"), note))
+    hidden = (
+        "Gradients crossed encrypted, under a Paillier key of the party that holds the label."
+        if s["protected"]
+        else "This was a simulation in the clear: gradients crossed as they are, and betray the labels. [[privacy]] paillier encrypts them."
+    )
+    names = " and ".join(one["name"] for one in s["parties"])
+    lead = (
+        f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
+        f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} rows that nothing was trained on."
+    )
+    out: list[Block] = [Text(lead, tone="lead"), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
+    if s.get("stopped"):
+        out.append(Text(f"Stopped {s['stopped']}"))
+    return [*out, *(Text(f"Notice: {said}", tone="notice") for said in s["notices"])]
+
+
+def importance_blocks(subject: Subject) -> list[Block]:
+    """Gain by party and by column; on the page of a party without the label, of its own columns."""
+    s, importance = subject.summary, subject.summary["importance"]
+    if subject.page == PARTY:
+        importance = {subject.party: importance[subject.party]}
+    total = sum(sum(own.values()) for own in importance.values()) or 1.0
+    nodes = {name: sum(one.get(name, 0) for one in s.get("trees", ())) for name in importance}
+    rows = [
+        [name, f"{sum(own.values()) / total:.1%}", str(nodes[name]), str(len(own))] for name, own in importance.items()
+    ]
+    each = [(name, column, v) for name, own in importance.items() for column, v in own.items()]
+    text = csv_text(("party", "column", "gain"), each)
+    head = ["party", "share of the gain", "nodes", "columns used"]
+    table = Table("importance-table", "Gain by party", head, rows, text)
+    if not each:
+        return [Text("No column was of use: every tree is a single leaf."), table]
+    more = f" The {COLUMNS} that gained most of {len(each)}." if len(each) > COLUMNS else ""
+    if subject.page == PARTY:
+        first: Block = Text(f"It owns {count(sum(nodes.values()), 'node')} of the trees.")
+        how = "How much of what its own splits gained a column brought, over all trees."
+    else:
+        first = table
+        how = (
+            "How much of the loss's fall the splits on a column brought, over all trees; the colour says whose column it is. A simulation "
+            "knows every column's name; parties apart know of another's columns their places alone."
+        )
+    shown = sorted(((v, name, column) for name, column, v in each), reverse=True)[:COLUMNS]
+    stacks = [
+        Bars(
+            name,
+            style,
+            [v / total if name == whose else 0.0 for v, whose, _ in shown],
+            [f"{name}, {column}: {v / total:.1%} of the gain" for v, _, column in shown],
+        )
+        for style, name in enumerate(importance)
+    ]
+    axis = Axis("share of the gain", lambda v: f"{v:.0%}")
+    names = [column for _, _, column in shown]
+    draw = partial(bars, names=names, title="column", y=axis, stacks=stacks, label="Gain by column")
+    return [first, Figure("importance-columns", "Gain by column", how + more, draw, text)]
+
+
+def parties_blocks(subject: Subject) -> list[Block]:
+    """Rows and columns of each party, and what the alignment found."""
+    s = subject.summary
+    ids = s["align"]["ids"]
+    rows: list[Cells] = [
+        [
+            Cell(one["name"], "holds the label" if one["active"] else ""),
+            f"{one['columns']:,}",
+            f"{one['rows']:,}",
+            f"{one['matched'] / max(ids[one['name']], 1):.1%}",
+        ]
+        for one in s["parties"]
+    ]
+    text = csv_text(
+        ("party", "columns", "rows", "ids", "matched"),
+        [(p["name"], p["columns"], p["rows"], ids[p["name"]], p["matched"]) for p in s["parties"]],
+    )
+    head = ["party", "columns", "rows", "of its ids at all parties"]
+    used = ", ".join(f"{n:,} {USES[part]}" for part, n in s["rows"].items() if n)
+    psi = s["align"]["name"] == "psi"
+    how = "matched by private set intersection" if psi else "which all parties had in the same order"
+    return [
+        Table("parties", "The parties", head, rows, text),
+        Text(f"{s['align']['rows']:,} common rows, {how}: {used}."),
+    ]

@@ -1,0 +1,77 @@
+"""The sections of a report in their order. Each is one record; a section without blocks is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from fedatlas.reporting import columns_gain, columns_result, costs, gain, outcome
+from fedatlas.reporting.attackers import attacker_blocks
+from fedatlas.reporting.blocks import Block
+from fedatlas.reporting.client_rows import held_blocks
+from fedatlas.reporting.columns_leaks import columns_leak_blocks
+from fedatlas.reporting.columns_trees import tree_blocks
+from fedatlas.reporting.confusion import error_blocks
+from fedatlas.reporting.curves import curves
+from fedatlas.reporting.entries import COLUMNS, PARTY, ROWS, Entry, Subject
+from fedatlas.reporting.privacy import privacy_blocks
+from fedatlas.reporting.reproduction import left_blocks, repeat_blocks
+from fedatlas.reporting.view_attacks import leak_blocks
+
+
+class ReportSection(NamedTuple):
+    """A section: where it stands, and the function that gives its blocks.
+
+    ``page`` is of all runs of the page together. ``run`` is of one run: on a page of one it takes the place of ``page``, on a page of
+    several it stands in each run's chapter. ``folder`` is of each folder named, at the end.
+    """
+
+    id: str
+    title: str  # {party}: whose page it is; {run}: which folder
+    nav: str  # its name in the contents
+    page: Callable[[Sequence[Entry]], Sequence[Block]] | None = None
+    run: Callable[[Subject], Sequence[Block]] | None = None
+    folder: Callable[[Entry], Sequence[Block]] | None = None
+    pages: Sequence[str] = (ROWS,)  # the kinds of page that it stands on
+
+
+SECTIONS = [
+    ReportSection("result", "What came out", "Result", page=outcome.opening),
+    ReportSection("result", "What came out", "Result", run=columns_result.result_blocks, pages=[COLUMNS]),
+    ReportSection("result", "What this is", "Start", run=columns_result.party_blocks, pages=[PARTY]),
+    ReportSection("gain", "What does each party gain?", "Gain", page=gain.gain_over, run=gain.gain_blocks),
+    ReportSection(
+        "gain", "Would a party's columns help?", "Gain", run=columns_gain.columns_gain_blocks, pages=[COLUMNS]
+    ),
+    ReportSection("curves", "How learning went", "Learning", page=curves, pages=[ROWS, COLUMNS]),
+    ReportSection(
+        "importance", "Who brought what", "Importance", run=columns_result.importance_blocks, pages=[COLUMNS]
+    ),
+    ReportSection(
+        "importance",
+        "What the columns of {party} bring",
+        "Importance",
+        run=columns_result.importance_blocks,
+        pages=[PARTY],
+    ),
+    ReportSection("trees", "The trees", "Trees", run=tree_blocks, pages=[COLUMNS, PARTY]),
+    ReportSection("attackers", "What attackers did, and what resisted", "Attackers", run=attacker_blocks),
+    ReportSection("privacy", "What was protected, and from whom", "Privacy", run=privacy_blocks),
+    ReportSection("leaks", "What a party could have learnt", "Leaks", run=leak_blocks),
+    ReportSection("held", "Who held what", "Data", run=held_blocks),
+    ReportSection("held", "Who held what", "Data", run=columns_result.parties_blocks, pages=[COLUMNS, PARTY]),
+    ReportSection("cost", "What it cost", "Cost", run=costs.cost_blocks),
+    ReportSection("cost", "What it cost", "Cost", run=costs.columns_cost_blocks, pages=[COLUMNS]),
+    ReportSection("errors", "Where the model errs", "Errors", run=error_blocks),
+    ReportSection("left", "What left the clients", "What left", run=left_blocks),
+    ReportSection("left", "What leaked to whom", "What leaked", run=columns_leak_blocks, pages=[COLUMNS, PARTY]),
+    ReportSection("repeat", "Repeat {run}", "Repeat", folder=repeat_blocks, pages=[ROWS, COLUMNS]),
+]
+
+
+TITLES: Mapping[str, Callable[[Sequence[Entry]], str]] = {
+    ROWS: outcome.title,
+    COLUMNS: columns_result.title,
+    PARTY: columns_result.party_title,
+}
+"""Kind of page -> its title."""
