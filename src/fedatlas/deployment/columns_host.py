@@ -15,7 +15,8 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.course.columns import questions
 from fedatlas.data.dataset import Column
 from fedatlas.data.party_tables import PartyTable
-from fedatlas.deployment.streams_host import Streams, StreamsHost
+from fedatlas.deployment.nodes_link import NodesLink
+from fedatlas.deployment.streams_host import StreamsHost
 from fedatlas.federation.columns_federation import bench_of
 from fedatlas.privacy.ask_protocol import SessionFailed
 from fedatlas.setup.consortium import Consortium, align_of, columns_of, said_of
@@ -50,11 +51,11 @@ def blank(name: str, facts: Mapping[str, Any]) -> PartyTable:
     )
 
 
-def columns_host(held: Consortium, how: SecureBoost, streams: Streams) -> StreamsHost:
+def columns_host(held: Consortium, how: SecureBoost, link: NodesLink) -> StreamsHost:
     """Return the host of a run whose nodes hold columns; a tree that a party fell out of is begun again."""
     sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
     algorithm = bench_of("secureboost", questions(how), {}).algorithm
-    host = StreamsHost(streams, algorithm, sizes, held.config.seed, whole=_whole)
+    host = StreamsHost(link, algorithm, sizes, held.config.seed, whole=_whole)
     host.resumes = "; submit the experiment again to begin anew"
     return host
 

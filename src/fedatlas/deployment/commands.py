@@ -177,7 +177,7 @@ def run(
     opened = Bundle.open(bundle, "operator")
     if out is not None:
         operator_client.check_out(out)
-    say = operator_client.silent if quiet or as_json else operator_client.aloud
+    say = operator_client.silent if quiet or as_json else operator_client.to_stderr
     name = attach or operator_client.submit(opened, path, overrides, names_of(nodes))
     again = f"fedatlas deploy run --attach {name} --bundle {bundle}"
     if not attach:
@@ -209,12 +209,14 @@ def finish(ended: Any, name: str, where: Path, as_json: bool) -> None:
 @app.command()
 def status(bundle: Operator = Path(), as_json: Json = False) -> None:
     """Which nodes are connected, and how each run stands."""
-    from fedatlas.deployment.operator_client import asked
+    from fedatlas.deployment.operator_client import ask_server
     from fedatlas.wire.bundle import Bundle
     from fedatlas.wire.frames import Message
 
     found = {
-        k: v for k, v in asked(Bundle.open(bundle, "operator"), Message({"kind": "status"})).head.items() if k != "kind"
+        k: v
+        for k, v in ask_server(Bundle.open(bundle, "operator"), Message({"kind": "status"})).head.items()
+        if k != "kind"
     }
     if as_json:
         emit(found)
@@ -232,11 +234,11 @@ def stop(
     run: Annotated[str, typer.Argument(help="Name of the run.")], bundle: Operator = Path(), as_json: Json = False
 ) -> None:
     """Stop a run; what was done is kept."""
-    from fedatlas.deployment.operator_client import asked
+    from fedatlas.deployment.operator_client import ask_server
     from fedatlas.wire.bundle import Bundle
     from fedatlas.wire.frames import Message
 
-    found = asked(Bundle.open(bundle, "operator"), Message({"kind": "stop", "run": run})).head
+    found = ask_server(Bundle.open(bundle, "operator"), Message({"kind": "stop", "run": run})).head
     emit({"run": run, "status": found["status"]}) if as_json else typer.echo(f"{run} is being stopped")
 
 

@@ -22,7 +22,7 @@ PRIVATE = ("partition_facts", "judged_on", "per_client", "privacy")
 OWN = ("clients", "selected", "weights", "steps")
 
 
-def home_of(folder: Path, run: str, *, columns: bool = False) -> Message:
+def delivery_of(folder: Path, run: str, *, columns: bool = False) -> Message:
     """What is sent to a node of a run that has ended. ``columns``: parties hold columns, and all know who took part in a tree."""
     import torch
 
@@ -45,7 +45,7 @@ def home_of(folder: Path, run: str, *, columns: bool = False) -> Message:
     return Message({"kind": "home", "run": run}, body)
 
 
-def receive(bundle: Path, message: Message) -> Path:
+def store_delivery(bundle: Path, message: Message) -> Path:
     """Writes the folder of a run that has ended; ProtocolError for a file that is none of its."""
     run = str(message.head["run"])
     files = codec.decode(bytearray(message.body))

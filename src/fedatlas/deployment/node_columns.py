@@ -53,7 +53,7 @@ def facts_of(table: PartyTable) -> dict[str, Any]:
     }
 
 
-class ColumnsRunning:
+class NodeColumnsRun:
     """One run at a node that holds columns."""
 
     def __init__(self, bundle: Bundle, told: Mapping[str, Any], table: PartyTable) -> None:
@@ -74,7 +74,7 @@ class ColumnsRunning:
         cohort = len(self.told["names"])
         return Asked(self.told["operator"], "secureboost", 0.0, self.config.rounds, cohort, self.how.encrypted)
 
-    def bring_home(self, folder: Path) -> None:
+    def add_own_part(self, folder: Path) -> None:
         """Writes its part of the model, with its own columns by their names, and its report."""
         state, run = self.state.party.get(self.number), RunFolder(folder)
         if state is None or "boost" not in state:

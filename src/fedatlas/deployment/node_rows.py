@@ -26,11 +26,11 @@ from fedatlas.wire import codec
 
 SUFFIX = ".rows"
 PARTS = ("x", "y", "weight")
-THEIRS = ("label", "task", "weight", "drop", "categories", "size")
+OF_THE_EXPERIMENT = ("label", "task", "weight", "drop", "categories", "size")
 """Keys of ``[data]`` that are the experiment's; where a file lies, and what is tested on, is each node's own business."""
 
 
-class Holding(NamedTuple):
+class NodeRows(NamedTuple):
     """Rows in stored form by split, and what they are."""
 
     about: Mapping[str, Any]
@@ -93,18 +93,18 @@ def write_stored(path: Path, dataset: Dataset, splits: Mapping[str, Split]) -> N
     write_bytes(path, codec.encode({"about": about(dataset), "splits": kept}))
 
 
-def read_rows(path: Path, config: ExperimentConfig) -> Holding:
+def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
     """The rows of a node's or a server's file, raw. DataError, ConfigError for what cannot be used."""
     if path.suffix == SUFFIX:
         if not path.exists():
             raise DataError(f"there is no file '{path}'.")
         found = codec.decode(path.read_bytes())
-        return Holding(found["about"], {name: Split(**split) for name, split in found["splits"].items()})
+        return NodeRows(found["about"], {name: Split(**split) for name, split in found["splits"].items()})
     if config.data.name != "file":
         raise ConfigError(
             f"data.name = '{config.data.name}': nodes read files of their own; write data.name = 'file' and, for a table, data.label."
         )
-    options = {key: value for key, value in config.data.options().items() if key in THEIRS}
+    options = {key: value for key, value in config.data.options().items() if key in OF_THE_EXPERIMENT}
     request = Request(Store.default(), config.seed, drop_unusable=config.data.missing != "error", few_classes=True)
     given = arguments("data", load_file, {**options, "path": str(path)})
     loaded = numbered(load_file(request, **given))
@@ -123,10 +123,10 @@ def read_rows(path: Path, config: ExperimentConfig) -> Holding:
         schema=loaded.schema,
     )
     bare = {name: split._replace(client=None, row=None) for name, split in splits.items()}
-    return Holding(about(whole), bare)
+    return NodeRows(about(whole), bare)
 
 
-ALIKE = {
+MUST_AGREE = {
     "task": "the target is of the kind",
     "x": "rows are",
     "y": "targets are",
@@ -164,7 +164,7 @@ def check_alike(first: str, known: Mapping[str, Any], name: str, other: Mapping[
             raise DataError(
                 f"column '{column}' holds texts at '{who}' and numbers at '{whose}': correct the cells, or name it in data.categories."
             )
-    for key, words in ALIKE.items():
+    for key, words in MUST_AGREE.items():
         if known[key] != other[key]:
             raise DataError(
                 f"{words} {shown(known[key])} at '{first}' and {shown(other[key])} at '{name}': "
@@ -188,7 +188,7 @@ def joined(mine: Sequence[str], theirs: Sequence[str]) -> list[str]:
         return sorted(both)
 
 
-def coded(held: Holding, about: Mapping[str, Any]) -> dict[str, Split]:
+def coded(held: NodeRows, about: Mapping[str, Any]) -> dict[str, Split]:
     """A party's rows with the classes and categories that all agreed on, in place of those of its own file."""
     splits = dict(held.splits)
     if about["task"] == "classes" and held.about["class_names"] != about["class_names"]:

@@ -42,7 +42,7 @@ AskAll = Callable[[str, Message], Sequence[Numbers]]
 """(name of a summary, message) -> the answers of all nodes that hold rows, in their order."""
 
 
-class Federation(NamedTuple):
+class FederationFacts(NamedTuple):
     """What all parties of a run know of it."""
 
     names: tuple[str, ...]  # of the nodes; a node's number is its place here
@@ -93,7 +93,7 @@ def answered(name: str, message: Message, split: Split) -> Numbers:
     return SUMMARIES[name].of(Held(split, np.arange(len(split.y))), message)
 
 
-def server_setup(config: ExperimentConfig, told: Federation, learn: Learn, test: Split | None) -> Setup:
+def server_setup(config: ExperimentConfig, told: FederationFacts, learn: Learn, test: Split | None) -> Setup:
     """The server's: of training rows it knows how many each node has. ``test``: its own rows to judge by."""
     empty = blank(told.about, told.weighted)
     dataset = dataset_of(told.about, {"train": empty, "test": empty if test is None else test})

@@ -23,7 +23,7 @@ Place = tuple[int, int, int]
 """(round, attempt, number of the ask)."""
 
 
-class Kept(NamedTuple):
+class StoredReply(NamedTuple):
     """A reply that was given."""
 
     digest: str
@@ -39,7 +39,7 @@ class NodeState:
         self.party = PartyState()
         self.round = -1  # the last that landed here
         self.place = (0, 0)  # (round, attempt) under way
-        self.replies: dict[Place, Kept] = {}
+        self.replies: dict[Place, StoredReply] = {}
         self._load()
         self.broken = (
             self.place if self.replies else None
@@ -58,11 +58,11 @@ class NodeState:
                 continue
             self.place = at[0], at[1]
             self.party.begin(*self.place)
-            self.replies[at] = Kept(kept["digest"], kept["head"], kept["reply"].numpy().tobytes())
+            self.replies[at] = StoredReply(kept["digest"], kept["head"], kept["reply"].numpy().tobytes())
             if kept["state"] is not None:
                 self.party.put(self.client, kept["state"])
 
-    def known(self, place: Place, digest: str) -> Kept | None:
+    def known(self, place: Place, digest: str) -> StoredReply | None:
         """The reply that this ask was given already; ProtocolError where it cannot be asked here and now."""
         at, attempt, _ = place
         if kept := self.replies.get(place):
@@ -87,7 +87,7 @@ class NodeState:
         value = {"place": list(place), "digest": digest, "head": dict(head), "reply": reply, "state": state}
         name = f"{place[0]:06d}-{place[1]:03d}-{place[2]:04d}.bin"
         write_bytes(self.folder / "pending" / name, codec.encode(value))
-        self.replies[place] = Kept(digest, dict(head), body)
+        self.replies[place] = StoredReply(digest, dict(head), body)
 
     def commit(self, round: int, counted: bool) -> None:
         """The round has landed. Once: a verdict that comes again changes nothing."""

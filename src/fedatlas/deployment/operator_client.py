@@ -23,12 +23,12 @@ def silent(text: str) -> None:
     """Shows nothing."""
 
 
-def aloud(text: str) -> None:
+def to_stderr(text: str) -> None:
     """On standard error."""
     sys.stderr.write(text + "\n")
 
 
-def asked(bundle: Bundle, message: Message) -> Message:
+def ask_server(bundle: Bundle, message: Message) -> Message:
     """The one answer of the server."""
     return next(iter(call(bundle, message)))
 
@@ -45,7 +45,7 @@ def submit(
     until = time.monotonic() + patience
     while True:
         try:
-            return str(asked(bundle, Message(head)).head["run"])
+            return str(ask_server(bundle, Message(head)).head["run"])
         except TransportError:
             if time.monotonic() > until:
                 raise

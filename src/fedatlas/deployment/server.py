@@ -26,7 +26,7 @@ from fedatlas.wire.frames import Message
 from fedatlas.wire.listener import Listener
 
 if TYPE_CHECKING:
-    from fedatlas.deployment.server_run import Job
+    from fedatlas.deployment.server_run import SubmittedRun
 
 RUNS, LOG = "runs", "server.log"
 OVER = {"finished", "diverged", "failed", "stopped"}
@@ -54,10 +54,10 @@ class Server:
         """Until it is ended."""
         self.listener.start()
         from fedatlas.deployment.nodes import Nodes
-        from fedatlas.deployment.server_run import Serving, run_job
+        from fedatlas.deployment.server_run import ServerContext, run_submitted
 
         nodes = Nodes(self.listener)
-        serving = Serving(self.bundle, nodes, self.test)
+        context = ServerContext(self.bundle, nodes, self.test)
         while True:
             nodes.stop = lambda: None
             if (job := self._due()) is None:
@@ -65,7 +65,7 @@ class Server:
                 continue
             self.log(f"run '{job.name}' begins or goes on")
             try:
-                run_job(job, serving)
+                run_submitted(job, context)
             except Exception as error:  # noqa: BLE001  # a fault of ours in one run must not end the others
                 job.stands("failed", f"{type(error).__name__}: {error}")
                 self.log(f"run '{job.name}' failed: {error!r}")
@@ -74,13 +74,13 @@ class Server:
                 self.log(traceback.format_exc())
             self.log(f"run '{job.name}': {job.about['status']} {job.about['why']}".rstrip())
 
-    def _jobs(self) -> list[Job]:
-        from fedatlas.deployment.server_run import JOB, Job
+    def _jobs(self) -> list[SubmittedRun]:
+        from fedatlas.deployment.server_run import JOB, SubmittedRun
 
         folders = sorted(self.runs.glob(f"*/{JOB}"), key=lambda path: path.parent.name)
-        return [Job(path.parent) for path in folders]
+        return [SubmittedRun(path.parent) for path in folders]
 
-    def _due(self) -> Job | None:
+    def _due(self) -> SubmittedRun | None:
         """The run that was under way, else the first that waits."""
         jobs = self._jobs()
         for status in ("running", "queued"):
@@ -89,7 +89,7 @@ class Server:
                     return job
         return None
 
-    def _job(self, name: str) -> Job:
+    def _job(self, name: str) -> SubmittedRun:
         for job in self._jobs():
             if job.name == name:
                 return job
@@ -122,7 +122,7 @@ class Server:
         """Checks an experiment and puts it into the queue."""
         from fedatlas.config import read
         from fedatlas.deployment.refusals import checked
-        from fedatlas.deployment.server_run import Job
+        from fedatlas.deployment.server_run import SubmittedRun
         from fedatlas.files import write_text
 
         registered = [name for name, member in self.bundle.members().items() if member.role == "node"]
@@ -146,11 +146,11 @@ class Server:
         about = {"config": whole.plain(), "nodes": names, "operator": caller.name, "submitted": time.time()}
         if config.round is not None:
             about["round"] = config.round.model_dump()
-        Job.create(self.runs / name, about)
+        SubmittedRun.create(self.runs / name, about)
         self.log(f"'{caller.name}' submits '{name}'")
         return name
 
-    def _watch(self, job: Job, after: int) -> Iterator[Message]:
+    def _watch(self, job: SubmittedRun, after: int) -> Iterator[Message]:
         """Events from line ``after`` on, as they come, until the run is over."""
         from fedatlas.deployment.server_run import EVENTS
 
@@ -174,7 +174,7 @@ class Server:
                 yield Message({"kind": "waiting"})
             time.sleep(POLL)
 
-    def _fetch(self, job: Job) -> Iterator[Message]:
+    def _fetch(self, job: SubmittedRun) -> Iterator[Message]:
         """The files of the run's directory."""
         root = job.folder / "run"
         for path in sorted(root.rglob("*")):

@@ -22,13 +22,14 @@ from fedatlas.course.progress import Row
 from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.columns_host import columns_host, consortium_of
-from fedatlas.deployment.model_delivery import home_of
+from fedatlas.deployment.model_delivery import delivery_of
 from fedatlas.deployment.node_judging import with_judging
 from fedatlas.deployment.node_keys import identities_of
 from fedatlas.deployment.node_rows import agreed, coded, read_rows
 from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.nodes_link import LossRules, NodesLink, StartMessage
 from fedatlas.deployment.refusals import refuse, refuse_columns
-from fedatlas.deployment.streams_host import Begin, Patience, Streams, rows_host
+from fedatlas.deployment.streams_host import rows_host
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, FedatlasError, TransportError
@@ -57,7 +58,7 @@ class NodeRefused(FedatlasError):
     """A node takes no part."""
 
 
-class Job:
+class SubmittedRun:
     """A run as it was submitted, in its folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +66,7 @@ class Job:
         self.about: dict[str, Any] = json.loads((folder / JOB).read_text(encoding="utf-8"))
 
     @classmethod
-    def create(cls, folder: Path, about: Mapping[str, Any]) -> Job:
+    def create(cls, folder: Path, about: Mapping[str, Any]) -> SubmittedRun:
         """A new one."""
         folder.mkdir(parents=True)
         write_json(folder / JOB, {**about, "status": "queued", "why": ""})
@@ -92,15 +93,15 @@ class Job:
         return (self.folder / "stop").exists()
 
 
-class Told:
+class EventProgress:
     """`runs.loop.Progress`: what happens becomes events."""
 
-    def __init__(self, job: Job, streams: Streams) -> None:
-        self.job, self.streams = job, streams
+    def __init__(self, job: SubmittedRun, link: NodesLink) -> None:
+        self.job, self.link = job, link
 
     def timed(self, number: int) -> dict[str, float]:
         """The seconds that each node's replies took in a round."""
-        return {name: round(seconds, 3) for name, seconds in self.streams.seconds.pop(number, {}).items()}
+        return {name: round(seconds, 3) for name, seconds in self.link.seconds.pop(number, {}).items()}
 
     def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
         """Round 0, or where it goes on."""
@@ -123,12 +124,12 @@ class Told:
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
         """The end."""
 
-    def beside(self, name: str) -> AbstractContextManager[Told]:  # noqa: ARG002
+    def beside(self, name: str) -> AbstractContextManager[EventProgress]:  # noqa: ARG002
         """No baselines are run."""
         return nullcontext(self)
 
 
-class Serving:
+class ServerContext:
     """What a run needs of the server's program."""
 
     def __init__(self, bundle: Bundle, nodes: Nodes, test: Path | None) -> None:
@@ -136,11 +137,11 @@ class Serving:
 
 
 @machine.one_thread_an_operator()
-def run_job(job: Job, serving: Serving) -> None:
+def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
     """Runs it to its end; how it ended stands in its folder."""
     job.stands("running")
     try:
-        _run(job, serving)
+        _run(job, context)
     except Stopped as error:
         job.stands("stopped", str(error))
     except FedatlasError as error:
@@ -150,43 +151,43 @@ def run_job(job: Job, serving: Serving) -> None:
         job.stands("finished")
 
 
-def _run(job: Job, serving: Serving) -> None:
+def _run(job: SubmittedRun, context: ServerContext) -> None:
     config = parse(job.about["config"])
     names: tuple[str, ...] = tuple(job.about["nodes"])
-    patience = Patience(**job.about.get("round", {}))
-    serving.nodes.stop = lambda: _stop(job)
+    rules = LossRules(**job.about.get("round", {}))
+    context.nodes.stop = lambda: _stop(job)
     if config.columns:
-        _run_columns(job, serving, config, names, patience)
+        _run_columns(job, context, config, names, rules)
         return
     resolved = resolve(config)
     refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
     if any(isinstance(one, SecAgg) for one in resolved.mechanisms):
-        patience = patience._replace(minimum=max(patience.minimum, 3))
-        identities_of(serving.bundle.members(), names)
-    learnt = Learnt(job, serving, config, names, patience)
-    setup, begin = learnt.setup()
+        rules = rules._replace(minimum=max(rules.minimum, 3))
+        identities_of(context.bundle.members(), names)
+    answers = InitialAnswers(job, context, config, names, rules)
+    setup, begin = answers.setup()
     path = job.folder / RUN
     start: Start = start_of(path)
     folder = RunFolder.open(path) if start == "resume" else RunFolder.create(path, setup.config, again=start == "again")
-    streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
+    link = NodesLink(job.name, names, context.nodes, rules, folder.path, begin, job.event)
     if start != "resume":  # who was set up before says so, or says that it knows nothing
-        learnt.begin_all(streams)
-    host = rows_host(setup, streams, learnt.guard(setup), learnt.judging)
-    run_rounds(setup, folder, Told(job, streams), start, parties=Parties(learnt.plan, host))
+        answers.begin_all(link)
+    host = rows_host(setup, link, answers.guard(setup), answers.judging)
+    run_rounds(setup, folder, EventProgress(job, link), start, parties=Parties(answers.plan, host))
     write_report([path])
-    bring_home(job, serving, names, path, patience)
+    deliver_model(job, context, names, path, rules)
 
 
 def _run_columns(
-    job: Job, serving: Serving, config: ExperimentConfig, names: Sequence[str], patience: Patience
+    job: SubmittedRun, context: ServerContext, config: ExperimentConfig, names: Sequence[str], rules: LossRules
 ) -> None:
     """The same of a run whose parties hold columns: all of them take part in every tree."""
     config, how = method_of(config)
     refuse_columns(config, how, names)
-    patience = patience._replace(minimum=len(names), on_loss="wait")
-    learnt = Learnt(job, serving, config, names, patience)
-    facts = [learnt.facts()[name] for name in names]
-    write_bytes(learnt.path, codec.encode(learnt.kept))
+    rules = rules._replace(minimum=len(names), on_loss="wait")
+    answers = InitialAnswers(job, context, config, names, rules)
+    facts = [answers.facts()[name] for name in names]
+    write_bytes(answers.path, codec.encode(answers.kept))
     held = consortium_of(config, facts)
     about = {"run": job.name, "config": config.plain(), "operator": job.about["operator"], "names": list(names)}
 
@@ -197,15 +198,15 @@ def _run_columns(
     path = job.folder / RUN
     start: Start = start_of(path)
     folder = RunFolder.open(path) if start == "resume" else RunFolder.create(path, config, again=start == "again")
-    streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
+    link = NodesLink(job.name, names, context.nodes, rules, folder.path, begin, job.event)
     if start != "resume":
-        learnt.begin_all(streams)
-    all_trees(Growing(held, how, folder, columns_host(held, how, streams)), start, Told(job, streams))
+        answers.begin_all(link)
+    all_trees(Growing(held, how, folder, columns_host(held, how, link)), start, EventProgress(job, link))
     write_report([path])
-    bring_home(job, serving, names, path, patience)
+    deliver_model(job, context, names, path, rules)
 
 
-def _stop(job: Job) -> None:
+def _stop(job: SubmittedRun) -> None:
     if job.stopping:
         raise Stopped("it was stopped.")
 
@@ -217,13 +218,18 @@ def start_of(path: Path) -> Start:
     return "again" if (path / "config.toml").exists() else "new"
 
 
-class Learnt:
+class InitialAnswers:
     """What the nodes said of their rows, asked once."""
 
     def __init__(
-        self, job: Job, serving: Serving, config: ExperimentConfig, names: Sequence[str], patience: Patience
+        self,
+        job: SubmittedRun,
+        context: ServerContext,
+        config: ExperimentConfig,
+        names: Sequence[str],
+        rules: LossRules,
     ) -> None:
-        self.job, self.serving, self.config, self.names, self.patience = job, serving, config, tuple(names), patience
+        self.job, self.context, self.config, self.names, self.rules = job, context, config, tuple(names), rules
         self.path = job.folder / LEARNT
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
         self.kept: dict[str, Any] = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
@@ -236,8 +242,8 @@ class Learnt:
             self.plan = self.plan._replace(step=config.engine.plan)
 
     def _ask(self, messages: Mapping[str, Message], kind: str) -> dict[str, Message]:
-        seconds = max(ANSWER, self.patience.deadline)
-        return self.serving.nodes.ask_all(messages, kind, seconds, _refused)
+        seconds = max(ANSWER, self.rules.deadline)
+        return self.context.nodes.ask_all(messages, kind, seconds, _refused)
 
     def _who(self) -> dict[str, Any]:
         """What a node's policy looks at before round 1."""
@@ -247,20 +253,20 @@ class Learnt:
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """Of each node."""
         if "facts" not in self.kept:
-            self.serving.nodes.wait_for(self.names, self.patience.deadline)
+            self.context.nodes.wait_for(self.names, self.rules.deadline)
             head = {"kind": "facts", "run": self.job.name, **self._who()}
             said = self._ask(dict.fromkeys(self.names, Message(head)), "facts")
             self.kept["facts"] = {name: dict(said[name].head["facts"]) for name in self.names}
         found: Mapping[str, Mapping[str, Any]] = self.kept["facts"]
         return found
 
-    def setup(self) -> tuple[Setup, Begin]:
+    def setup(self) -> tuple[Setup, StartMessage]:
         """The set-up of the run, and what makes the message that sets up a node."""
         facts = self.facts()
         about = agreed(facts)
         test, about = self._test(about)
         sizes = tuple(int(facts[name]["rows"]["train"]) for name in self.names)
-        told = node_setup.Federation(self.names, about, sizes, bool(facts[self.names[0]]["weighted"]))
+        told = node_setup.FederationFacts(self.names, about, sizes, bool(facts[self.names[0]]["weighted"]))
         learn = node_setup.learning(lambda name, message: self._sums(name, message, about), self.kept["totals"])
         setup = node_setup.server_setup(self.config, told, learn, test)
         write_bytes(self.path, codec.encode(self.kept))
@@ -270,7 +276,7 @@ class Learnt:
 
     def _test(self, about: Mapping[str, Any]) -> tuple[Split | None, dict[str, Any]]:
         """The server's own test rows, coded as the nodes' are."""
-        if self.serving.test is None:
+        if self.context.test is None:
             facts = self.kept["facts"]
             self.judging = [k for k, name in enumerate(self.names) if facts[name]["rows"].get("test")]
             if not self.judging:
@@ -279,7 +285,7 @@ class Learnt:
                     "(data.test = 0.2)."
                 )
             return None, dict(about)
-        held = read_rows(self.serving.test, self.config)
+        held = read_rows(self.context.test, self.config)
         known = agreed(
             {"the nodes": {**about, "weighted": False}, "the server's test rows": {**held.about, "weighted": False}}
         )
@@ -319,9 +325,9 @@ class Learnt:
         }
         return Message({"kind": "begin", "run": self.job.name}, codec.encode(told))
 
-    def begin_all(self, streams: Streams) -> None:
+    def begin_all(self, link: NodesLink) -> None:
         """Every node is set up."""
-        self._ask({name: streams.begin(k, -1) for k, name in enumerate(self.names)}, "begun")
+        self._ask({name: link.begin(k, -1) for k, name in enumerate(self.names)}, "begun")
 
     def guard(self, setup: Setup) -> Any:
         """The server's part of secure aggregation; None without."""
@@ -331,16 +337,18 @@ class Learnt:
 
         return Guard(
             setup.bench.protection,
-            self.serving.bundle.federation,
-            identities_of(self.serving.bundle.members(), self.names),
+            self.context.bundle.federation,
+            identities_of(self.context.bundle.members(), self.names),
         )
 
 
-def bring_home(job: Job, serving: Serving, names: Sequence[str], path: Path, patience: Patience) -> None:
+def deliver_model(
+    job: SubmittedRun, context: ServerContext, names: Sequence[str], path: Path, rules: LossRules
+) -> None:
     """Each node gets the model; one that is not there does not keep the run from having ended."""
-    home = home_of(path, job.name, columns=parse(job.about["config"]).columns)
+    home = delivery_of(path, job.name, columns=parse(job.about["config"]).columns)
     try:
-        serving.nodes.ask_all(dict.fromkeys(names, home), "at home", min(patience.deadline, 30.0), _refused)
+        context.nodes.ask_all(dict.fromkeys(names, home), "at home", min(rules.deadline, 30.0), _refused)
     except (TransportError, NodeRefused) as error:
         job.event({"kind": "said", "text": f"The model did not come home everywhere: {error}"})
 

@@ -30,11 +30,11 @@ from fedatlas.data.batches import examples_of
 from fedatlas.data.dataset import Split
 from fedatlas.data.party_tables import PartyTable
 from fedatlas.deployment import node_setup
-from fedatlas.deployment.model_delivery import checked, receive
-from fedatlas.deployment.node_columns import ColumnsRunning, facts_of, own_table
+from fedatlas.deployment.model_delivery import checked, store_delivery
+from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
 from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
-from fedatlas.deployment.node_rows import Holding, coded, read_rows
+from fedatlas.deployment.node_rows import NodeRows, coded, read_rows
 from fedatlas.deployment.node_state import NodeState, verdicts_of
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.fast import Worth
@@ -58,10 +58,10 @@ class Dropped(ProtocolError):
     """A round of several questions cannot be gone on with: what it keeps in memory alone is gone."""
 
 
-class Running:
+class NodeRowsRun:
     """One run at this node."""
 
-    def __init__(self, bundle: Bundle, told: Mapping[str, Any], held: Holding) -> None:
+    def __init__(self, bundle: Bundle, told: Mapping[str, Any], held: NodeRows) -> None:
         self.told, self.name = told, told["run"]
         self.config: ExperimentConfig = parse(told["config"])
         self.number, self.K = told["number"], len(told["names"])
@@ -98,7 +98,7 @@ class Running:
             request.what in LABEL_COUNTS,
         )
 
-    def bring_home(self, folder: Path) -> None:
+    def add_own_part(self, folder: Path) -> None:
         """Nothing is added to what the server sends."""
 
 
@@ -117,8 +117,8 @@ class Trainer:
 
     def __init__(self, bundle: Bundle, data: Path) -> None:
         self.bundle, self.data = bundle, data
-        self.runs: dict[str, Running | ColumnsRunning] = {}
-        self._held: tuple[str, Holding] | None = None
+        self.runs: dict[str, NodeRowsRun | NodeColumnsRun] = {}
+        self._held: tuple[str, NodeRows] | None = None
         self._table: tuple[str, PartyTable] | None = None
 
     def ready(self) -> Message:
@@ -132,7 +132,7 @@ class Trainer:
         """As the file is now."""
         return Policy.read(self.bundle.path / POLICY)
 
-    def held(self, config: ExperimentConfig) -> Holding:
+    def held(self, config: ExperimentConfig) -> NodeRows:
         """The rows of this node, read once."""
         key = config.data.model_dump_json() + str(config.seed)
         if self._held is None or self._held[0] != key:
@@ -146,19 +146,19 @@ class Trainer:
             self._table = key, own_table(config, self.bundle.name, self.data)
         return self._table[1]
 
-    def running(self, run: str) -> Running | ColumnsRunning | None:
+    def running(self, run: str) -> NodeRowsRun | NodeColumnsRun | None:
         """A run that this node was told of, from its disk where this process is new."""
         if run not in self.runs and (path := self.bundle.path / "state" / run / RUN).exists():
             self._open(codec.decode(path.read_bytes()))
         return self.runs.get(run)
 
-    def _open(self, told: Mapping[str, Any]) -> Running | ColumnsRunning:
+    def _open(self, told: Mapping[str, Any]) -> NodeRowsRun | NodeColumnsRun:
         self.runs.clear()  # one at a time
         config = parse(told["config"])
         if config.columns:
-            self.runs[told["run"]] = ColumnsRunning(self.bundle, told, self.table(config))
+            self.runs[told["run"]] = NodeColumnsRun(self.bundle, told, self.table(config))
         else:
-            self.runs[told["run"]] = Running(self.bundle, told, self.held(config))
+            self.runs[told["run"]] = NodeRowsRun(self.bundle, told, self.held(config))
         return self.runs[told["run"]]
 
     def serve(self, message: Message) -> Iterator[Message]:
@@ -246,7 +246,7 @@ class Trainer:
         about = {"run": head["run"], "place": head["place"], "digest": head["digest"], "landed": state.round}
         yield Message({"kind": "reply", **about, **said}, out)
 
-    def _landed(self, running: Running | ColumnsRunning, round: int, counted: bool) -> None:
+    def _landed(self, running: NodeRowsRun | NodeColumnsRun, round: int, counted: bool) -> None:
         if round > running.state.round:  # a verdict that comes again ends nothing
             running.state.commit(round, counted)
             running.half.sessions.clear()
@@ -259,9 +259,9 @@ class Trainer:
             yield Message({"kind": "landed", "run": head["run"], "landed": running.state.round})
 
     def _home(self, message: Message) -> Iterator[Message]:
-        where = receive(self.bundle.path, message)
+        where = store_delivery(self.bundle.path, message)
         if (running := self.running(str(message.head["run"]))) is not None:
-            running.bring_home(where)
+            running.add_own_part(where)
         yield Message({"kind": "at home", "run": message.head["run"], "where": str(where)})
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedatlas.deployment.operator_client import Say, aloud, check_out, fetch, silent, submit, watch
+from fedatlas.deployment.operator_client import Say, check_out, fetch, silent, submit, to_stderr, watch
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.wire.bundle import Bundle, init
 
@@ -35,7 +35,7 @@ def free_port() -> int:
         return port
 
 
-class Kept:
+class RestartedProcesses:
     """Processes that are started again where they die."""
 
     def __init__(self, folder: Path) -> None:
@@ -95,20 +95,20 @@ def tables_of(experiment: Path | None) -> dict[str, str]:
 @contextlib.contextmanager
 def federation(
     folder: Path, names: Sequence[str], judge: str = "server", tables: Mapping[str, str] = {}
-) -> Iterator[tuple[Kept, dict[str, Path]]]:
+) -> Iterator[tuple[RestartedProcesses, dict[str, Path]]]:
     """Bundles, a server and nodes; all ends with the block. Whose table is not given, gets rows dealt to ``folder/NAME.rows``."""
     bundles = init(folder / "trial", list(names), "localhost", free_port())
-    kept = Kept(folder)
+    processes = RestartedProcesses(folder)
     me = [sys.executable, "-m", "fedatlas", "deploy"]
     try:
         test = ["--test", str(folder / "test.rows"), "--late"] if judge == "server" and not tables else []
-        kept.start("server", [*me, "server", str(bundles["server"]), *test])
+        processes.start("server", [*me, "server", str(bundles["server"]), *test])
         for name in names:
             rows = tables.get(name, str(folder / f"{name}.rows"))
-            kept.start(name, [*me, "node", str(bundles[name]), "--data", rows, "--late"])
-        yield kept, bundles
+            processes.start(name, [*me, "node", str(bundles[name]), "--data", rows, "--late"])
+        yield processes, bundles
     finally:
-        kept.end()
+        processes.end()
 
 
 def trial(
@@ -121,7 +121,7 @@ def trial(
     judge: str = "server",
 ) -> Mapping[str, Any]:
     """Runs it; how it ended. The run's directory is ``out``."""
-    say: Say = silent if quiet else aloud
+    say: Say = silent if quiet else to_stderr
     if nodes < 1:
         raise ConfigError(f"--nodes {nodes}: ask for one node or more.")
     check_out(out)
@@ -136,7 +136,7 @@ def trial(
         [*command, str(experiment) if experiment else "-", *overrides], stderr=subprocess.PIPE, text=True
     )
     try:
-        with federation(folder, names, judge, tables) as (kept, bundles):
+        with federation(folder, names, judge, tables) as (processes, bundles):
             say(
                 f"{len(names)} nodes and a server start on this machine; nodes allow plain label counts here (label_counts = 'plain')."
             )
@@ -156,8 +156,8 @@ def trial(
             for name, home in homes.items():
                 if home.is_dir():
                     shutil.copytree(home, out / "nodes" / name)
-            if kept.given_up and ended["status"] == "failed":
-                name, why = next(iter(kept.given_up.items()))
+            if processes.given_up and ended["status"] == "failed":
+                name, why = next(iter(processes.given_up.items()))
                 raise FedatlasError(f"{name}: {why}")
             return {**ended, "run": run}
     finally:

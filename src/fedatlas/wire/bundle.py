@@ -64,7 +64,7 @@ class Bundle(NamedTuple):
             raise ConfigError(f"'{path / FILE}' is damaged ({error}): copy the bundle again.") from None
         if made.role != role:
             raise ConfigError(
-                f"'{path}' is the bundle of {a(made.role)} '{made.name}'; this command takes that of {a(role)}."
+                f"'{path}' is the bundle of {with_article(made.role)} '{made.name}'; this command takes that of {with_article(role)}."
             )
         return made
 
@@ -90,7 +90,7 @@ class Bundle(NamedTuple):
         return set(signed_list(path, self.path / CA)["serials"]) if path.exists() else set()
 
 
-def a(role: str) -> str:
+def with_article(role: str) -> str:
     """With its article."""
     return f"{'an' if role[0] in 'aeiou' else 'a'} {role}"
 

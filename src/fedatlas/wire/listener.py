@@ -19,7 +19,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fedatlas.errors import ConfigError, FedatlasError, TransportError
-from fedatlas.wire.bundle import Bundle, a
+from fedatlas.wire.bundle import Bundle, with_article
 from fedatlas.wire.certificates import Caller, caller_of
 from fedatlas.wire.frames import BEAT, EVERY, FRAME, LIMIT, SILENT, Assembler, Message, frames, parsed
 
@@ -127,7 +127,7 @@ class Listener:
         if caller.federation != self.bundle.federation:
             return "its certificate is of another federation"
         if caller.role != role:
-            return f"its certificate is that of {a(caller.role)}, not of {a(role)}"
+            return f"its certificate is that of {with_article(caller.role)}, not of {with_article(role)}"
         if caller.until <= datetime.datetime.now(datetime.UTC):
             return "its certificate has expired"
         if caller.serial in revoked:

@@ -36,7 +36,7 @@ def instance_of(folder: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-class Trainer:
+class TrainerProcess:
     """The process that trains, behind pipes; started again where it ends."""
 
     def __init__(self, command: Sequence[str], heard: Callable[[Message], None], log: Callable[[str], None]) -> None:
@@ -100,7 +100,7 @@ class Speaker:
         self.bundle, self.log = bundle, log
         self.instance = instance_of(bundle.path)
         self.out: queue.SimpleQueue[Message | None] | None = None  # while there is a stream
-        self.trainer = Trainer(command, self._said, log)
+        self.trainer = TrainerProcess(command, self._said, log)
 
     def _said(self, message: Message) -> None:
         if message.kind == "refused":

@@ -1,0 +1,307 @@
+"""The link between the server half and the nodes: requests and replies over their streams.
+
+What makes it survive: a journal line on the disk says who closed an ask before the round goes on with it, so that a round that is
+driven again after a crash takes the replies it took; the verdict of a round (who counted) stands in the checkpoint that lands it,
+and is told with every request until the node has said that it knows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from fedatlas.algorithm import Update, Work
+from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.trainer import digest_of
+from fedatlas.errors import FedatlasError, TransportError
+from fedatlas.federation.link import Reply, Request
+from fedatlas.federation.secrets import append, whole_lines
+from fedatlas.tree import Tree
+from fedatlas.wire import codec
+from fedatlas.wire.frames import Message
+
+CLOSED, ANSWERS = "closed.jsonl", "answers.jsonl"
+BEGUN = -1  # in the place of an ask's number: the attempt was begun
+LOOK = 0.5  # seconds after which somebody who waits looks who has been gone for too long
+Place = tuple[int, int, int]
+StartMessage = Callable[[int, int], Message]
+"""(number of a node, the last round that landed) -> the message that sets it up."""
+
+
+class LossRules(NamedTuple):
+    """What becomes of a round in which a node is lost."""
+
+    on_loss: str = "continue"  # | "wait"
+    deadline: float = 600.0  # seconds that an ask waits for its replies
+    minimum: int = 2  # nodes without whose replies a round does not go on
+
+
+class TooFew(FedatlasError):
+    """Fewer nodes answered than the run needs."""
+
+
+class AskJournal:
+    """The journal of who closed which ask, and of the attempts at a round that was begun anew."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[Place, tuple[int, ...]] = {}
+        for line in whole_lines(path) if path.exists() else []:
+            *place, who = json.loads(line)
+            self.known[place[0], place[1], place[2]] = tuple(who)
+
+    def close(self, place: Place, who: Collection[int]) -> None:
+        """On the disk when this returns."""
+        if place not in self.known:
+            self.known[place] = tuple(sorted(who))
+            append(self.path, json.dumps([*place, sorted(who)]))
+
+    def attempt(self, round: int) -> int:
+        """The last that was begun at a round."""
+        return max((place[1] for place in self.known if place[0] == round), default=0)
+
+    def forget(self, round: int) -> None:
+        """Rounds up to this one have landed: none of their asks is driven again."""
+        self.known = {place: who for place, who in self.known.items() if place[0] > round}
+
+
+class NodesLink:
+    """The link. ``begin``: for a node that comes back without anything."""
+
+    def __init__(
+        self,
+        run: str,
+        names: Sequence[str],
+        nodes: Nodes,
+        rules: LossRules,
+        folder: Path,
+        begin: StartMessage,
+        event: Callable[[Mapping[str, Any]], None] = lambda event: None,
+    ) -> None:
+        self.event = event  # tells whoever watches
+        self.seconds: dict[int, dict[str, float]] = {}  # round -> node -> seconds that its replies took
+        self.run, self.names, self.nodes, self.rules = run, list(names), nodes, rules
+        self.folder, self.begin = folder, begin
+        self.closed = AskJournal(folder / CLOSED)
+        self.work: dict[int, Work] = {}  # of the replies of the ask under way
+        self.verdicts: dict[int, tuple[int, ...]] = {}  # rounds that not everybody has acknowledged: who counted
+        self.acknowledged: dict[int, int] = {}  # client -> the last round that it said has landed
+        self.check: Any = None  # (request, update) -> why a reply cannot be used, "" where it can
+
+    def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
+        """Replies as they come; of a node that is lost, refuses or sends what cannot be used none at all."""
+        ask = _OpenAsk(self, requests)
+        yield from ask.replies()
+
+    def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
+        """Notes the verdict; it is told once the round has landed (`landed`)."""
+        self.verdicts.setdefault(round, tuple(sorted(counted)))
+
+    def told(self, client: int) -> list[list[Any]]:
+        """The verdicts that a node has not acknowledged."""
+        after = self.acknowledged.get(client, -1)
+        return [[at, client in who] for at, who in sorted(self.verdicts.items()) if at > after]
+
+    def landed(self, number: int) -> None:
+        """Tells everybody who is there."""
+        self.closed.forget(number)
+        for k, name in enumerate(self.names):
+            self.nodes.send(name, Message({"kind": "commit", "run": self.run, "verdicts": self.told(k)}))
+
+    def heard(self, client: int, landed: Any) -> None:
+        """A node said which round has landed with it."""
+        if isinstance(landed, int):
+            self.acknowledged[client] = max(landed, self.acknowledged.get(client, -1))
+            least = min(self.acknowledged.get(k, -1) for k in range(len(self.names)))
+            self.verdicts = {at: who for at, who in self.verdicts.items() if at > least}
+
+    def note(self, **line: Any) -> None:
+        """One more line of who answered when."""
+        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        with open(self.folder / ANSWERS, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"at": at, **line}) + "\n")
+
+
+class _OpenAsk:
+    """One ask on its way."""
+
+    def __init__(self, link: NodesLink, requests: Sequence[Request]) -> None:
+        self.link, self.nodes = link, link.nodes
+        self.requests = {request.client: request for request in requests}
+        first = requests[0]
+        self.place: Place = (first.round, first.attempt, first.number)
+        self.what = first.what
+        self.bodies = {k: codec.encode(request.plain()) for k, request in self.requests.items()}
+        self.digests = {k: digest_of(body) for k, body in self.bodies.items()}
+        self.number = {name: k for k, name in enumerate(link.names)}
+        self.began = time.monotonic()
+        self.answered: set[int] = set()
+        self.lost: dict[int, str] = {}
+        self.dropped = ""  # why a round of several questions cannot be answered any further by one of them
+        if self.place[1] and not self.place[2]:  # an attempt stands in the journal before anybody hears of it
+            link.closed.close((*self.place[:2], BEGUN), ())
+        known = link.closed.known.get(self.place)
+        self.due = {*self.requests} if known is None else {*known} & {*self.requests}
+        self.again = known is not None  # driven again: exactly these replies were taken
+        link.work = {}
+
+    def replies(self) -> Iterator[Reply]:
+        """Until nobody is due any more."""
+        for k in sorted(self.due):
+            self._send(k)
+        while self.due:
+            if not self.again:
+                for k in sorted(self.due):
+                    if (why := self.nodes.lost(self.link.names[k])) and self._may_lose():
+                        self._lose(k, why)
+                if not self.due:
+                    break
+            until = None if self.again else self.began + self.link.rules.deadline
+            soon = time.monotonic() + LOOK
+            event = self.nodes.next(soon if until is None else min(until, soon))
+            if event is None and (until is None or time.monotonic() < until):
+                continue
+            if event is None:
+                for k in sorted(self.due):
+                    self._give_up(k)
+                break
+            reply = self._heard(*event)
+            if reply is not None:
+                yield reply
+        self._end()
+
+    def _end(self) -> None:
+        known = self.link.closed.known.get(self.place)
+        needed = min(self.link.rules.minimum, len(self.requests)) if known is None else len(known)
+        if len(self.answered) < needed and self.dropped:
+            self.link.event({"kind": "said", "text": f"Round {self.place[0]} is begun anew: {self.dropped}."})
+        elif len(self.answered) < needed:
+            names = self.link.names
+            reasons = "; ".join(f"{names[k]}: {why}" for k, why in sorted(self.lost.items()))
+            raise TooFew(
+                f"round {self.place[0]}: {len(self.answered)} of {len(self.requests)} nodes answered, and the run needs {needed} "
+                f"({reasons})."
+            )
+        self.link.closed.close(self.place, self.answered)
+
+    def _may_lose(self) -> bool:
+        """Whether a node that is gone is given up, and not waited for."""
+        rules = self.link.rules
+        left = len(self.answered) + len(self.due) - 1
+        return rules.on_loss == "continue" and left >= min(rules.minimum, len(self.requests))
+
+    def _send(self, k: int) -> None:
+        head = {
+            "kind": "ask",
+            "run": self.link.run,
+            "place": list(self.place),
+            "digest": self.digests[k],
+            "verdicts": self.link.told(k),
+            "cohort": len(self.requests),
+        }
+        self.nodes.send(self.link.names[k], Message(head, self.bodies[k]))
+
+    def _heard(self, name: str, said: Message) -> Reply | None:
+        k = self.number.get(name)
+        if k is None or (said.head.get("run", self.link.run) != self.link.run):
+            return None
+        if said.kind in {"reply", "landed"}:
+            self.link.heard(k, said.head.get("landed"))
+        if said.kind in {"begun", "hello", "ready"}:
+            if k in self.due and name in self.nodes.there:
+                self._send(k)
+            return None
+        unwilling = said.kind == "refused" and said.head.get("to") == "begin"
+        if said.head.get("place") != list(self.place) and not unwilling:
+            if said.kind == "reply":
+                self._note(k, "passed over: it answers another ask")
+            return None
+        if said.kind == "unknown":
+            self.nodes.send(name, self.link.begin(k, self.place[0] - 1))
+        elif said.kind == "refused" and k in self.due:
+            if said.head.get("dropped"):
+                self.dropped = f"'{name}' {said.head.get('why', '')}"
+            self._lose(k, f"refused: {said.head.get('why', '')}")
+        elif said.kind == "reply":
+            return self._taken(k, said)
+        return None
+
+    def _taken(self, k: int, said: Message) -> Reply | None:
+        if k not in self.due:
+            self._note(k, "passed over: it has answered already" if k in self.answered else "passed over: it came late")
+            return None
+        try:
+            reply, work = read_reply(self.requests[k], self.digests[k], said)
+            why = self.link.check(self.requests[k], reply.update) if self.link.check else ""
+        except (FedatlasError, KeyError, TypeError, ValueError) as error:
+            why = f"its reply cannot be read ({error})"
+        if why:
+            self._lose(k, why)
+            return None
+        self.due.discard(k)
+        self.answered.add(k)
+        self.link.work[k] = work
+        self._note(k, "answered", work=reply.seconds)
+        return reply
+
+    def _give_up(self, k: int) -> None:
+        """Nothing came in time; who is not there at all is not waited for so long again."""
+        why, name = f"no reply within {self.link.rules.deadline:g} s", self.link.names[k]
+        if name not in self.nodes.there:
+            self.nodes.gone.setdefault(name, why)
+        self._lose(k, why)
+
+    def _lose(self, k: int, why: str) -> None:
+        self.due.discard(k)
+        self.lost[k] = why
+        self._note(k, f"lost: {why}")
+
+    def _note(self, k: int, outcome: str, **more: Any) -> None:
+        at, attempt, number = self.place
+        about: dict[str, Any] = {
+            "round": at,
+            "attempt": attempt,
+            "ask": number,
+            "what": self.what,
+            "node": self.link.names[k],
+        }
+        took = time.monotonic() - self.began
+        self.link.note(**about, outcome=outcome, seconds=took, **more)
+        if outcome == "answered":
+            taken = self.link.seconds.setdefault(at, {})
+            taken[about["node"]] = taken.get(about["node"], 0.0) + took
+        else:
+            self.link.event({"kind": "node", "round": at, "node": about["node"], "outcome": outcome})
+
+
+def read_reply(request: Request, digest: str, said: Message) -> tuple[Reply, Work]:
+    """The reply in a message. TransportError where it is of another ask, party or run."""
+    if said.head.get("digest") != digest:
+        raise TransportError("it answers another request")
+    reply = Reply.of(codec.decode(bytearray(said.body), copy=False))
+    if reply.ask != request.ask or reply.client != request.client:
+        raise TransportError("it is another party's, or of another ask")
+    n_k, steps, examples, lr_sum, loss = said.head["work"]
+    nan = float("nan")
+    return reply, Work(int(n_k), int(steps), int(examples), float(lr_sum), nan if loss is None else float(loss))
+
+
+def misshapen(update: Update, model: Mapping[str, Any] | None) -> str:
+    """Why an update cannot be added up: not finite, or a tree that is not of the model's tensors. "" for one that can."""
+    for part, value in update.items():
+        if isinstance(value, Tree) and model and part != "buffers":
+            odd = [name for name in value if name not in model or value[name].shape != model[name].shape]
+            if odd or (part == "model" and value.keys() != model.keys()):
+                return f"'{part}' of its reply has other tensors than the model (see '{(odd or [*model])[0]}')"
+            if any(value[name].dtype != model[name].dtype for name in value if part == "model"):
+                return f"'{part}' of its reply has tensors of another type than the model"
+        for x in value.values() if isinstance(value, Mapping) else [value]:
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and not bool(torch.isfinite(x).all()):
+                return f"'{part}' of its reply is not finite"
+    return ""
