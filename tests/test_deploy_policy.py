@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from fedatlas.config import parse
+from fedatlas.deployment.node_rows import RowsFacts
 from fedatlas.deployment.refusals import refuse
+from fedatlas.deployment.terms import SumTerms, encoded
 from fedatlas.deployment.trainer import Trainer, cohort_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.link import Request
@@ -18,11 +20,11 @@ from fedatlas.files import OWN_FILES
 from fedatlas.privacy import secure_sum
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.resolution import resolve
-from fedatlas.wire import codec
 from fedatlas.wire.bundle import Bundle, init
-from fedatlas.wire.frames import Message
+from fedatlas.wire.messages import FactsQuestion, SumQuestion, written
 from fedatlas.wire.policy import TEMPLATE, Asked, Policy
 
+FACTS = RowsFacts("digits", "classes", ("a", "b"), (), (), (), -100, (), {}, ("f32", (4,)), ("i64", ()))
 ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
 
 
@@ -56,7 +58,7 @@ def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[st
 )
 def test_of_how_many_a_masked_sum_is_the_node_sees_for_itself(what: str, message: dict[str, Any], cohort: int):
     request = Request("run", 1, 0, 0, 0, what, message, 0.1, 9, 100, "mean")
-    assert cohort_of(request, {"cohort": 9}) == cohort
+    assert cohort_of(request, 9) == cohort
 
 
 @pytest.mark.parametrize("kind", ["facts", "learn"])
@@ -64,10 +66,10 @@ def test_a_question_before_round_1_is_checked_too(tmp_path: Path, kind: str):
     """Before anything is read: the file of rows is not there."""
     path = init(tmp_path / "some", ["north", "south"], "localhost")["north"]
     (path / "policy.toml").write_text('operators = ["chief"]')
-    head = {"kind": kind, "run": "r", "config": parse({}).plain(), "operator": "operator", "names": ["north", "south"]}
-    body = codec.encode({"about": {}, "message": {}})
-    asked = Message({**head, "question": "moments", "index": 0}, body)
-    (said,) = Trainer(Bundle.open(path, "node"), tmp_path / "rows.csv").serve(asked)
+    who = parse({}).plain(), "operator", ("north", "south")
+    body = encoded(SumTerms(FACTS, {}))
+    asked = {"facts": FactsQuestion("r", *who), "learn": SumQuestion("r", "moments", 0, *who, body)}[kind]
+    (said,) = Trainer(Bundle.open(path, "node"), tmp_path / "rows.csv").serve(written(asked))
     assert said.head["why"] == "its policy.toml refuses the operator 'operator' (operators = ['chief'])"
 
 

@@ -211,22 +211,19 @@ def status(bundle: Operator = Path(), as_json: Json = False) -> None:
     """Which nodes are connected, and how each run stands."""
     from fedatlas.deployment.operator_client import ask_server
     from fedatlas.wire.bundle import Bundle
-    from fedatlas.wire.frames import Message
+    from fedatlas.wire.fields import plain
+    from fedatlas.wire.messages import StatusQuestion
 
-    found = {
-        k: v
-        for k, v in ask_server(Bundle.open(bundle, "operator"), Message({"kind": "status"})).head.items()
-        if k != "kind"
-    }
+    found = ask_server(Bundle.open(bundle, "operator"), StatusQuestion())
     if as_json:
-        emit(found)
+        emit(plain(found))
         return
-    typer.echo(found["federation"])
-    for one in found["nodes"]:
-        heard = f"heard {time.time() - one['heard']:.0f} s ago" if one["heard"] else "never heard"
-        typer.echo(f"  {one['name']:<20} {'connected' if one['connected'] else 'away':<10} {heard}")
-    for one in found["runs"]:
-        typer.echo(f"  {one['run']:<40} {one['status']:<9} round {one['done']}/{one['rounds']}  {one['why']}".rstrip())
+    typer.echo(found.federation)
+    for one in found.nodes:
+        heard = f"heard {time.time() - one.heard:.0f} s ago" if one.heard else "never heard"
+        typer.echo(f"  {one.name:<20} {'connected' if one.connected else 'away':<10} {heard}")
+    for one in found.runs:
+        typer.echo(f"  {one.run:<40} {one.status:<9} round {one.done}/{one.rounds}  {one.why}".rstrip())
 
 
 @app.command()
@@ -236,10 +233,10 @@ def stop(
     """Stop a run; what was done is kept."""
     from fedatlas.deployment.operator_client import ask_server
     from fedatlas.wire.bundle import Bundle
-    from fedatlas.wire.frames import Message
+    from fedatlas.wire.messages import StopRun
 
-    found = ask_server(Bundle.open(bundle, "operator"), Message({"kind": "stop", "run": run})).head
-    emit({"run": run, "status": found["status"]}) if as_json else typer.echo(f"{run} is being stopped")
+    found = ask_server(Bundle.open(bundle, "operator"), StopRun(run))
+    emit({"run": run, "status": found.status}) if as_json else typer.echo(f"{run} is being stopped")
 
 
 @app.command()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedatlas.deployment.terms import RowsTerms
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.secrets import OPENED, append, whole_lines
 from fedatlas.privacy import secure_sum
@@ -40,16 +41,16 @@ class NodeKeys:
                 self.record.setdefault(run, []).append(asked)
 
     @classmethod
-    def of(cls, bundle: Bundle, told: Mapping[str, Any], how: Protection | None, folder: Path) -> NodeKeys | None:
+    def of(cls, bundle: Bundle, terms: RowsTerms, how: Protection | None, folder: Path) -> NodeKeys | None:
         """Those of a run; None where nothing is masked."""
         mask = None if how is None else how.of(SecAgg)
         if mask is None:
             return None
-        public = identities_of(bundle.members(), tuple(told["names"]))
+        public = identities_of(bundle.members(), terms.names)
         path = bundle.path / IDENTITY
         if not path.exists():
             raise ConfigError(f"'{path}' is gone: copy the bundle again.")
-        party = Party(told["number"], bundle.federation, Secret(path.read_bytes()), public)
+        party = Party(terms.number, bundle.federation, Secret(path.read_bytes()), public)
         return cls(party, mask.threshold, folder)
 
     def session(self, client: int) -> Any:  # noqa: ARG002

@@ -10,25 +10,23 @@ refused. A commit makes the last state afterwards the one that stands, or forget
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fedatlas.errors import ProtocolError, TransportError
+from fedatlas.errors import DataError, ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.files import write_bytes
 from fedatlas.wire import codec
-
-Place = tuple[int, int, int]
-"""(round, attempt, number of the ask)."""
+from fedatlas.wire.frames import Body
+from fedatlas.wire.messages import Place, Work
 
 
 class StoredReply(NamedTuple):
     """A reply that was given."""
 
     digest: str
-    head: Mapping[str, Any]
-    body: bytes | bytearray
+    work: Work
+    body: Body
 
 
 class NodeState:
@@ -58,7 +56,7 @@ class NodeState:
                 continue
             self.place = at[0], at[1]
             self.party.begin(*self.place)
-            self.replies[at] = StoredReply(kept["digest"], kept["head"], kept["reply"].numpy().tobytes())
+            self.replies[at] = StoredReply(kept["digest"], tuple(kept["head"]["work"]), kept["reply"].numpy().tobytes())
             if kept["state"] is not None:
                 self.party.put(self.client, kept["state"])
 
@@ -78,16 +76,17 @@ class NodeState:
             self.place = at, attempt
         return None
 
-    def keep(self, place: Place, digest: str, head: Mapping[str, Any], body: bytearray) -> None:
+    def keep(self, place: Place, digest: str, work: Work, body: bytearray) -> StoredReply:
         """Puts a reply and the state behind it on the disk, before the reply leaves."""
         import torch
 
         state = self.party.get(self.client)
         reply = torch.frombuffer(body, dtype=torch.uint8)
-        value = {"place": list(place), "digest": digest, "head": dict(head), "reply": reply, "state": state}
+        value = {"place": list(place), "digest": digest, "head": {"work": list(work)}, "reply": reply, "state": state}
         name = f"{place[0]:06d}-{place[1]:03d}-{place[2]:04d}.bin"
         write_bytes(self.folder / "pending" / name, codec.encode(value))
-        self.replies[place] = StoredReply(digest, dict(head), body)
+        self.replies[place] = StoredReply(digest, work, body)
+        return self.replies[place]
 
     def commit(self, round: int, counted: bool) -> None:
         """The round has landed. Once: a verdict that comes again changes nothing."""
@@ -113,10 +112,8 @@ class NodeState:
         self.replies.clear()
 
 
-def verdicts_of(head: Mapping[str, Any]) -> Sequence[tuple[int, bool]]:
-    """What a message says of rounds that landed; TransportError for what is no such list."""
-    given = head.get("verdicts", [])
-    try:
-        return sorted((int(at), bool(counted)) for at, counted in given)
-    except (TypeError, ValueError):
-        raise TransportError("the verdicts of a message are no list of rounds.") from None
+def same_rows(known: str, found: str) -> str:
+    """The fingerprint of a node's rows; DataError where it is not the one that the run began with, if one is known."""
+    if known not in {"", found}:
+        raise DataError("its rows are not those that the run began with: put the original file back.")
+    return found

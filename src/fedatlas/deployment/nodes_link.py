@@ -9,37 +9,44 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from fedatlas.algorithm import Update, Work
+from fedatlas.config.experiment import RoundConfig
 from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.terms import decoded
 from fedatlas.deployment.trainer import digest_of
-from fedatlas.errors import FedatlasError, TransportError
+from fedatlas.errors import FedatlasError, TransportError, first_line
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import append, whole_lines
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
-from fedatlas.wire.frames import Message
+from fedatlas.wire.messages import (
+    NodeHello,
+    Place,
+    Refusal,
+    RoundLanded,
+    RoundVerdicts,
+    RunStart,
+    RunStarted,
+    RunUnknown,
+    TaskReply,
+    TaskRequest,
+    TrainerReady,
+    Verdicts,
+)
 
 CLOSED, ANSWERS = "closed.jsonl", "answers.jsonl"
 BEGUN = -1  # in the place of an ask's number: the attempt was begun
 LOOK = 0.5  # seconds after which somebody who waits looks who has been gone for too long
-Place = tuple[int, int, int]
-StartMessage = Callable[[int, int], Message]
+StartMessage = Callable[[int, int], RunStart]
 """(number of a node, the last round that landed) -> the message that sets it up."""
-
-
-class LossRules(NamedTuple):
-    """What becomes of a round in which a node is lost."""
-
-    on_loss: str = "continue"  # | "wait"
-    deadline: float = 600.0  # seconds that an ask waits for its replies
-    minimum: int = 2  # nodes without whose replies a round does not go on
 
 
 class TooFew(FedatlasError):
@@ -79,7 +86,7 @@ class NodesLink:
         run: str,
         names: Sequence[str],
         nodes: Nodes,
-        rules: LossRules,
+        rules: RoundConfig,
         folder: Path,
         begin: StartMessage,
         event: Callable[[Mapping[str, Any]], None] = lambda event: None,
@@ -103,23 +110,22 @@ class NodesLink:
         """Notes the verdict; it is told once the round has landed (`landed`)."""
         self.verdicts.setdefault(round, tuple(sorted(counted)))
 
-    def told(self, client: int) -> list[list[Any]]:
+    def told(self, client: int) -> Verdicts:
         """The verdicts that a node has not acknowledged."""
         after = self.acknowledged.get(client, -1)
-        return [[at, client in who] for at, who in sorted(self.verdicts.items()) if at > after]
+        return tuple((at, client in who) for at, who in sorted(self.verdicts.items()) if at > after)
 
     def landed(self, number: int) -> None:
         """Tells everybody who is there."""
         self.closed.forget(number)
         for k, name in enumerate(self.names):
-            self.nodes.send(name, Message({"kind": "commit", "run": self.run, "verdicts": self.told(k)}))
+            self.nodes.send(name, RoundVerdicts(self.run, self.told(k)))
 
-    def heard(self, client: int, landed: Any) -> None:
+    def heard(self, client: int, landed: int) -> None:
         """A node said which round has landed with it."""
-        if isinstance(landed, int):
-            self.acknowledged[client] = max(landed, self.acknowledged.get(client, -1))
-            least = min(self.acknowledged.get(k, -1) for k in range(len(self.names)))
-            self.verdicts = {at: who for at, who in self.verdicts.items() if at > least}
+        self.acknowledged[client] = max(landed, self.acknowledged.get(client, -1))
+        least = min(self.acknowledged.get(k, -1) for k in range(len(self.names)))
+        self.verdicts = {at: who for at, who in self.verdicts.items() if at > least}
 
     def note(self, **line: Any) -> None:
         """One more line of who answered when."""
@@ -197,56 +203,48 @@ class _OpenAsk:
         return rules.on_loss == "continue" and left >= min(rules.minimum, len(self.requests))
 
     def _send(self, k: int) -> None:
-        head = {
-            "kind": "ask",
-            "run": self.link.run,
-            "place": list(self.place),
-            "digest": self.digests[k],
-            "verdicts": self.link.told(k),
-            "cohort": len(self.requests),
-        }
-        self.nodes.send(self.link.names[k], Message(head, self.bodies[k]))
+        link, asked = self.link, len(self.requests)
+        request = TaskRequest(link.run, self.place, self.digests[k], link.told(k), asked, self.bodies[k])
+        self.nodes.send(link.names[k], request)
 
-    def _heard(self, name: str, said: Message) -> Reply | None:
+    def _heard(self, name: str, said: Any) -> Reply | None:
         k = self.number.get(name)
-        if k is None or (said.head.get("run", self.link.run) != self.link.run):
+        if k is None or getattr(said, "run", None) not in {None, self.link.run}:
             return None
-        if said.kind in {"reply", "landed"}:
-            self.link.heard(k, said.head.get("landed"))
-        if said.kind in {"begun", "hello", "ready"}:
+        if isinstance(said, TaskReply | RoundLanded):
+            self.link.heard(k, said.landed)
+        here = getattr(said, "place", None) == self.place
+        if isinstance(said, RunStarted | NodeHello | TrainerReady):
             if k in self.due and name in self.nodes.there:
                 self._send(k)
-            return None
-        unwilling = said.kind == "refused" and said.head.get("to") == "begin"
-        if said.head.get("place") != list(self.place) and not unwilling:
-            if said.kind == "reply":
-                self._note(k, "passed over: it answers another ask")
-            return None
-        if said.kind == "unknown":
+        elif isinstance(said, TaskReply):
+            if here:
+                return self._taken(k, said)
+            self._note(k, "passed over: it answers another ask")
+        elif isinstance(said, RunUnknown) and here:
             self.nodes.send(name, self.link.begin(k, self.place[0] - 1))
-        elif said.kind == "refused" and k in self.due:
-            if said.head.get("dropped"):
-                self.dropped = f"'{name}' {said.head.get('why', '')}"
-            self._lose(k, f"refused: {said.head.get('why', '')}")
-        elif said.kind == "reply":
-            return self._taken(k, said)
+        elif isinstance(said, Refusal) and k in self.due and (here or said.to == "begin"):
+            if said.dropped:
+                self.dropped = f"'{name}' {said.why}"
+            self._lose(k, f"refused: {said.why}")
         return None
 
-    def _taken(self, k: int, said: Message) -> Reply | None:
+    def _taken(self, k: int, said: TaskReply) -> Reply | None:
         if k not in self.due:
             self._note(k, "passed over: it has answered already" if k in self.answered else "passed over: it came late")
             return None
         try:
-            reply, work = read_reply(self.requests[k], self.digests[k], said)
+            reply = read_reply(self.requests[k], self.digests[k], said)
             why = self.link.check(self.requests[k], reply.update) if self.link.check else ""
-        except (FedatlasError, KeyError, TypeError, ValueError) as error:
-            why = f"its reply cannot be read ({error})"
+        except Exception as error:  # noqa: BLE001  # whatever foreign bytes lead to
+            why = f"its reply cannot be read ({first_line(error)})"
         if why:
             self._lose(k, why)
             return None
         self.due.discard(k)
         self.answered.add(k)
-        self.link.work[k] = work
+        loss = said.work[4]
+        self.link.work[k] = Work(*said.work[:4], math.nan if loss is None else loss)
         self._note(k, "answered", work=reply.seconds)
         return reply
 
@@ -280,16 +278,14 @@ class _OpenAsk:
             self.link.event({"kind": "node", "round": at, "node": about["node"], "outcome": outcome})
 
 
-def read_reply(request: Request, digest: str, said: Message) -> tuple[Reply, Work]:
+def read_reply(request: Request, digest: str, said: TaskReply) -> Reply:
     """The reply in a message. TransportError where it is of another ask, party or run."""
-    if said.head.get("digest") != digest:
+    if said.digest != digest:
         raise TransportError("it answers another request")
-    reply = Reply.of(codec.decode(bytearray(said.body), copy=False))
+    reply: Reply = decoded(Reply, said.body)
     if reply.ask != request.ask or reply.client != request.client:
         raise TransportError("it is another party's, or of another ask")
-    n_k, steps, examples, lr_sum, loss = said.head["work"]
-    nan = float("nan")
-    return reply, Work(int(n_k), int(steps), int(examples), float(lr_sum), nan if loss is None else float(loss))
+    return reply
 
 
 def misshapen(update: Update, model: Mapping[str, Any] | None) -> str:

@@ -12,7 +12,7 @@ from fedatlas.errors import ConfigError, DiskError, TransportError
 from fedatlas.files import write_bytes
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.channel import call
-from fedatlas.wire.frames import Message
+from fedatlas.wire.messages import FetchRun, RunEvent, RunFile, Submission, WatchRun
 
 FINISHED, FAILED = 0, 1
 PATIENCE = 600.0  # seconds that a server may be away while a run is watched
@@ -28,9 +28,9 @@ def to_stderr(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def ask_server(bundle: Bundle, message: Message) -> Message:
+def ask_server(bundle: Bundle, asked: Any) -> Any:
     """The one answer of the server."""
-    return next(iter(call(bundle, message)))
+    return next(call(bundle, asked))
 
 
 def submit(
@@ -41,11 +41,11 @@ def submit(
         text = "" if experiment is None else experiment.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"'{experiment}' cannot be read: {error.strerror}.") from None
-    head = {"kind": "submit", "text": text, "overrides": list(overrides), "nodes": list(nodes)}
+    submission = Submission(text, tuple(overrides), tuple(nodes))
     until = time.monotonic() + patience
     while True:
         try:
-            return str(ask_server(bundle, Message(head)).head["run"])
+            return str(ask_server(bundle, submission).run)
         except TransportError:
             if time.monotonic() > until:
                 raise
@@ -57,12 +57,11 @@ def events(bundle: Bundle, run: str) -> Iterator[Mapping[str, Any]]:
     after, since = 0, time.monotonic()
     while True:
         try:
-            for message in call(bundle, Message({"kind": "watch", "run": run, "after": after})):
+            for said in call(bundle, WatchRun(run, after)):
                 since = time.monotonic()
-                if message.kind != "event":
+                if not isinstance(said, RunEvent):
                     continue
-                after = int(message.head["number"])
-                event = message.head["event"]
+                after, event = said
                 yield event
                 if event["kind"] == "status" and event["status"] in {"finished", "diverged", "failed", "stopped"}:
                     return
@@ -80,7 +79,7 @@ def watch(bundle: Bundle, run: str, say: Say) -> Mapping[str, Any]:
         kind = event["kind"]
         if kind == "away":
             if not away:
-                say("The server is not to be reached; the run goes on without this window, or when it is back.")
+                say("The server cannot be reached; the run goes on without this window, or when the server is back.")
             away = True
             continue
         away = False
@@ -110,13 +109,10 @@ def line_of(row: Mapping[str, Any], rounds: str, nodes: Mapping[str, float]) -> 
 
 def fetch(bundle: Bundle, run: str, out: Path) -> None:
     """The run's directory, copied to ``out``."""
-    for message in call(bundle, Message({"kind": "fetch", "run": run})):
-        if message.kind == "end":
+    for said in call(bundle, FetchRun(run)):
+        if not isinstance(said, RunFile):
             return
-        name = Path(str(message.head["name"]))
-        if name.is_absolute() or ".." in name.parts:
-            raise TransportError(f"the server sends a file called '{name}'.")
-        write_bytes(out / name, bytes(message.body))
+        write_bytes(out / said.name, bytes(said.body))
     raise TransportError("the run's directory did not come whole: 'fedatlas deploy run --attach' fetches it again.")
 
 

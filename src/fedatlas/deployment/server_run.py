@@ -10,29 +10,34 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig, parse
+from fedatlas.config.experiment import RoundConfig
 from fedatlas.course.columns import Growing, all_trees
 from fedatlas.course.progress import Row
 from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.columns_host import columns_host, consortium_of
 from fedatlas.deployment.model_delivery import delivery_of
+from fedatlas.deployment.node_columns import ColumnsFacts
 from fedatlas.deployment.node_judging import with_judging
 from fedatlas.deployment.node_keys import identities_of
-from fedatlas.deployment.node_rows import agreed, coded, read_rows
-from fedatlas.deployment.nodes import Nodes
-from fedatlas.deployment.nodes_link import LossRules, NodesLink, StartMessage
+from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows
+from fedatlas.deployment.node_setup import LearntSum
+from fedatlas.deployment.nodes import Answer, Nodes
+from fedatlas.deployment.nodes_link import NodesLink, StartMessage
 from fedatlas.deployment.refusals import refuse, refuse_columns
 from fedatlas.deployment.streams_host import rows_host
+from fedatlas.deployment.terms import ColumnsTerms, RowsTerms, Sums, SumTerms, decoded, encoded
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import worth_of
-from fedatlas.errors import ConfigError, FedatlasError, TransportError
+from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, TransportError
 from fedatlas.federation.secrets import append
 from fedatlas.files import write_bytes, write_json
 from fedatlas.privacy.mechanisms import SecAgg
@@ -44,7 +49,18 @@ from fedatlas.setup.columns_method import method_of
 from fedatlas.setup.resolution import resolve
 from fedatlas.wire import codec
 from fedatlas.wire.bundle import Bundle
-from fedatlas.wire.frames import Message
+from fedatlas.wire.fields import plain, record
+from fedatlas.wire.messages import (
+    FactsQuestion,
+    ModelStored,
+    Name,
+    NodeFacts,
+    Open,
+    RunStart,
+    RunStarted,
+    SumAnswer,
+    SumQuestion,
+)
 
 JOB, LEARNT, EVENTS, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
 ANSWER = 120.0  # seconds that a question before round 1 waits, beside what [round] says
@@ -58,29 +74,36 @@ class NodeRefused(FedatlasError):
     """A node takes no part."""
 
 
+class RunState(NamedTuple):
+    """A run as it was submitted, and how it stands; in its ``job.json``."""
+
+    config: Open
+    nodes: tuple[Name, ...]
+    operator: Name
+    submitted: float  # seconds since 1970
+    status: str  # queued, running, finished, diverged, failed, stopped
+    why: str
+    round: Open | None = None  # the table [round], which is outside of the configuration
+
+
 class SubmittedRun:
-    """A run as it was submitted, in its folder."""
+    """A run in its folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.about: dict[str, Any] = json.loads((folder / JOB).read_text(encoding="utf-8"))
+        self.folder, self.name = folder, folder.name
+        self.state: RunState = record(RunState, json.loads((folder / JOB).read_text(encoding="utf-8")), JOB)
 
     @classmethod
-    def create(cls, folder: Path, about: Mapping[str, Any]) -> SubmittedRun:
+    def create(cls, folder: Path, state: RunState) -> SubmittedRun:
         """A new one."""
         folder.mkdir(parents=True)
-        write_json(folder / JOB, {**about, "status": "queued", "why": ""})
+        write_json(folder / JOB, plain(state))
         return cls(folder)
 
-    @property
-    def name(self) -> str:
-        """Of the run."""
-        return self.folder.name
-
     def stands(self, status: str, why: str = "") -> None:
-        """How it stands now: queued, running, finished, diverged, failed, stopped."""
-        self.about |= {"status": status, "why": why}
-        write_json(self.folder / JOB, self.about)
+        """How it stands now."""
+        self.state = self.state._replace(status=status, why=why)
+        write_json(self.folder / JOB, plain(self.state))
         self.event({"kind": "status", "status": status, "why": why})
 
     def event(self, value: Mapping[str, Any]) -> None:
@@ -152,9 +175,8 @@ def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
 
 
 def _run(job: SubmittedRun, context: ServerContext) -> None:
-    config = parse(job.about["config"])
-    names: tuple[str, ...] = tuple(job.about["nodes"])
-    rules = LossRules(**job.about.get("round", {}))
+    config, names = parse(job.state.config), job.state.nodes
+    rules = RoundConfig(**job.state.round or {})
     context.nodes.stop = lambda: _stop(job)
     if config.columns:
         _run_columns(job, context, config, names, rules)
@@ -162,7 +184,7 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
     resolved = resolve(config)
     refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
     if any(isinstance(one, SecAgg) for one in resolved.mechanisms):
-        rules = rules._replace(minimum=max(rules.minimum, 3))
+        rules = rules.model_copy(update={"minimum": max(rules.minimum, 3)})
         identities_of(context.bundle.members(), names)
     answers = InitialAnswers(job, context, config, names, rules)
     setup, begin = answers.setup()
@@ -179,21 +201,19 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
 
 
 def _run_columns(
-    job: SubmittedRun, context: ServerContext, config: ExperimentConfig, names: Sequence[str], rules: LossRules
+    job: SubmittedRun, context: ServerContext, config: ExperimentConfig, names: tuple[str, ...], rules: RoundConfig
 ) -> None:
     """The same of a run whose parties hold columns: all of them take part in every tree."""
     config, how = method_of(config)
     refuse_columns(config, how, names)
-    rules = rules._replace(minimum=len(names), on_loss="wait")
+    rules = rules.model_copy(update={"minimum": len(names), "on_loss": "wait"})
     answers = InitialAnswers(job, context, config, names, rules)
-    facts = [answers.facts()[name] for name in names]
-    write_bytes(answers.path, codec.encode(answers.kept))
-    held = consortium_of(config, facts)
-    about = {"run": job.name, "config": config.plain(), "operator": job.about["operator"], "names": list(names)}
+    held = consortium_of(config, [answers.facts[name] for name in names])
+    answers.keep()
+    about = job.name, config.plain(), job.state.operator, names
 
-    def begin(k: int, landed: int) -> Message:
-        told = {**about, "number": k, "active": held.active, "stateful": True, "landed": landed}
-        return Message({"kind": "begin", "run": job.name}, codec.encode(told))
+    def begin(k: int, landed: int) -> RunStart:
+        return RunStart(job.name, encoded(ColumnsTerms(*about, k, held.active, stateful=True, landed=landed)))
 
     path = job.folder / RUN
     start: Start = start_of(path)
@@ -219,115 +239,111 @@ def start_of(path: Path) -> Start:
 
 
 class InitialAnswers:
-    """What the nodes said of their rows, asked once."""
+    """The nodes' answers about their rows, asked once."""
 
     def __init__(
         self,
         job: SubmittedRun,
         context: ServerContext,
         config: ExperimentConfig,
-        names: Sequence[str],
-        rules: LossRules,
+        names: tuple[str, ...],
+        rules: RoundConfig,
     ) -> None:
-        self.job, self.context, self.config, self.names, self.rules = job, context, config, tuple(names), rules
+        self.job, self.context, self.config, self.names, self.rules = job, context, config, names, rules
         self.path = job.folder / LEARNT
+        self.kept = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
+        self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
-        self.kept: dict[str, Any] = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
-        threads = machine.cores()
+        engine, step = config.engine.name, str(config.engine.plan)
+        step = "loop" if engine == "loop" else step if step in {"tuned", "native"} else "program"
         why = "each node trains in a process of its own"
-        self.plan = Plan("fast", "program", 1, 1, threads, config.engine.precision, "cpu", why)
-        if config.engine.name == "loop":
-            self.plan = self.plan._replace(engine="loop", step="loop")
-        elif config.engine.plan in {"tuned", "native"}:
-            self.plan = self.plan._replace(step=config.engine.plan)
+        self.plan = Plan(engine, step, 1, 1, machine.cores(), config.engine.precision, "cpu", why)
 
-    def _ask(self, messages: Mapping[str, Message], kind: str) -> dict[str, Message]:
-        seconds = max(ANSWER, self.rules.deadline)
-        return self.context.nodes.ask_all(messages, kind, seconds, _refused)
+    def keep(self) -> None:
+        """Writes them down."""
+        facts = {name: plain(one) for name, one in self.facts.items()}
+        write_bytes(self.path, codec.encode({"totals": [plain(one) for one in self.totals], "facts": facts}))
 
-    def _who(self) -> dict[str, Any]:
-        """What a node's policy looks at before round 1."""
-        about = self.job.about
-        return {"config": about["config"], "operator": about["operator"], "names": list(self.names)}
-
-    def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """Of each node."""
-        if "facts" not in self.kept:
-            self.context.nodes.wait_for(self.names, self.rules.deadline)
-            head = {"kind": "facts", "run": self.job.name, **self._who()}
-            said = self._ask(dict.fromkeys(self.names, Message(head)), "facts")
-            self.kept["facts"] = {name: dict(said[name].head["facts"]) for name in self.names}
-        found: Mapping[str, Mapping[str, Any]] = self.kept["facts"]
+    def _ask(self, questions: Mapping[str, Any], kind: type[Answer], read: Callable[[Answer], Any]) -> dict[str, Any]:
+        """Each node's answer, read. NodeRefused for a node that refuses, or whose answer cannot be read."""
+        said = self.context.nodes.ask_all(questions, kind, max(ANSWER, self.rules.deadline), _refused)
+        found = {}
+        for name in questions:
+            try:
+                found[name] = read(said[name])
+            except (ProtocolError, TransportError) as error:
+                raise _refused(name, str(error)) from None
         return found
 
+    def _who(self) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
+        """For the policy of a node."""
+        return self.job.state.config, self.job.state.operator, self.names
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """Facts of each node's rows, or of its table."""
+        kind: Any = ColumnsFacts if self.config.columns else RowsFacts
+        if "facts" in self.kept:
+            return {name: record(kind, one, LEARNT) for name, one in self.kept["facts"].items()}
+        self.context.nodes.wait_for(self.names, self.rules.deadline)
+        question = FactsQuestion(self.job.name, *self._who())
+        return self._ask(dict.fromkeys(self.names, question), NodeFacts, lambda said: record(kind, said.facts, "facts"))
+
     def setup(self) -> tuple[Setup, StartMessage]:
-        """The set-up of the run, and what makes the message that sets up a node."""
-        facts = self.facts()
-        about = agreed(facts)
-        test, about = self._test(about)
-        sizes = tuple(int(facts[name]["rows"]["train"]) for name in self.names)
-        told = node_setup.FederationFacts(self.names, about, sizes, bool(facts[self.names[0]]["weighted"]))
-        learn = node_setup.learning(lambda name, message: self._sums(name, message, about), self.kept["totals"])
-        setup = node_setup.server_setup(self.config, told, learn, test)
-        write_bytes(self.path, codec.encode(self.kept))
+        """The set-up of the run, and the function that makes the message by which a node sets it up."""
+        test, about = self._test(agreed(self.facts))
+        sizes = {name: self.facts[name].rows.train for name in self.names}
+        learn = node_setup.asking(lambda name, message: self._sums(name, message, about), self.totals)
+        setup = node_setup.server_setup(self.config, about, sizes, learn, test)
+        self.keep()
         if self.judging is not None:
             setup = with_judging(setup)
         return setup, lambda k, landed: self._begin(k, landed, setup, about)
 
-    def _test(self, about: Mapping[str, Any]) -> tuple[Split | None, dict[str, Any]]:
-        """The server's own test rows, coded as the nodes' are."""
+    def _test(self, about: RowsFacts) -> tuple[Split | None, RowsFacts]:
+        """The server's own test rows, coded as the nodes' are, and what the rows are with these."""
         if self.context.test is None:
-            facts = self.kept["facts"]
-            self.judging = [k for k, name in enumerate(self.names) if facts[name]["rows"].get("test")]
+            self.judging = [k for k, name in enumerate(self.names) if self.facts[name].rows.test]
             if not self.judging:
                 raise ConfigError(
                     "nobody has test rows to judge by: start the server with --test FILE, or let nodes judge on a share of theirs "
                     "(data.test = 0.2)."
                 )
-            return None, dict(about)
+            return None, about
         held = read_rows(self.context.test, self.config)
-        known = agreed(
-            {"the nodes": {**about, "weighted": False}, "the server's test rows": {**held.about, "weighted": False}}
-        )
-        if (strange := set(known["class_names"]) - set(about["class_names"])) and about["task"] == "classes":
+        known = agreed({"the nodes": about._replace(weighted=False), "the server's test rows": held.about})
+        if (strange := {*known.class_names} - {*about.class_names}) and about.task == "classes":
             raise ConfigError(f"the server's test rows have the class '{min(strange)}', which no node holds.")
-        splits = coded(held, {**about, "schema": known["schema"]})
-        return splits["test" if "test" in splits else "train"], {**about, "schema": known["schema"]}
+        about = about._replace(schema=known.schema)
+        splits = coded(held, about)
+        return splits["test" if "test" in splits else "train"], about
 
-    def _sums(self, name: str, message: Mapping[str, Any], about: Mapping[str, Any]) -> list[Any]:
-        index = len(self.kept["totals"])
-        head = {"kind": "learn", "run": self.job.name, "question": name, "index": index, **self._who()}
-        body = codec.encode({"about": dict(about), "message": dict(message)})
-        said = self._ask(dict.fromkeys(self._holders(), Message(head, body)), "learnt")
-        return [codec.decode(bytearray(said[name].body))["answer"] for name in self._holders()]
+    def _sums(self, name: str, message: Mapping[str, Any], about: RowsFacts) -> list[Any]:
+        body = encoded(SumTerms(about, message))
+        question = SumQuestion(self.job.name, name, len(self.totals), *self._who(), body)
+        holders = dict.fromkeys((name for name in self.names if self.facts[name].rows.train), question)
+        return [*self._ask(holders, SumAnswer, lambda said: decoded(Sums, said.body).answer).values()]
 
-    def _holders(self) -> list[str]:
-        return [name for name in self.names if self.kept["facts"][name]["rows"]["train"]]
-
-    def _begin(self, k: int, landed: int, setup: Setup, about: Mapping[str, Any]) -> Message:
-        sizes = list(setup.sizes.values())
-        worth = worth_of(setup.config.local.batch_size, sizes)
-        told = {
-            "run": self.job.name,
-            "config": self.job.about["config"],
-            "operator": self.job.about["operator"],
-            "names": list(self.names),
-            "number": k,
-            "about": dict(about),
-            "totals": self.kept["totals"],
-            "plan": self.plan.plain(),
-            "worth": sorted(worth.sizes),
-            "most": worth.most,
-            "least": min((n for n in sizes if n), default=0),
-            "stateful": setup.algorithm.client_init is not None or setup.bench.transform is not None,
-            "landed": landed,
-            "judging": self.judging is not None,
-        }
-        return Message({"kind": "begin", "run": self.job.name}, codec.encode(told))
+    def _begin(self, k: int, landed: int, setup: Setup, about: RowsFacts) -> RunStart:
+        worth = worth_of(setup.config.local.batch_size, list(setup.sizes.values()))
+        terms = RowsTerms(
+            self.job.name,
+            *self._who(),
+            k,
+            about,
+            tuple(self.totals),
+            self.plan,
+            tuple(sorted(worth.sizes)),
+            worth.most,
+            stateful=setup.algorithm.client_init is not None or setup.bench.transform is not None,
+            landed=landed,
+            judging=self.judging is not None,
+        )
+        return RunStart(self.job.name, encoded(terms))
 
     def begin_all(self, link: NodesLink) -> None:
         """Every node is set up."""
-        self._ask({name: link.begin(k, -1) for k, name in enumerate(self.names)}, "begun")
+        self._ask({name: link.begin(k, -1) for k, name in enumerate(self.names)}, RunStarted, lambda said: said)
 
     def guard(self, setup: Setup) -> Any:
         """The server's part of secure aggregation; None without."""
@@ -343,14 +359,14 @@ class InitialAnswers:
 
 
 def deliver_model(
-    job: SubmittedRun, context: ServerContext, names: Sequence[str], path: Path, rules: LossRules
+    job: SubmittedRun, context: ServerContext, names: Sequence[str], path: Path, rules: RoundConfig
 ) -> None:
     """Each node gets the model; one that is not there does not keep the run from having ended."""
-    home = delivery_of(path, job.name, columns=parse(job.about["config"]).columns)
+    model = delivery_of(path, job.name, columns=parse(job.state.config).columns)
     try:
-        context.nodes.ask_all(dict.fromkeys(names, home), "at home", min(rules.deadline, 30.0), _refused)
+        context.nodes.ask_all(dict.fromkeys(names, model), ModelStored, min(rules.deadline, 30.0), _refused)
     except (TransportError, NodeRefused) as error:
-        job.event({"kind": "said", "text": f"The model did not come home everywhere: {error}"})
+        job.event({"kind": "said", "text": f"The model did not reach every node: {error}"})
 
 
 def _refused(name: str, why: str) -> Exception:

@@ -13,7 +13,8 @@ Through a pipe between two processes of one machine it travels whole, behind the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import queue
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 from fedatlas.errors import TransportError
@@ -63,12 +64,19 @@ def parsed(data: bytearray) -> Message:
     if len(data) < 4 + length or length > HEAD:
         raise TransportError("a message is shorter than it says.")
     try:
-        head = json.loads(bytes(data[4 : 4 + length]))
+        head = json.loads(bytes(data[4 : 4 + length]), object_pairs_hook=_table)
     except (ValueError, RecursionError) as error:
         raise TransportError(f"a message's head is not JSON ({error}).") from None
     if not isinstance(head, dict) or not isinstance(head.get("kind"), str):
-        raise TransportError("a message's head does not say what it is about.")
+        raise TransportError("a message's head has no kind.")
     return Message(head, memoryview(data)[4 + length :])
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("it names a field twice")
+    return table
 
 
 class Assembler:
@@ -97,6 +105,27 @@ class Assembler:
             return None
         whole, self.data = self.data, None
         return parsed(whole)
+
+
+def outgoing(messages: queue.SimpleQueue[Message | None], beats: Callable[[], bool] = lambda: True) -> Iterator[bytes]:
+    """The frames of what is put into a queue, up to None; a sign of life for each second without, while ``beats``."""
+    while True:
+        try:
+            message = messages.get(timeout=EVERY)
+        except queue.Empty:
+            if beats():
+                yield BEAT
+            continue
+        if message is None:
+            return
+        yield from frames(message)
+
+
+def incoming(pieces: Iterable[bytes]) -> Iterator[Message | None]:
+    """For each frame the message that it completes, or None. TransportError for a frame that cannot come here."""
+    assembler = Assembler()
+    for frame in pieces:
+        yield assembler.feed(frame)
 
 
 def write(pipe: IO[bytes], message: Message) -> None:

@@ -6,22 +6,25 @@ starts the trainer again where it ends; the trainer ends when its pipe is closed
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedatlas import secret
-from fedatlas.errors import TransportError
+from fedatlas.errors import ProtocolError, TransportError
 from fedatlas.files import write_text
+from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.channel import channel, refusal
-from fedatlas.wire.frames import BEAT, EVERY, LIMIT, SILENT, Assembler, Message, frames, read, write
+from fedatlas.wire.frames import EVERY, SILENT, Message, incoming, outgoing, read, write
 from fedatlas.wire.listener import SERVICE, STREAM
+from fedatlas.wire.messages import ModelStored, NodeHello, Refusal, TrainerLost, TrainerReady, written
 
 BACK_OFF = (0.2, 5.0)  # seconds before it tries again: the first time, at most
 PIPE = 1 << 20  # bytes that a pipe holds: models go through in few turns
@@ -39,9 +42,9 @@ def instance_of(folder: Path) -> str:
 class TrainerProcess:
     """The process that trains, behind pipes; started again where it ends."""
 
-    def __init__(self, command: Sequence[str], heard: Callable[[Message], None], log: Callable[[str], None]) -> None:
-        self.command, self.heard, self.log = list(command), heard, log
-        self.ready: Message | None = None  # its first word, while it is there
+    def __init__(self, command: Sequence[str], forward: Callable[[Message], None], log: Callable[[str], None]) -> None:
+        self.command, self.forward, self.log = list(command), forward, log
+        self.ready: TrainerReady | None = None  # its first word, while it is there
         self.over = False
         self.failed = 0  # times in a row that it ended before it was ready
         self.told: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
@@ -50,36 +53,45 @@ class TrainerProcess:
     def _start(self) -> None:
         self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=PIPE)
         self.told = queue.SimpleQueue()
-        threading.Thread(target=self._write, args=(self.process, self.told), daemon=True).start()
+        threading.Thread(target=self._write, args=(self.process.stdin, self.told), daemon=True).start()
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
 
-    def _write(self, process: subprocess.Popen[bytes], told: queue.SimpleQueue[Message | None]) -> None:
-        assert process.stdin is not None
-        try:
+    def _write(self, pipe: IO[bytes], told: queue.SimpleQueue[Message | None]) -> None:
+        with contextlib.suppress(OSError):
             while (message := told.get()) is not None:
-                write(process.stdin, message)
-        except OSError:
-            pass
+                write(pipe, message)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        while (message := read(process.stdout)) is not None:
-            if message.kind == "ready":
-                self.ready, self.failed = message, 0
-            self.heard(message)
+        try:
+            while (message := read(process.stdout)) is not None:
+                self._said(message)
+        except (ProtocolError, TransportError) as error:
+            self.log(f"the trainer says what no trainer does: {error}")
+            process.kill()
         self.told.put(None)
         code = process.wait()
         if self.over:
             return
         self.failed = self.failed + 1 if self.ready is None else 0
         self.ready = None
-        self.heard(Message({"kind": "trainer lost", "why": f"its trainer ended ({code})"}))
+        self.forward(written(TrainerLost(f"its trainer ended ({code})")))
         if self.failed >= GIVE_UP or code == 2:
             self.over = True
             return
         self.log(f"the trainer ended ({code}); it is started again")
         time.sleep(BACK_OFF[0])
         self._start()
+
+    def _said(self, message: Message) -> None:
+        said = messages.read(message, messages.FROM_TRAINER)
+        if isinstance(said, TrainerReady):
+            self.ready, self.failed = said, 0
+        elif isinstance(said, Refusal):
+            self.log(f"refused: {said.why}")
+        elif isinstance(said, ModelStored):
+            self.log(f"a run has ended, and its model is in '{said.where}'")
+        self.forward(message)
 
     def end(self) -> None:
         """Closes its pipe, and waits for it a moment."""
@@ -100,13 +112,9 @@ class Speaker:
         self.bundle, self.log = bundle, log
         self.instance = instance_of(bundle.path)
         self.out: queue.SimpleQueue[Message | None] | None = None  # while there is a stream
-        self.trainer = TrainerProcess(command, self._said, log)
+        self.trainer = TrainerProcess(command, self._send, log)
 
-    def _said(self, message: Message) -> None:
-        if message.kind == "refused":
-            self.log(f"refused: {message.head['why']}")
-        elif message.kind == "at home":
-            self.log(f"a run has ended, and its model is in '{message.head['where']}'")
+    def _send(self, message: Message) -> None:
         if self.out is not None:
             self.out.put(message)
 
@@ -133,41 +141,39 @@ class Speaker:
             try:
                 grpc.channel_ready_future(way).result(timeout=BACK_OFF[1])
             except grpc.FutureTimeoutError:
-                return f"the server at {self.bundle.address} is not to be reached"
-            out: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-            self.out = out
+                return f"the server at {self.bundle.address} cannot be reached"
+            self.out = out = queue.SimpleQueue[Message | None]()
             ready = self.trainer.ready
-            about = dict(ready.head) if ready else {}
-            hello = {
-                **about,
-                "kind": "hello",
-                "instance": self.instance,
-                "version": version("fedatlas"),
-                "ready": bool(ready),
-            }
-            out.put(Message(hello))
+            runs = ready.runs if ready else {}
+            out.put(written(NodeHello(messages.PROTOCOL, self.instance, version("fedatlas"), bool(ready), runs)))
             heard = [time.monotonic()]
-            call = way.stream_stream(f"/{SERVICE}/{STREAM}")(self._frames(out))
+            call = way.stream_stream(f"/{SERVICE}/{STREAM}")(outgoing(out))
             threading.Thread(target=self._watch, args=(call, heard), daemon=True).start()
             try:
-                self._listen(call, heard)
+                return self._listen(call, heard)
             except grpc.RpcError as error:
                 return refusal(error) or "the stream to the server broke"
-            except TransportError as error:
+            except (ProtocolError, TransportError) as error:
                 return str(error)
             finally:
                 out.put(None)
                 call.cancel()
-            return "the server ended the stream"
 
-    def _listen(self, call: Any, heard: list[float]) -> None:
-        assembler, welcome = Assembler(LIMIT), False
-        for frame in call:
-            if not welcome:
+    def _listen(self, call: Any, heard: list[float]) -> str:
+        """Hands what the server says to the trainer; why that ended. The server's first word has to be a hello of this protocol."""
+        greeted = False
+        for message in incoming(call):
+            heard[0] = time.monotonic()
+            if not greeted:
+                hello = message or Message({})
+                if why := messages.other_protocol(hello, "the server", "this node"):
+                    return why
+                messages.read(hello, messages.TO_NODE)
                 self.log(f"speaks to the server at {self.bundle.address}")
-            heard[0], welcome = time.monotonic(), True
-            if (message := assembler.feed(frame)) is not None:
+                greeted = True
+            elif message is not None:
                 self.trainer.told.put(message)
+        return "the server ended the stream"
 
     def _watch(self, call: Any, heard: list[float]) -> None:
         """Ends a stream on which nothing comes any more."""
@@ -175,17 +181,6 @@ class Speaker:
             time.sleep(EVERY)
             if time.monotonic() - heard[0] > SILENT + EVERY:
                 call.cancel()
-
-    def _frames(self, out: queue.SimpleQueue[Message | None]) -> Iterator[bytes]:
-        while True:
-            try:
-                message = out.get(timeout=EVERY)
-            except queue.Empty:
-                yield BEAT
-                continue
-            if message is None:
-                return
-            yield from frames(message)
 
     def end(self) -> None:
         """Ends the trainer, and with it `speak`."""
