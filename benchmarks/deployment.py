@@ -55,7 +55,7 @@ class Echo(NamedTuple):
     body: Body
 
 
-messages.TO_NODE["echo"] = messages.FROM_TRAINER["echo"] = messages.Kind(Echo)
+messages.TO_NODE["echo"] = messages.FROM_TRAINER["echo"] = messages.MessageKind(Echo)
 
 
 class Proxy:

@@ -20,8 +20,8 @@ from fedatlas.errors import ConfigError, TransportError
 from fedatlas.wire import bundle as bundles
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.certificates import CERT, KEY, MEMBERS, REVOKED, Authority, Caller
-from fedatlas.wire.channel import Refused, call, channel
-from fedatlas.wire.frames import BEAT, BEGIN, MORE, Assembler, Message, frames
+from fedatlas.wire.channel import RefusedByServer, call, channel
+from fedatlas.wire.frames import BEAT, BEGIN, MORE, Assembler, RawMessage, frames
 from fedatlas.wire.listener import SERVICE, STREAM, Listener, StreamEnded
 from fedatlas.wire.messages import PROTOCOL, NodeHello, ServerStatus, StatusQuestion, written
 
@@ -65,14 +65,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
 class Talk:
     """A node's stream that says hello and listens."""
 
-    def __init__(self, bundle: Bundle, instance: str = "1", first: Message | None = None) -> None:
+    def __init__(self, bundle: Bundle, instance: str = "1", first: RawMessage | None = None) -> None:
         self.way = channel(bundle)
         self.more: list[bytes] = []
         self.over = threading.Event()
         hello = first or written(NodeHello(PROTOCOL, instance, VERSION, ready=True))
         self.call = self.way.stream_stream(f"/{SERVICE}/{STREAM}")(self._say(hello))
 
-    def _say(self, hello: Message) -> Iterator[bytes]:
+    def _say(self, hello: RawMessage) -> Iterator[bytes]:
         yield from frames(hello)
         while not self.over.wait(0.5):
             yield from self.more or [BEAT]
@@ -173,7 +173,7 @@ def test_plain_text_gets_no_answer(site: Site):
 
 
 def test_a_node_is_no_operator(site: Site):
-    with pytest.raises(Refused, match="its certificate is that of a node, not of an operator"):
+    with pytest.raises(RefusedByServer, match="its certificate is that of a node, not of an operator"):
         list(call(site.node(), StatusQuestion()))
 
 
@@ -284,7 +284,7 @@ def test_a_message_comes_out_as_it_went_in():
     for size in (0, 1, (4 << 20) - 60, 9 << 20):
         body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
         assembler, found = Assembler(), None
-        pieces: list[Any] = list(frames(Message({"kind": "some", "n": [1, None]}, body)))
+        pieces: list[Any] = list(frames(RawMessage({"kind": "some", "n": [1, None]}, body)))
         assert all(len(piece) <= 4 << 20 for piece in pieces)
         for piece in pieces:
             assert found is None

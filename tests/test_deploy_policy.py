@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 import torch
 
+from fedatlas import Algorithm
+from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import parse
 from fedatlas.deployment.node_rows import RowsFacts
-from fedatlas.deployment.refusals import refuse
+from fedatlas.deployment.refusals import refuse, undeployable
 from fedatlas.deployment.terms import SumTerms, encoded
 from fedatlas.deployment.trainer import Trainer, cohort_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.link import Request
 from fedatlas.files import OWN_FILES
+from fedatlas.models.dense import mlp
 from fedatlas.privacy import secure_sum
 from fedatlas.record.run_folder import RunFolder
+from fedatlas.registry import PLUGINS
 from fedatlas.setup.resolution import resolve
 from fedatlas.wire.bundle import Bundle, init
 from fedatlas.wire.messages import FactsQuestion, SumQuestion, written
@@ -109,11 +113,48 @@ def test_a_policy_that_is_wrong_is_said_in_a_sentence(tmp_path: Path, text: str,
     assert why in str(said.value)
 
 
+WHY_NOT = {
+    "centralised": "pools all rows",
+    "gossip": "lets nodes hear each other",
+    "push_sum": "lets nodes hear each other",
+    "fedseq": "hands models from client to client",
+    "fedseq_inter": "hands models from client to client",
+    "fedmd": "works with public rows",
+    "feddf": "works with public rows",
+    "fedma": "sends layers",
+    **dict.fromkeys(["cfl", "fesem", "ifca", "ditto", "fedbn", "local_only"], "gives clients models of their own"),
+}
+DEPLOYED = {
+    "fedsgd", "fedavg", "fedavgm", "hwfedavg", "nwfedavg", "fedadagrad", "fedadam", "fedyogi", "fedprox", "feddyn", "scaffold",
+    "moon", "fednova",
+}  # fmt: skip
+
+
+def test_what_is_deployed_follows_from_an_algorithms_record():
+    found = {name: undeployable(made()) for name, made in ALGORITHMS.items()}
+    assert {name for name, why in found.items() if not why} == DEPLOYED
+    assert found.keys() - DEPLOYED == WHY_NOT.keys()
+    assert not [name for name, why in WHY_NOT.items() if not found[name].startswith(why)]
+    listed = (Path(__file__).parents[1] / "docs" / "deploy.md").read_text().split("a deployed run has one of `")[1]
+    assert {*listed.split("`")[0].split()} == DEPLOYED
+    said = "counts rows by the hour"
+    assert undeployable(Algorithm("own", refuses={"deployment": said})) == said
+
+
+def test_a_plug_in_is_not_deployed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(PLUGINS["algorithms"], "mine", lambda: Algorithm("mine"))
+    monkeypatch.setitem(PLUGINS["models"], "own", mlp)
+    for tables in ({"algorithm": {"name": "mine"}}, {"model": {"name": "own"}}):
+        found = resolve(parse({"partition": {"name": "iid", "clients": 3}, **tables}))
+        with pytest.raises(ConfigError, match="is a plug-in, and nodes run only what fedatlas brings"):
+            refuse(found.config, found.algorithm, found.mechanisms, 3)
+
+
 @pytest.mark.parametrize(
     ("tables", "why"),
     [
-        ({"algorithm": {"name": "fedseq"}}, "not in this version of deployment; it runs fedsgd, fedavg"),
-        ({"algorithm": {"name": "centralised"}}, "'centralised' pools all rows"),
+        ({"algorithm": {"name": "fedseq"}}, "hands models from client to client"),
+        ({"algorithm": {"name": "centralised"}}, "'centralised': it pools all rows"),
         ({"algorithm": {"name": "gossip"}}, "would see what only neighbours may"),
         ({"model": {"name": "cnn2", "norm": "batch", "bn": "local"}}, "model.bn = 'local'"),
         ({"public": {"per_class": 2}}, "[public]"),

@@ -19,7 +19,7 @@ import tomli_w
 from deployments import PATIENCE, Deployment, answers_of, deployment, experiment, rows_of, until
 from fedatlas import Experiment, run
 from fedatlas.config import parse
-from fedatlas.wire.channel import Refused
+from fedatlas.wire.channel import RefusedByServer
 
 pytestmark = pytest.mark.timing
 
@@ -156,7 +156,7 @@ def test_a_terminal_that_is_closed_ends_no_run(three: Deployment):
     again = [*command[:5], "--attach", run, "--bundle", str(three.bundles["operator"]), "--out", str(out), "--json"]
     said = subprocess.run(again, capture_output=True, text=True, check=True)
     assert json.loads(said.stdout)["status"] == "finished"
-    with pytest.raises(Refused, match=f"run '{run}' has ended already"):
+    with pytest.raises(RefusedByServer, match=f"run '{run}' has ended already"):
         three.stop(run)
     assert len(rows_of(out)) == 31
 

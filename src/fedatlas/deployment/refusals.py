@@ -5,29 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
+from fedatlas.models.registry import MODELS
 from fedatlas.privacy.mechanisms import Mechanism, SecAgg
 from fedatlas.setup.columns_method import method_of
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
+from fedatlas.transforms import TRANSFORMS
 from fedatlas.vertical.boosting import SecureBoost
-
-ABLE = (
-    "fedsgd",
-    "fedavg",
-    "fedavgm",
-    "hwfedavg",
-    "nwfedavg",
-    "fedadagrad",
-    "fedadam",
-    "fedyogi",
-    "fedprox",
-    "feddyn",
-    "scaffold",
-    "moon",
-    "fednova",
-)
 
 
 def checked(config: ExperimentConfig, names: Sequence[str]) -> ExperimentConfig:
@@ -48,20 +35,30 @@ def refuse(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mec
         raise ConfigError(words)
 
 
+def undeployable(algorithm: Algorithm) -> str:
+    """Return why deployed runs cannot have an algorithm, by its record; "" where they can."""
+    a, d = algorithm, algorithm.demands
+    reasons = {
+        a.refuses.get("deployment", ""): "deployment" in a.refuses,
+        "pools all rows, and between real parties nobody holds all rows": a.card.sends == "rows",
+        "lets nodes hear each other, and a server in the middle would see what only neighbours may": a.serverless,
+        "hands models from client to client, which nodes do not do in this version": a.groups is not None,
+        "works with public rows, which do not travel in this version": d.public is not None,
+        "sends layers instead of the whole model, which nodes do not do in this version": d.layered,
+        "gives clients models of their own, which nodes do not keep in this version": a.personal is not None,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
 def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mechanism, ...], nodes: int) -> list[str]:
     out = []
-    if algorithm.name == "centralised":
-        out.append(
-            "'centralised' pools all rows, and between real parties nobody holds all rows: choose another algorithm."
-        )
-    if algorithm.serverless:
-        out.append(
-            f"'{algorithm.name}' lets nodes hear each other, and a server in the middle would see what only neighbours may."
-        )
-    if algorithm.name not in ABLE:
-        out.append(
-            f"algorithm.name = '{algorithm.name}': not in this version of deployment; it runs {', '.join(ABLE)}."
-        )
+    if why := undeployable(algorithm):
+        out.append(f"algorithm.name = '{algorithm.name}': it {why}; choose another algorithm.")
+    for table, known in (("algorithm", ALGORITHMS), ("model", MODELS), ("compression", TRANSFORMS)):
+        if (part := getattr(config, table)) is not None and part.name not in known:
+            out.append(
+                f"{table}.name = '{part.name}' is a plug-in, and nodes run only what fedatlas brings: take another."
+            )
     if config.seeds is not None:
         out.append("seeds: a deployed run has one seed; write seed = N.")
     if config.model.bn == "local":

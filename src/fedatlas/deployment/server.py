@@ -130,7 +130,7 @@ class Server:
         """Checks an experiment and puts it into the queue."""
         from fedatlas.config import read
         from fedatlas.deployment.refusals import checked
-        from fedatlas.deployment.server_run import RunState, SubmittedRun
+        from fedatlas.deployment.server_run import SubmissionState, SubmittedRun
         from fedatlas.files import write_text
 
         registered = [name for name, member in self.bundle.members().items() if member.role == "node"]
@@ -151,7 +151,7 @@ class Server:
         while (self.runs / name).exists():
             name, number = f"{base}-{number}", number + 1
         rules = None if config.round is None else config.round.model_dump()
-        state = RunState(whole.plain(), names, caller.name, time.time(), "queued", "", rules)
+        state = SubmissionState(whole.plain(), names, caller.name, time.time(), "queued", "", rules)
         SubmittedRun.create(self.runs / name, state)
         self.log(f"'{caller.name}' submits '{name}'")
         return name

@@ -74,7 +74,7 @@ class NodeRefused(FedatlasError):
     """A node takes no part."""
 
 
-class RunState(NamedTuple):
+class SubmissionState(NamedTuple):
     """A run as it was submitted, and how it stands; in its ``job.json``."""
 
     config: Open
@@ -91,10 +91,12 @@ class SubmittedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
-        self.state: RunState = record(RunState, json.loads((folder / JOB).read_text(encoding="utf-8")), JOB)
+        self.state: SubmissionState = record(
+            SubmissionState, json.loads((folder / JOB).read_text(encoding="utf-8")), JOB
+        )
 
     @classmethod
-    def create(cls, folder: Path, state: RunState) -> SubmittedRun:
+    def create(cls, folder: Path, state: SubmissionState) -> SubmittedRun:
         """A new one."""
         folder.mkdir(parents=True)
         write_json(folder / JOB, plain(state))

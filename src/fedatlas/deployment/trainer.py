@@ -39,7 +39,7 @@ from fedatlas.setup.assembly import Setup
 from fedatlas.wire import codec, frames
 from fedatlas.wire.bundle import POLICY, Bundle
 from fedatlas.wire.fields import plain
-from fedatlas.wire.frames import Message
+from fedatlas.wire.frames import RawMessage
 from fedatlas.wire.messages import (
     TO_NODE,
     FactsQuestion,
@@ -142,7 +142,7 @@ class Trainer:
         states = (self.bundle.path / "state").glob("*/state.bin")
         return TrainerReady({path.parent.name: codec.decode(path.read_bytes())["round"] for path in sorted(states)})
 
-    def serve(self, message: Message) -> Iterator[Message]:
+    def serve(self, message: RawMessage) -> Iterator[RawMessage]:
         """The answer to a message, if it has one. A refusal says why."""
         try:
             asked = read(message, TO_NODE)

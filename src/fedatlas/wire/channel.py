@@ -37,12 +37,12 @@ def refusal(error: Any) -> str:
     return str(error.details()) if error.code() in told else ""
 
 
-class Refused(FedatlasError):
+class RefusedByServer(FedatlasError):
     """The server's own sentence."""
 
 
 def call(bundle: Bundle, asked: Any) -> Iterator[Any]:
-    """The server's answers to an operator's record. Refused with its reason; TransportError where it is not there."""
+    """The server's answers to an operator's record. RefusedByServer with its reason; TransportError where it is not there."""
     import grpc
 
     from fedatlas.wire.listener import OPERATE, SERVICE
@@ -57,7 +57,7 @@ def call(bundle: Bundle, asked: Any) -> Iterator[Any]:
                     yield messages.answer(asked, message)
         except grpc.RpcError as error:
             if said := refusal(error):
-                raise Refused(said) from None
+                raise RefusedByServer(said) from None
             raise TransportError(f"the server at {bundle.address} cannot be reached: {_why(error)}.") from None
 
 

@@ -57,7 +57,9 @@ def record(kind: Any, value: Any, at: str, bound: Bound = ANY) -> Any:
         return None if value is None else record(inner[0], value, at, bound)
     if bound.open:
         fitting(
-            type(value) is dict and _length(value) <= bound.most, at, f"is not a table of {bound.most:,} characters"
+            type(value) is dict and _length(value) <= bound.most,
+            at,
+            f"is not plain values of at most {bound.most:,} characters",
         )
         return value
     if origin is tuple:
@@ -67,7 +69,11 @@ def record(kind: Any, value: Any, at: str, bound: Bound = ANY) -> Any:
         fitting(fits, at, f"is not a list of {most:,} items{' at most' if some else ''}")
         return tuple(record(inner[0 if some else i], one, f"{at}.{i}") for i, one in enumerate(value))
     if origin is Mapping:
-        fitting(isinstance(value, Mapping) and len(value) <= bound.most, at, f"is not a table of {bound.most:,} items")
+        fitting(
+            isinstance(value, Mapping) and len(value) <= bound.most,
+            at,
+            f"is not a table of at most {bound.most:,} items",
+        )
         return {record(inner[0], key, at): record(inner[1], one, f"{at}.{key}") for key, one in value.items()}
     if hasattr(kind, "_fields"):
         return _record(kind, value, at)

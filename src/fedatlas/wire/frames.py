@@ -29,7 +29,7 @@ SILENT = 4.0  # seconds without one after which the other end counts as lost
 Body = bytes | bytearray | memoryview
 
 
-class Message(NamedTuple):
+class RawMessage(NamedTuple):
     """What crosses: plain values, and bytes that nobody on the way looks into."""
 
     head: Mapping[str, Any]
@@ -41,12 +41,12 @@ class Message(NamedTuple):
         return str(self.head.get("kind", ""))
 
 
-def _parts(message: Message) -> tuple[bytes, memoryview]:
+def _parts(message: RawMessage) -> tuple[bytes, memoryview]:
     head = json.dumps(dict(message.head), separators=(",", ":")).encode()
     return len(head).to_bytes(4, "little") + head, memoryview(message.body).cast("B")
 
 
-def frames(message: Message) -> Iterator[bytes]:
+def frames(message: RawMessage) -> Iterator[bytes]:
     """The frames of a message."""
     head, body = _parts(message)
     first = FRAME - 9 - len(head)
@@ -58,7 +58,7 @@ def frames(message: Message) -> Iterator[bytes]:
         yield b"".join((MORE, body[at : at + FRAME - 1]))
 
 
-def parsed(data: bytearray) -> Message:
+def parsed(data: bytearray) -> RawMessage:
     """The message of these bytes; TransportError where they are none."""
     length = int.from_bytes(data[:4], "little")
     if len(data) < 4 + length or length > HEAD:
@@ -69,7 +69,7 @@ def parsed(data: bytearray) -> Message:
         raise TransportError(f"a message's head is not JSON ({error}).") from None
     if not isinstance(head, dict) or not isinstance(head.get("kind"), str):
         raise TransportError("a message's head has no kind.")
-    return Message(head, memoryview(data)[4 + length :])
+    return RawMessage(head, memoryview(data)[4 + length :])
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Assembler:
         self.limit, self.total = limit, 0
         self.data: bytearray | None = None
 
-    def feed(self, frame: bytes) -> Message | None:
+    def feed(self, frame: bytes) -> RawMessage | None:
         """The message that a frame completes, if it does. TransportError for a frame that cannot come here."""
         kind, at = frame[:1], 1
         if kind == BEAT and len(frame) == 1:
@@ -107,7 +107,9 @@ class Assembler:
         return parsed(whole)
 
 
-def outgoing(messages: queue.SimpleQueue[Message | None], beats: Callable[[], bool] = lambda: True) -> Iterator[bytes]:
+def outgoing(
+    messages: queue.SimpleQueue[RawMessage | None], beats: Callable[[], bool] = lambda: True
+) -> Iterator[bytes]:
     """The frames of what is put into a queue, up to None; a sign of life for each second without, while ``beats``."""
     while True:
         try:
@@ -121,14 +123,14 @@ def outgoing(messages: queue.SimpleQueue[Message | None], beats: Callable[[], bo
         yield from frames(message)
 
 
-def incoming(pieces: Iterable[bytes]) -> Iterator[Message | None]:
+def incoming(pieces: Iterable[bytes]) -> Iterator[RawMessage | None]:
     """For each frame the message that it completes, or None. TransportError for a frame that cannot come here."""
     assembler = Assembler()
     for frame in pieces:
         yield assembler.feed(frame)
 
 
-def write(pipe: IO[bytes], message: Message) -> None:
+def write(pipe: IO[bytes], message: RawMessage) -> None:
     """A message into a pipe."""
     head, body = _parts(message)
     pipe.write((len(head) + len(body)).to_bytes(8, "little") + head)
@@ -136,7 +138,7 @@ def write(pipe: IO[bytes], message: Message) -> None:
     pipe.flush()
 
 
-def read(pipe: IO[bytes]) -> Message | None:
+def read(pipe: IO[bytes]) -> RawMessage | None:
     """The next message of a pipe; None where the other end is closed."""
     size = pipe.read(8)
     if len(size) < 8:

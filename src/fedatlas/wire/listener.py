@@ -24,7 +24,7 @@ from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, Transport
 from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle, with_article
 from fedatlas.wire.certificates import Caller, caller_of
-from fedatlas.wire.frames import EVERY, FRAME, SILENT, Message, frames, incoming, outgoing, parsed
+from fedatlas.wire.frames import EVERY, FRAME, SILENT, RawMessage, frames, incoming, outgoing, parsed
 from fedatlas.wire.messages import NodeHello, ServerHello, written
 
 SERVICE, STREAM, OPERATE = "fedatlas.Federation", "Stream", "Operate"
@@ -56,7 +56,7 @@ class Stream:
         self.caller = caller
         self.instance = ""  # of the node's folder, once it has said hello
         self.heard = time.monotonic()
-        self.out: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.out: queue.SimpleQueue[RawMessage | None] = queue.SimpleQueue()
         self.over = ""  # why it ends
 
     def end(self, why: str) -> None:
@@ -193,7 +193,7 @@ class Listener:
             stream.end("its stream broke")
         stream.end("its stream ended")
 
-    def _greet(self, stream: Stream, message: Message) -> None:
+    def _greet(self, stream: Stream, message: RawMessage) -> None:
         """Takes a node's first message. The same instance replaces its old stream; another one is refused while the old is heard."""
         name = stream.caller.name
         if message.kind != "hello":

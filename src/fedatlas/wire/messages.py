@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 from fedatlas.errors import ProtocolError
 from fedatlas.wire.fields import Bound, plain, record
-from fedatlas.wire.frames import Body, Message
+from fedatlas.wire.frames import Body, RawMessage
 
 PROTOCOL = 2
 """Raised by every change of a message. Programs that speak different numbers refuse each other."""
@@ -294,7 +294,7 @@ class ServerStatus(NamedTuple):
 # -------------------------------------------------------------------------------------------------------------- the tables
 
 
-class Kind(NamedTuple):
+class MessageKind(NamedTuple):
     """A kind of message: its record, and the kinds that may answer it."""
 
     record: type[Any]
@@ -302,50 +302,50 @@ class Kind(NamedTuple):
 
 
 TO_NODE = {
-    "hello": Kind(ServerHello),
-    "facts": Kind(FactsQuestion, ("facts", "refused")),
-    "learn": Kind(SumQuestion, ("learnt", "refused")),
-    "begin": Kind(RunStart, ("begun", "refused")),
-    "ask": Kind(TaskRequest, ("reply", "unknown", "refused")),
-    "commit": Kind(RoundVerdicts, ("landed", "refused")),
-    "home": Kind(FinishedModel, ("at home", "refused")),
+    "hello": MessageKind(ServerHello),
+    "facts": MessageKind(FactsQuestion, ("facts", "refused")),
+    "learn": MessageKind(SumQuestion, ("learnt", "refused")),
+    "begin": MessageKind(RunStart, ("begun", "refused")),
+    "ask": MessageKind(TaskRequest, ("reply", "unknown", "refused")),
+    "commit": MessageKind(RoundVerdicts, ("landed", "refused")),
+    "home": MessageKind(FinishedModel, ("at home", "refused")),
 }
 """The server sends them to a node."""
-FROM_NODE = {"hello": Kind(NodeHello, ("hello",)), "trainer lost": Kind(TrainerLost)}
+FROM_NODE = {"hello": MessageKind(NodeHello, ("hello",)), "trainer lost": MessageKind(TrainerLost)}
 """A node's process that holds the stream sends them."""
 FROM_TRAINER = {
-    "ready": Kind(TrainerReady),
-    "facts": Kind(NodeFacts),
-    "learnt": Kind(SumAnswer),
-    "begun": Kind(RunStarted),
-    "reply": Kind(TaskReply),
-    "unknown": Kind(RunUnknown),
-    "landed": Kind(RoundLanded),
-    "at home": Kind(ModelStored),
-    "refused": Kind(Refusal),
+    "ready": MessageKind(TrainerReady),
+    "facts": MessageKind(NodeFacts),
+    "learnt": MessageKind(SumAnswer),
+    "begun": MessageKind(RunStarted),
+    "reply": MessageKind(TaskReply),
+    "unknown": MessageKind(RunUnknown),
+    "landed": MessageKind(RoundLanded),
+    "at home": MessageKind(ModelStored),
+    "refused": MessageKind(Refusal),
 }
 """A node's process that trains sends them."""
 FROM_OPERATOR = {
-    "submit": Kind(Submission, ("submitted",)),
-    "watch": Kind(WatchRun, ("event", "waiting")),
-    "fetch": Kind(FetchRun, ("file", "end")),
-    "stop": Kind(StopRun, ("stopping",)),
-    "status": Kind(StatusQuestion, ("status",)),
+    "submit": MessageKind(Submission, ("submitted",)),
+    "watch": MessageKind(WatchRun, ("event", "waiting")),
+    "fetch": MessageKind(FetchRun, ("file", "end")),
+    "stop": MessageKind(StopRun, ("stopping",)),
+    "status": MessageKind(StatusQuestion, ("status",)),
 }
 """An operator sends them."""
 TO_OPERATOR = {
-    "submitted": Kind(Submitted),
-    "event": Kind(RunEvent),
-    "waiting": Kind(NoEvent),
-    "file": Kind(RunFile),
-    "end": Kind(EndOfFiles),
-    "stopping": Kind(Stopping),
-    "status": Kind(ServerStatus),
+    "submitted": MessageKind(Submitted),
+    "event": MessageKind(RunEvent),
+    "waiting": MessageKind(NoEvent),
+    "file": MessageKind(RunFile),
+    "end": MessageKind(EndOfFiles),
+    "stopping": MessageKind(Stopping),
+    "status": MessageKind(ServerStatus),
 }
 """The server sends them to an operator."""
 
 
-def read(message: Message, *senders: Mapping[str, Kind]) -> Any:
+def read(message: RawMessage, *senders: Mapping[str, MessageKind]) -> Any:
     """The record of a message of one of these tables. ProtocolError for another kind, and for a field that does not fit."""
     kind = message.kind
     found = next((table[kind] for table in senders if kind in table), None)
@@ -358,19 +358,19 @@ def read(message: Message, *senders: Mapping[str, Kind]) -> Any:
     return record(found.record, {**value, "body": message.body} if has else value, kind)
 
 
-def kind_of(value: Any) -> tuple[str, Kind]:
+def kind_of(value: Any) -> tuple[str, MessageKind]:
     """The kind of a record: its name on the wire, and its line in the tables."""
     tables = (TO_NODE, FROM_NODE, FROM_TRAINER, FROM_OPERATOR, TO_OPERATOR)
     return next(line for table in tables for line in table.items() if line[1].record is type(value))
 
 
-def written(value: Any) -> Message:
+def written(value: Any) -> RawMessage:
     """The message of a record."""
     head = {"kind": kind_of(value)[0], **plain(value)}
-    return Message(head, head.pop("body", b""))
+    return RawMessage(head, head.pop("body", b""))
 
 
-def refusal(message: Message, why: str, *, dropped: bool = False) -> Refusal:
+def refusal(message: RawMessage, why: str, *, dropped: bool = False) -> Refusal:
     """The refusal of a message. It names the run, the place and the number of the question where these can be read."""
     about = {name: one for name, one in message.head.items() if name in {"run", "place", "index"}}
     said: dict[str, Any] = {
@@ -385,7 +385,7 @@ def refusal(message: Message, why: str, *, dropped: bool = False) -> Refusal:
     return made
 
 
-def answer(asked: Any, message: Message) -> Any:
+def answer(asked: Any, message: RawMessage) -> Any:
     """The record of the server's answer to an operator. ProtocolError for one that does not answer what was asked."""
     kind, line = kind_of(asked)
     if message.kind not in line.answers:
@@ -393,7 +393,7 @@ def answer(asked: Any, message: Message) -> Any:
     return read(message, TO_OPERATOR)
 
 
-def other_protocol(message: Message, who: str, other: str) -> str:
+def other_protocol(message: RawMessage, who: str, other: str) -> str:
     """Why programs do not understand each other, by the ``hello`` of the one; "" where both speak this protocol."""
     theirs = message.head.get("protocol")
     if type(theirs) is int and theirs == PROTOCOL:

@@ -22,7 +22,7 @@ from fedatlas.files import write_text
 from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.channel import channel, refusal
-from fedatlas.wire.frames import EVERY, SILENT, Message, incoming, outgoing, read, write
+from fedatlas.wire.frames import EVERY, SILENT, RawMessage, incoming, outgoing, read, write
 from fedatlas.wire.listener import SERVICE, STREAM
 from fedatlas.wire.messages import ModelStored, NodeHello, Refusal, TrainerLost, TrainerReady, written
 
@@ -42,32 +42,34 @@ def instance_of(folder: Path) -> str:
 class TrainerProcess:
     """The process that trains, behind pipes; started again where it ends."""
 
-    def __init__(self, command: Sequence[str], forward: Callable[[Message], None], log: Callable[[str], None]) -> None:
+    def __init__(
+        self, command: Sequence[str], forward: Callable[[RawMessage], None], log: Callable[[str], None]
+    ) -> None:
         self.command, self.forward, self.log = list(command), forward, log
         self.ready: TrainerReady | None = None  # its first word, while it is there
         self.over = False
         self.failed = 0  # times in a row that it ended before it was ready
-        self.told: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.told: queue.SimpleQueue[RawMessage | None] = queue.SimpleQueue()
         self._start()
 
     def _start(self) -> None:
         self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=PIPE)
         self.told = queue.SimpleQueue()
         threading.Thread(target=self._write, args=(self.process.stdin, self.told), daemon=True).start()
-        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        threading.Thread(target=self._read, args=(self.process, self.process.stdout), daemon=True).start()
 
-    def _write(self, pipe: IO[bytes], told: queue.SimpleQueue[Message | None]) -> None:
-        with contextlib.suppress(OSError):
+    def _write(self, pipe: IO[bytes], told: queue.SimpleQueue[RawMessage | None]) -> None:
+        with contextlib.suppress(OSError), pipe:
             while (message := told.get()) is not None:
                 write(pipe, message)
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
+    def _read(self, process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
         try:
-            while (message := read(process.stdout)) is not None:
-                self._said(message)
+            with pipe:
+                while (message := read(pipe)) is not None:
+                    self._said(message)
         except (ProtocolError, TransportError) as error:
-            self.log(f"the trainer says what no trainer does: {error}")
+            self.log(f"the trainer's message cannot be read: {error}")
             process.kill()
         self.told.put(None)
         code = process.wait()
@@ -83,7 +85,7 @@ class TrainerProcess:
         time.sleep(BACK_OFF[0])
         self._start()
 
-    def _said(self, message: Message) -> None:
+    def _said(self, message: RawMessage) -> None:
         said = messages.read(message, messages.FROM_TRAINER)
         if isinstance(said, TrainerReady):
             self.ready, self.failed = said, 0
@@ -97,7 +99,6 @@ class TrainerProcess:
         """Closes its pipe, and waits for it a moment."""
         self.over = True
         self.told.put(None)
-        assert self.process.stdin is not None
         self.process.terminate()
         try:
             self.process.wait(5)
@@ -111,10 +112,10 @@ class Speaker:
     def __init__(self, bundle: Bundle, command: Sequence[str], log: Callable[[str], None]) -> None:
         self.bundle, self.log = bundle, log
         self.instance = instance_of(bundle.path)
-        self.out: queue.SimpleQueue[Message | None] | None = None  # while there is a stream
+        self.out: queue.SimpleQueue[RawMessage | None] | None = None  # while there is a stream
         self.trainer = TrainerProcess(command, self._send, log)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: RawMessage) -> None:
         if self.out is not None:
             self.out.put(message)
 
@@ -142,7 +143,7 @@ class Speaker:
                 grpc.channel_ready_future(way).result(timeout=BACK_OFF[1])
             except grpc.FutureTimeoutError:
                 return f"the server at {self.bundle.address} cannot be reached"
-            self.out = out = queue.SimpleQueue[Message | None]()
+            self.out = out = queue.SimpleQueue[RawMessage | None]()
             ready = self.trainer.ready
             runs = ready.runs if ready else {}
             out.put(written(NodeHello(messages.PROTOCOL, self.instance, version("fedatlas"), bool(ready), runs)))
@@ -165,7 +166,7 @@ class Speaker:
         for message in incoming(call):
             heard[0] = time.monotonic()
             if not greeted:
-                hello = message or Message({})
+                hello = message or RawMessage({})
                 if why := messages.other_protocol(hello, "the server", "this node"):
                     return why
                 messages.read(hello, messages.TO_NODE)
