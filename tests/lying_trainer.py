@@ -1,4 +1,7 @@
-"""A node's trainer that does what no honest one does: ``lying_trainer.py HOWS BUNDLE DATA``; the first in round 2, the next in round 3."""
+"""A node's trainer that does what no honest one does: ``lying_trainer.py HOWS BUNDLE DATA``; the first in round 2, the next in round 3.
+
+``facts``: before round 1.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,9 @@ class Lying(trainer.Trainer):
 
     def serve(self, message: RawMessage) -> Iterator[RawMessage]:
         for said in super().serve(message):
+            if said.kind == "facts" and "facts" in self.hows:
+                yield RawMessage({**said.head, "facts": {**said.head["facts"], "rows": "many"}})
+                continue
             lies = dict(enumerate(self.hows, 2)) if said.kind == "reply" else {}
             at = said.head["place"][0] if lies else 0
             yield from self.lie(said, lies[at]) if at in lies else [said]

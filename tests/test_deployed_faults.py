@@ -125,6 +125,15 @@ def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deplo
         assert lost[0].startswith(f"lost: {LIES[how]}")
 
 
+def test_facts_that_cannot_be_read_end_the_run_with_the_nodes_name_and_not_the_server(three: Deployment):
+    three.again("west", "facts")
+    _, last = three.ended(three.submit(experiment(rounds=1)))
+    three.again("west")
+    assert last["status"] == "failed"
+    assert last["why"] == "'west' takes no part: the field 'facts.rows' is not a table."
+    assert three.ended(three.submit(experiment(rounds=1)))[1]["status"] == "finished"
+
+
 def test_a_trainer_that_is_killed_in_a_masked_round_costs_that_round_anew(three: Deployment, tmp_path: Path):
     """Its keys of the round are gone with it; with three nodes a sum of the other two is none that may be opened."""
     given = experiment(rounds=3, privacy=[{"name": "secagg"}], local={"epochs": 100}, round={"on_loss": "wait"})
