@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedatlas.deployment.commands import app
+from fedatlas.cli_deploy import app
 from fedatlas.deployment.trial import free_port
 from fedatlas.errors import ConfigError, TransportError
 from fedatlas.wire import bundle as bundles

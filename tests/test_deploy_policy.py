@@ -98,10 +98,10 @@ def test_the_template_is_what_holds_without_a_file(tmp_path: Path):
     ("text", "why"),
     [
         ("local_epoch = 3", "unknown key of a policy 'local_epoch': did you mean 'local_epochs'?"),
-        ("local_epochs = -1", "local_epochs = -1 is none of a number above 0"),
-        ('algorithms = "fedavg"', "is none of a list of names"),
-        ('label_counts = "yes"', 'is none of "masked", "plain" or "no"'),
-        ("min_cohort = true", "is none of a whole number above 0"),
+        ("local_epochs = -1", "local_epochs = -1 is not a number above 0"),
+        ('algorithms = "fedavg"', "is not a list of names"),
+        ('label_counts = "yes"', 'is not "masked", "plain" or "no"'),
+        ("min_cohort = true", "is not a whole number above 0"),
         ("rounds =", "is not valid TOML"),
     ],
 )
