@@ -138,13 +138,13 @@ class _OpenAsk:
     """One ask on its way."""
 
     def __init__(self, link: NodesLink, requests: Sequence[Request]) -> None:
-        self.link, self.nodes = link, link.nodes
+        self.link, self.nodes, self.what = link, link.nodes, requests[0].what
         self.requests = {request.client: request for request in requests}
-        first = requests[0]
-        self.place: Place = (first.round, first.attempt, first.number)
-        self.what = first.what
-        self.bodies = {k: codec.encode(request.plain()) for k, request in self.requests.items()}
-        self.digests = {k: digest_of(body) for k, body in self.bodies.items()}
+        self.place: Place = requests[0].ask[1:]
+        self.messages: dict[int, TaskRequest] = {}
+        for k, request in self.requests.items():
+            body = codec.encode(request.plain())
+            self.messages[k] = TaskRequest(link.run, self.place, digest_of(body), (), len(requests), body)
         self.number = {name: k for k, name in enumerate(link.names)}
         self.began = time.monotonic()
         self.answered: set[int] = set()
@@ -152,60 +152,44 @@ class _OpenAsk:
         self.dropped = ""  # why a round of several questions cannot be answered any further by one of them
         if self.place[1] and not self.place[2]:  # an attempt stands in the journal before anybody hears of it
             link.closed.close((*self.place[:2], BEGUN), ())
-        known = link.closed.known.get(self.place)
-        self.due = {*self.requests} if known is None else {*known} & {*self.requests}
-        self.again = known is not None  # driven again: exactly these replies were taken
+        self.known = link.closed.known.get(self.place)  # driven again: exactly these replies were taken
+        self.due = {*self.requests} if self.known is None else {*self.known} & {*self.requests}
+        self.needed = min(link.rules.minimum, len(requests)) if self.known is None else len(self.known)
         link.work = {}
 
     def replies(self) -> Iterator[Reply]:
         """Until nobody is due any more."""
+        until = self.began + self.link.rules.deadline if self.known is None else math.inf
         for k in sorted(self.due):
             self._send(k)
+        self._lose_gone()
         while self.due:
-            if not self.again:
-                for k in sorted(self.due):
-                    if (why := self.nodes.lost(self.link.names[k])) and self._may_lose():
-                        self._lose(k, why)
-                if not self.due:
-                    break
-            until = None if self.again else self.began + self.link.rules.deadline
-            soon = time.monotonic() + LOOK
-            event = self.nodes.next(soon if until is None else min(until, soon))
-            if event is None and (until is None or time.monotonic() < until):
-                continue
-            if event is None:
+            event = self.nodes.next(min(until, time.monotonic() + LOOK))
+            if event is not None:
+                if (reply := self._heard(*event)) is not None:
+                    yield reply
+            elif time.monotonic() >= until:
                 for k in sorted(self.due):
                     self._give_up(k)
-                break
-            reply = self._heard(*event)
-            if reply is not None:
-                yield reply
-        self._end()
-
-    def _end(self) -> None:
-        known = self.link.closed.known.get(self.place)
-        needed = min(self.link.rules.minimum, len(self.requests)) if known is None else len(known)
-        if len(self.answered) < needed and self.dropped:
-            self.link.event({"kind": "said", "text": f"Round {self.place[0]} is begun anew: {self.dropped}."})
-        elif len(self.answered) < needed:
-            names = self.link.names
-            reasons = "; ".join(f"{names[k]}: {why}" for k, why in sorted(self.lost.items()))
-            raise TooFew(
-                f"round {self.place[0]}: {len(self.answered)} of {len(self.requests)} nodes answered, and the run needs {needed} "
-                f"({reasons})."
-            )
+            self._lose_gone()
+        few = len(self.answered) < self.needed
+        if few and self.dropped:
+            self.link.event({"kind": "said", "text": f"Round {self.place[0]} is begun again: {self.dropped}."})
+        elif few:
+            reasons = "; ".join(f"{self.link.names[k]}: {why}" for k, why in sorted(self.lost.items()))
+            answered = f"{len(self.answered)} of {len(self.requests)} nodes answered, and the run needs {self.needed}"
+            raise TooFew(f"round {self.place[0]}: {answered} ({reasons}).")
         self.link.closed.close(self.place, self.answered)
 
-    def _may_lose(self) -> bool:
-        """Whether a node that is gone is given up, and not waited for."""
-        rules = self.link.rules
-        left = len(self.answered) + len(self.due) - 1
-        return rules.on_loss == "continue" and left >= min(rules.minimum, len(self.requests))
+    def _lose_gone(self) -> None:
+        """Gives up nodes that are gone, as long as enough are left."""
+        for k in sorted(self.due) if self.known is None and self.link.rules.on_loss == "continue" else ():
+            why = self.nodes.lost(self.link.names[k])
+            if why and len(self.answered) + len(self.due) > self.needed:
+                self._lose(k, why)
 
     def _send(self, k: int) -> None:
-        link, asked = self.link, len(self.requests)
-        request = TaskRequest(link.run, self.place, self.digests[k], link.told(k), asked, self.bodies[k])
-        self.nodes.send(link.names[k], request)
+        self.nodes.send(self.link.names[k], self.messages[k]._replace(verdicts=self.link.told(k)))
 
     def _heard(self, name: str, said: Any) -> Reply | None:
         k = self.number.get(name)
@@ -234,7 +218,7 @@ class _OpenAsk:
             self._note(k, "passed over: it has answered already" if k in self.answered else "passed over: it came late")
             return None
         try:
-            reply = read_reply(self.requests[k], self.digests[k], said)
+            reply = read_reply(self.requests[k], self.messages[k].digest, said)
             why = self.link.check(self.requests[k], reply.update) if self.link.check else ""
         except Exception as error:  # noqa: BLE001  # whatever foreign bytes lead to
             why = f"its reply cannot be read ({first_line(error)})"
@@ -261,21 +245,15 @@ class _OpenAsk:
         self._note(k, f"lost: {why}")
 
     def _note(self, k: int, outcome: str, **more: Any) -> None:
-        at, attempt, number = self.place
-        about: dict[str, Any] = {
-            "round": at,
-            "attempt": attempt,
-            "ask": number,
-            "what": self.what,
-            "node": self.link.names[k],
-        }
+        (at, attempt, number), name = self.place, self.link.names[k]
         took = time.monotonic() - self.began
-        self.link.note(**about, outcome=outcome, seconds=took, **more)
+        about = {"round": at, "attempt": attempt, "ask": number, "what": self.what, "node": name, "outcome": outcome}
+        self.link.note(**about, seconds=took, **more)
         if outcome == "answered":
             taken = self.link.seconds.setdefault(at, {})
-            taken[about["node"]] = taken.get(about["node"], 0.0) + took
+            taken[name] = taken.get(name, 0.0) + took
         else:
-            self.link.event({"kind": "node", "round": at, "node": about["node"], "outcome": outcome})
+            self.link.event({"kind": "node", "round": at, "node": name, "outcome": outcome})
 
 
 def read_reply(request: Request, digest: str, said: TaskReply) -> Reply:

@@ -13,7 +13,7 @@ import sys
 import time
 import tomllib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,9 +138,9 @@ class Server:
         if odd := [name for name in names if name not in registered]:
             raise ConfigError(f"--nodes: '{odd[0]}' is not registered; registered are {', '.join(registered)}.")
         path = self.runs / ".submitted.toml"
-        text = with_paths(asked.text)
+        text, overrides = with_own_files(asked.text, asked.overrides)
         write_text(path, text)
-        config = read(path, with_path(text, [*asked.overrides]))
+        config = read(path, overrides)
         if config.columns and not asked.nodes and {*(parties := [one.name for one in config.parties])} <= {*registered}:
             names = tuple(parties)
         whole = checked(config, names)
@@ -163,9 +163,8 @@ class Server:
         path, sent, quiet = run.folder / EVENTS, 0, time.monotonic()
         at = 0
         while True:
-            lines = _lines(path, at) if path.exists() else []
-            for length, line in lines:
-                at += length
+            for line in _lines(path, at) if path.exists() else ():
+                at += len(line)
                 sent += 1
                 if sent <= after:
                     continue
@@ -205,33 +204,22 @@ class Server:
         return ServerStatus(self.bundle.federation, tuple(nodes), tuple(runs))
 
 
-def with_paths(text: str) -> str:
-    """The experiment with a place holder for the file of each of its parties that hold columns."""
+def with_own_files(text: str, overrides: Sequence[str]) -> tuple[str, list[str]]:
+    """An experiment and its overrides, with a place holder for each file: every node says with --data where its own lies."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        return text  # said by who reads it
-    parties = values.get("parties")
-    if not isinstance(parties, list) or not all(isinstance(one, dict) for one in parties):
-        return text
-    return tomli_w.dumps({**values, "parties": [{**one, "path": OWN_FILES} for one in parties]})
-
-
-def with_path(text: str, overrides: list[str]) -> list[str]:
-    """The overrides with a place holder for ``data.path``, where the data are files: each node says with --data where its own lies."""
-    try:
-        data = tomllib.loads(text).get("data", {})
-    except tomllib.TOMLDecodeError:
-        return overrides  # said by who reads it
-    given = {one.partition("=")[0].strip(): one.partition("=")[2].strip(" '\"") for one in overrides}
+        return text, [*overrides]  # said by who reads it
+    data, parties = values.get("data"), values.get("parties")
+    given = {key.strip(): value.strip(" '\"") for key, _, value in (one.partition("=") for one in overrides)}
     name = given.get("data.name", data.get("name") if isinstance(data, dict) else None)
-    return [*overrides, f"data.path={OWN_FILES}"] if name == "file" else overrides
+    if isinstance(parties, list) and all(isinstance(one, dict) for one in parties):
+        text = tomli_w.dumps({**values, "parties": [{**one, "path": OWN_FILES} for one in parties]})
+    return text, [*overrides, *([f"data.path={OWN_FILES}"] if name == "file" else [])]
 
 
-def _lines(path: Path, at: int) -> list[tuple[int, str]]:
-    """(bytes, text) of the whole lines from a place on."""
+def _lines(path: Path, at: int) -> list[bytes]:
+    """The whole lines from a place on."""
     with open(path, "rb") as file:
         file.seek(at)
-        data = file.read()
-    whole = data[: data.rfind(b"\n") + 1]
-    return [(len(line), line.decode()) for line in whole.splitlines(keepends=True)]
+        return [line for line in file if line.endswith(b"\n")]
