@@ -14,7 +14,6 @@ from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.channel import call
 from fedatlas.wire.messages import FetchRun, RunEvent, RunFile, Submission, WatchRun
 
-FINISHED, FAILED = 0, 1
 PATIENCE = 600.0  # seconds that a server may be away while a run is watched
 Say = Callable[[str], None]
 

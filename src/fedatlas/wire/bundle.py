@@ -24,12 +24,12 @@ from fedatlas.errors import ConfigError
 from fedatlas.files import write_text
 from fedatlas.wire import certificates
 from fedatlas.wire.certificates import CA, CERT, KEY, MEMBERS, REVOKED, Authority, signed_list, write_secret
+from fedatlas.wire.messages import NAME
 from fedatlas.wire.policy import TEMPLATE
 
 FILE, IDENTITY, POLICY = "bundle.toml", "identity.key", "policy.toml"
 AUTHORITY = "authority"
 PORT = 8443
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 RESERVED = {"server", AUTHORITY}
 
 
@@ -97,7 +97,7 @@ def with_article(role: str) -> str:
 
 def check_name(name: str) -> None:
     """ConfigError for what cannot be a party's name."""
-    if not NAME.fullmatch(name) or name in RESERVED:
+    if not re.fullmatch(NAME, name) or name in RESERVED:
         raise ConfigError(
             f"'{name}' cannot be a party's name: use small letters, digits, '-', '_' and '.', not 'server'."
         )

@@ -186,20 +186,11 @@ def _begin(subject: Any, issuer: Any, key: Any, years: float) -> Any:
 
 
 def _usage(*, signs: bool) -> Any:
+    """A key that ``signs`` certificates and lists, or one that signs for its party."""
     from cryptography import x509
 
-    flags = dict.fromkeys(
-        (
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "encipher_only",
-            "decipher_only",
-        ),
-        False,
-    )
-    return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **flags)
+    no = False
+    return x509.KeyUsage(not signs, no, no, no, no, signs, signs, no, no)
 
 
 def _pem(certificate: Any) -> bytes:
