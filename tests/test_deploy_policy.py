@@ -160,7 +160,7 @@ def test_a_plug_in_is_not_deployed(monkeypatch: pytest.MonkeyPatch):
         ({"public": {"per_class": 2}}, "[public]"),
         ({"evaluation": {"drift": True}}, "evaluation.drift"),
         ({"evaluation": {"clients": 0.2}}, "evaluation.clients"),
-        ({"privacy": [{"name": "paillier"}]}, "'secagg' alone is deployed"),
+        ({"privacy": [{"name": "paillier"}]}, "of the mechanisms it has 'secagg'"),
         ({"engine": {"plan": "stacked"}}, "engine.plan = 'stacked'"),
         ({"partition": {"name": "iid", "clients": 4}}, "write partition.clients = 3"),
         ({"seeds": [1, 2]}, "a deployed run has one seed"),

@@ -66,7 +66,7 @@ def init(
     for name, path in made.items():
         typer.echo(f"{path}  for {name}: hand it over on a way that nobody else reads")
     typer.echo(
-        f"{folder / bundle.AUTHORITY}  stays here: whoever has it can add parties. This machine has seen all keys that it made."
+        f"{folder / bundle.AUTHORITY}  stays here: its holder can add parties. This machine has seen all keys that it made."
     )
 
 
@@ -76,7 +76,7 @@ def add(
     name: Annotated[str, typer.Argument(help="Name of the new party.")],
     operator: Annotated[bool, typer.Option("--operator", help="An operator, not a node.")] = False,
 ) -> None:
-    """Add a node (or an operator): a bundle of its own, and new lists for all others."""
+    """Add a node (or an operator): its bundle, and new lists for all others."""
     from fedatlas.wire import bundle
 
     path = bundle.add(folder, name, "operator" if operator else "node")
@@ -134,7 +134,7 @@ def node(
     own = opened(bundle, "node")
     Policy.read(bundle / POLICY)
     if not late and not data.exists():
-        raise ConfigError(f"--data {data}: there is no such file or folder.")
+        raise ConfigError(f"--data {data}: no such file or folder.")
     command = [sys.executable, "-m", "fedatlas.deployment.trainer", str(bundle), str(data)]
     speaker = Speaker(own, command, dated)
     try:
@@ -159,7 +159,7 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Submit an experiment, watch it, and fetch its run directory. Exit code 0 only where it came to its end."""
+    """Submit an experiment, watch it, and fetch its run directory. Exit code 0 only where it finished."""
     from fedatlas.deployment import operator_client
 
     path, overrides = split(arguments)

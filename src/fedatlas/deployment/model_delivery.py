@@ -1,4 +1,4 @@
-"""The model comes home: at the end each node holds a run folder on which `fedatlas predict` works, with its own counts alone."""
+"""The delivery of a finished run: each node gets a run folder on which `fedatlas predict` works, without counts of other nodes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ALSO = (
 )  # of a run of columns the latter, which says of a party no more than all know
 FILES = {CONFIG, METRICS, SUMMARY, *ALSO}
 PRIVATE = ("partition_facts", "judged_on", "per_client", "privacy")
-"""Of the summary, what is about other nodes."""
+"""Keys of the summary that tell of other nodes."""
 OWN = ("clients", "selected", "weights", "steps")
 
 
 def delivery_of(folder: Path, run: str, *, columns: bool = False) -> FinishedModel:
-    """What is sent to a node of a run that has ended. ``columns``: parties hold columns, and all know who took part in a tree."""
+    """Make the message for a node of a run that has ended. ``columns``: parties hold columns, and all know who took part in a tree."""
     summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     hidden = () if columns else OWN
     kept = {key: value for key, value in summary.items() if key not in PRIVATE}
@@ -45,7 +45,7 @@ def delivery_of(folder: Path, run: str, *, columns: bool = False) -> FinishedMod
 
 
 def store_delivery(bundle: Path, message: FinishedModel) -> Path:
-    """Writes the folder of a run that has ended; ProtocolError for a file that is none of its."""
+    """Write the folder of a run that has ended. ProtocolError for another file than those of a run."""
     files, folder = decoded(Mapping[FileName, torch.Tensor], message.body), bundle / "runs" / message.run
     for name, data in files.items():
         if name not in FILES and not fullmatch(r"model[^/]*\.safetensors", name):

@@ -1,6 +1,6 @@
 """A node that holds columns: its own table, which plays the party of the node's name, and its part of a run of trees.
 
-What a tree keeps in memory alone (gradients, histograms, keys) goes with the process that held it; the tree is then begun anew.
+Gradients, histograms and keys of a tree are only in memory. They go with the process that held them, and the tree is restarted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedatlas.wire.policy import Asked
 
 
 def own_table(config: ExperimentConfig, name: str, data: Path) -> PartyTable:
-    """The table of this node, which plays the party of its own name. ConfigError, DataError for what cannot be used."""
+    """Read the table of this node, which plays the party of its name. ConfigError, DataError for a table that cannot be used."""
     file = next((one for one in files_of(config) if one.name == name), None)
     if file is None:
         raise ConfigError(f"'{name}' is none of the experiment's [[parties]].")
@@ -41,7 +41,7 @@ def own_table(config: ExperimentConfig, name: str, data: Path) -> PartyTable:
 
 
 class ColumnsFacts(NamedTuple):
-    """What a node says of its table: counts; of the label, what kind it is."""
+    """Facts of a node's table: counts, and the kind of its label."""
 
     rows: RowCounts
     without_id: Count
@@ -84,12 +84,12 @@ class NodeColumnsRun:
         self.half = party_half("secureboost", questions(self.how), self.data, self.state.party)
 
     def asked(self, request: Request, cohort: int) -> Asked:  # noqa: ARG002
-        """What a request means to the policy: it is asked of all nodes."""
+        """A request as the policy sees it: all nodes are asked."""
         t = self.terms
         return Asked(t.operator, "secureboost", 0.0, self.config.rounds, len(t.names), self.how.encrypted)
 
     def add_own_part(self, folder: Path) -> None:
-        """Writes its part of the model, with its own columns by their names, and its report."""
+        """Write the node's part of the model, with its columns by their names, and its report."""
         state, run = self.state.party.get(self.number), RunFolder(folder)
         if state is None or "boost" not in state:
             return

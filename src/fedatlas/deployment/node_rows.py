@@ -1,7 +1,7 @@
-"""A node's rows as its file has them, what it says of them, and what all nodes say together. Nothing here leaves a row.
+"""A node's rows as its file has them, the facts that it tells of them, and the facts of all nodes together. No row leaves.
 
-What a simulator sees at one glance (columns, classes, categories, shapes, which kind of target) each node says of its own file, and
-the server settles what holds for all; a node then codes its rows by that. The file is the user's own (`data.files`), or what
+Each node tells the columns, classes, categories, shapes and the kind of target of its file, which a simulation sees at once, and
+the server settles them for all; a node then codes its rows by that. The file is the user's own (`data.files`), or what
 `fedatlas deploy trial` deals: the stored form of a source's rows, with its scale and its class names (``.rows``).
 """
 
@@ -44,7 +44,7 @@ class RowCounts(NamedTuple):
 
 
 class RowsFacts(NamedTuple):
-    """What rows are: of one node, which says how many they are, too; or of all nodes together."""
+    """Facts of the rows of one node, with their number; or of the rows of all nodes."""
 
     name: str
     task: TaskKind
@@ -62,20 +62,20 @@ class RowsFacts(NamedTuple):
 
 
 class NodeRows(NamedTuple):
-    """Rows in stored form by split, and what they are."""
+    """Rows in stored form by split, and their facts."""
 
     about: RowsFacts
     splits: Mapping[str, Split]
 
     @property
     def facts(self) -> RowsFacts:
-        """What a node says of its rows: what they are, and how many."""
+        """Facts that a node tells of its rows, with their number."""
         rows = RowCounts(**{name: len(split.y) for name, split in self.splits.items()})
         return self.about._replace(rows=rows, weighted=self.splits["train"].weight is not None)
 
 
 def facts_of(dataset: Dataset) -> RowsFacts:
-    """What the rows of a data set are."""
+    """Facts of the rows of a data set."""
     d, (x, y) = dataset, dataset.train[:2]
     return RowsFacts(
         d.name,
@@ -93,7 +93,7 @@ def facts_of(dataset: Dataset) -> RowsFacts:
 
 
 def dataset_of(about: RowsFacts, splits: Mapping[str, Split]) -> Dataset:
-    """The data set that these are the rows of."""
+    """The data set with these facts and rows."""
     d, schema = about, tuple(Column(*column) for column in about.schema)
     return Dataset(
         d.name, dict(splits), d.task, d.class_names, d.columns, (), d.scale, d.shift, d.ignore, schema, facts=d.facts
@@ -107,7 +107,7 @@ def two_rows(about: RowsFacts) -> Split:
 
 
 def write_stored(path: Path, dataset: Dataset, splits: Mapping[str, Split]) -> None:
-    """The rows of these splits in stored form."""
+    """Write the rows of these splits in stored form."""
     kept = {
         name: {part: x for part in PARTS if (x := getattr(split, part)) is not None} for name, split in splits.items()
     }
@@ -115,7 +115,7 @@ def write_stored(path: Path, dataset: Dataset, splits: Mapping[str, Split]) -> N
 
 
 def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
-    """The rows of a node's or a server's file, raw. DataError, ConfigError for what cannot be used."""
+    """Read the rows of a node's or a server's file, raw. DataError, ConfigError for a file that cannot be used."""
     if path.suffix == SUFFIX:
         if not path.exists():
             raise DataError(f"there is no file '{path}'.")
@@ -160,7 +160,7 @@ MUST_AGREE = {
 
 
 def agreed(facts: Mapping[str, RowsFacts]) -> RowsFacts:
-    """What holds for all: classes and categories of anybody, in order. DataError where two parties' rows do not go together."""
+    """Facts of all rows: classes and categories of all parties, in order. DataError where two parties' rows do not go together."""
     first, *others = facts
     known = facts[first]
     for name in others:
@@ -176,7 +176,7 @@ def agreed(facts: Mapping[str, RowsFacts]) -> RowsFacts:
 
 
 def check_alike(first: str, known: RowsFacts, name: str, other: RowsFacts) -> None:
-    """DataError where the rows of two parties do not go together."""
+    """Refuse rows of two parties that do not go together, with a DataError."""
     columns = [[column for column, _ in facts.schema] for facts in (known, other)]
     if columns[0] != columns[1]:
         odd = sorted({*columns[0]} ^ {*columns[1]})
@@ -197,7 +197,7 @@ def check_alike(first: str, known: RowsFacts, name: str, other: RowsFacts) -> No
 
 
 def shown(value: Any) -> str:
-    """As a sentence says it."""
+    """A value as an error shows it."""
     form = isinstance(value, tuple) and value[1:] and isinstance(value[1], tuple)
     return f"{value[0]} of shape {value[1]}" if form else f"{list(value) if isinstance(value, tuple) else value}"
 
@@ -214,7 +214,7 @@ def joined(mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def coded(held: NodeRows, about: RowsFacts) -> dict[str, Split]:
-    """A party's rows with the classes and categories that all agreed on, in place of those of its own file."""
+    """A party's rows coded by the classes and categories that all agreed on."""
     splits, own = dict(held.splits), held.about
     if about.task == "classes" and own.class_names != about.class_names:
         places = torch.tensor([about.class_names.index(name) for name in own.class_names])

@@ -1,7 +1,7 @@
 """The set-up of a run as the server has it, without rows, and as a node has it, with its own: one federation seen from two ends.
 
-Both run the functions that a simulation runs. What those learn of all rows together they ask a `Learner` for: the server's asks
-the nodes and writes down the sums; a node's reads them off, so that it comes to the same constants by the same operations.
+Both run the functions that a simulation runs. Sums over all rows come from a `Learner`: the server's asks the nodes and writes
+down the sums; a node's reads them there, so that it gets the same constants by the same operations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SUMMARIES = {
         summaries.AT_MOST,
     )
 }
-"""What a node can be asked about its rows, by name. Rows of each class are not among them."""
+"""Questions about a node's rows, by name. Rows of each class are not among them."""
 
 AskAll = Callable[[str, Message], Sequence[Numbers]]
 """(name of a summary, message) -> the answers of all nodes that hold rows, in their order."""
@@ -52,7 +52,7 @@ class LearntSum(NamedTuple):
 
 
 def asking(ask_all: AskAll, totals: list[LearntSum]) -> Learn:
-    """The server's: asks the nodes for what ``totals`` do not hold yet, and writes it down there."""
+    """Return the server's `Learn`: it asks the nodes for sums that ``totals`` do not hold yet, and adds them there."""
     known = iter(list(totals))
 
     def learn(summary: Summary, message: Message) -> Learnt:
@@ -67,13 +67,13 @@ def asking(ask_all: AskAll, totals: list[LearntSum]) -> Learn:
 
 
 def replayed(totals: Sequence[LearntSum]) -> Learn:
-    """A node's: what the server learnt, in the order in which it was asked."""
+    """Return a node's `Learn`: the server's sums, in the order in which they were asked for."""
     told = iter(totals)
     return lambda summary, message: learnt(summary, next(told, None))
 
 
 def learnt(summary: Summary, total: LearntSum | None) -> Learnt:
-    """A sum that was written down; ProtocolError where it is of another question."""
+    """A sum that was written down. ProtocolError where it is of another question."""
     if total is None or total.name != summary.name:
         name = total.name if total else "nothing"
         raise ProtocolError(f"the sums of '{name}' came where those of '{summary.name}' were due.")
@@ -81,16 +81,16 @@ def learnt(summary: Summary, total: LearntSum | None) -> Learnt:
 
 
 def answered(name: str, message: Message, split: Split) -> Numbers:
-    """What a node says to a question of round 0."""
+    """A node's answer to a question of round 0."""
     if name not in SUMMARIES:
-        raise ProtocolError(f"the question '{name}' is none that a node answers.")
+        raise ProtocolError(f"nodes do not answer the question '{name}'.")
     return SUMMARIES[name].of(Held(split, np.arange(len(split.y))), message)
 
 
 def server_setup(
     config: ExperimentConfig, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None
 ) -> Setup:
-    """The server's: it knows the ``sizes``, training rows of each node by name. ``test``: its own rows to judge by."""
+    """Make the server's set-up. ``sizes``: training rows of each node by name. ``test``: the server's rows to judge by."""
     empty = two_rows(about)
     dataset = dataset_of(about, {"train": empty, "test": empty if test is None else test})
     ends = np.cumsum([0, *sizes.values()])
@@ -102,7 +102,7 @@ def server_setup(
 def node_setup(
     config: ExperimentConfig, about: RowsFacts, splits: Mapping[str, Split], number: int, clients: int, learn: Learn
 ) -> Setup:
-    """A node's: its own rows under its number, nobody else's."""
+    """Make a node's set-up: its rows under its number, and no others."""
     train = splits["train"]
     held = {"test": train.take(np.arange(min(1, len(train.y)))), **splits}  # what a row looks like
     partition = of_one(number, clients, len(train.y))
@@ -110,7 +110,7 @@ def node_setup(
 
 
 def of_one(number: int, clients: int, rows: int = 0) -> Partition:
-    """All rows under one client's number."""
+    """A partition of so many rows, which one client holds."""
     return Partition(tuple(np.arange(rows if k == number else 0) for k in range(clients)))
 
 

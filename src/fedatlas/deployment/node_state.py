@@ -1,4 +1,4 @@
-"""What a node keeps of a run on its disk, so that nothing is lost or counted twice whichever process dies when.
+"""A node's state of a run on its disk: nothing is lost or counted twice, whichever process dies.
 
     state.bin          what it keeps as of the last round that landed: {round, state}
     pending/NNN.bin    one file an ask of the round that is under way: {place, digest, reply, state afterwards}
@@ -61,7 +61,7 @@ class NodeState:
                 self.party.put(self.client, kept["state"])
 
     def known(self, place: Place, digest: str) -> StoredReply | None:
-        """The reply that this ask was given already; ProtocolError where it cannot be asked here and now."""
+        """Return the reply that this ask was given already. ProtocolError where it cannot be asked here and now."""
         at, attempt, _ = place
         if kept := self.replies.get(place):
             if kept.digest != digest:
@@ -77,7 +77,7 @@ class NodeState:
         return None
 
     def keep(self, place: Place, digest: str, work: Work, body: bytearray) -> StoredReply:
-        """Puts a reply and the state behind it on the disk, before the reply leaves."""
+        """Write a reply and the state after it, before the reply leaves."""
         import torch
 
         state = self.party.get(self.client)
@@ -89,7 +89,7 @@ class NodeState:
         return self.replies[place]
 
     def commit(self, round: int, counted: bool) -> None:
-        """The round has landed. Once: a verdict that comes again changes nothing."""
+        """Land a round. A verdict that comes again changes nothing."""
         if round <= self.round:
             return
         here = round == self.place[0]
@@ -104,7 +104,7 @@ class NodeState:
         self.replies.clear()
 
     def _drop(self) -> None:
-        """What was done since the last commit did not count."""
+        """Forget the work since the last commit: it did not count."""
         if self.place[0] > self.round:
             self.party.commit(self.place[0], ())
         if self.replies:
@@ -113,7 +113,7 @@ class NodeState:
 
 
 def same_rows(known: str, found: str) -> str:
-    """The fingerprint of a node's rows; DataError where it is not the one that the run began with, if one is known."""
+    """Return the fingerprint of a node's rows. DataError where the run began with another one."""
     if known not in {"", found}:
         raise DataError("its rows are not those that the run began with: put the original file back.")
     return found

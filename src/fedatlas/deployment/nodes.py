@@ -1,4 +1,4 @@
-"""The nodes as the server's main thread sees them: who is there, what they say, whom one can ask. Above `wire.listener`."""
+"""The nodes as the server's main thread sees them: their presence, their messages, questions to all. Above `wire.listener`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP = 0.25  # seconds after which somebody who waits looks whether the run is t
 
 
 class Nodes:
-    """Takes what comes from the streams, in one thread."""
+    """Takes the events of the streams, in one thread."""
 
     def __init__(self, listener: Listener, stop: Stop = lambda: None) -> None:
         self.listener, self.stop = listener, stop
@@ -28,7 +28,7 @@ class Nodes:
         self.since: dict[str, float] = {}  # when it went
 
     def next(self, until: float | None) -> Event | None:
-        """The next thing that was said; None at ``until`` (`time.monotonic`)."""
+        """Return the next event; None at ``until`` (`time.monotonic`)."""
         while True:
             self.stop()
             left = STEP if until is None else min(until - time.monotonic(), STEP)
@@ -51,15 +51,15 @@ class Nodes:
             self.since[name] = time.monotonic()
 
     def lost(self, name: str) -> str:
-        """Why a node is given up; "" for one that is there, or has been gone for so short that it may be on its way back."""
+        """The reason for giving up a node; "" for one that is there, or that left a moment ago and may come back."""
         return self.gone.get(name, "") if time.monotonic() - self.since.get(name, 0.0) > GRACE else ""
 
     def send(self, name: str, message: Any) -> bool:
-        """Whether it is on its way."""
+        """Send a record to a node; return whether it is on its way."""
         return name in self.there and self.listener.send(name, message)
 
     def wait_for(self, names: Collection[str], seconds: float) -> None:
-        """Until all are there; TransportError that names who is not."""
+        """Wait until all are there. TransportError that names the nodes that are not."""
         until = time.monotonic() + seconds
         while not {*names} <= self.there:
             if self.next(until) is None:
@@ -69,7 +69,7 @@ class Nodes:
     def ask_all(
         self, questions: Mapping[str, Any], kind: type[Answer], seconds: float, refuse: Callable[[str, str], Exception]
     ) -> dict[str, Answer]:
-        """Asks nodes, again those that come back, until all have sent a record of ``kind``. Raises what ``refuse`` makes."""
+        """Ask nodes, and again those that come back, until all have sent a record of ``kind``. Raises the error of ``refuse``."""
         found: dict[str, Answer] = {}
         for name, question in questions.items():
             self.send(name, question)

@@ -54,7 +54,7 @@ class TooFew(FedatlasError):
 
 
 class AskJournal:
-    """The journal of who closed which ask, and of the attempts at a round that was begun anew."""
+    """The journal of the replies that closed each ask, and of the attempts at a round that was restarted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,22 +64,22 @@ class AskJournal:
             self.known[place[0], place[1], place[2]] = tuple(who)
 
     def close(self, place: Place, who: Collection[int]) -> None:
-        """On the disk when this returns."""
+        """Write down the replies to an ask; they are on the disk when this returns."""
         if place not in self.known:
             self.known[place] = tuple(sorted(who))
             append(self.path, json.dumps([*place, sorted(who)]))
 
     def attempt(self, round: int) -> int:
-        """The last that was begun at a round."""
+        """The last attempt at a round."""
         return max((place[1] for place in self.known if place[0] == round), default=0)
 
     def forget(self, round: int) -> None:
-        """Rounds up to this one have landed: none of their asks is driven again."""
+        """Forget the rounds up to this one, which have landed: their asks are not repeated."""
         self.known = {place: who for place, who in self.known.items() if place[0] > round}
 
 
 class NodesLink:
-    """The link. ``begin``: for a node that comes back without anything."""
+    """The link. ``begin`` makes the message for a node that comes back without the run."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class NodesLink:
         begin: StartMessage,
         event: Callable[[Mapping[str, Any]], None] = lambda event: None,
     ) -> None:
-        self.event = event  # tells whoever watches
+        self.event = event  # tells those who watch
         self.seconds: dict[int, dict[str, float]] = {}  # round -> node -> seconds that its replies took
         self.run, self.names, self.nodes, self.rules = run, list(names), nodes, rules
         self.folder, self.begin = folder, begin
@@ -102,12 +102,12 @@ class NodesLink:
         self.check: Any = None  # (request, update) -> why a reply cannot be used, "" where it can
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
-        """Replies as they come; of a node that is lost, refuses or sends what cannot be used none at all."""
+        """Yield replies as they come; none of a node that is lost, refuses, or sends a reply that cannot be used."""
         ask = _OpenAsk(self, requests)
         yield from ask.replies()
 
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
-        """Notes the verdict; it is told once the round has landed (`landed`)."""
+        """Note the verdict, which is told once the round has landed (`landed`)."""
         self.verdicts.setdefault(round, tuple(sorted(counted)))
 
     def told(self, client: int) -> Verdicts:
@@ -116,19 +116,19 @@ class NodesLink:
         return tuple((at, client in who) for at, who in sorted(self.verdicts.items()) if at > after)
 
     def landed(self, number: int) -> None:
-        """Tells everybody who is there."""
+        """Tell all nodes that are there."""
         self.closed.forget(number)
         for k, name in enumerate(self.names):
             self.nodes.send(name, RoundVerdicts(self.run, self.told(k)))
 
     def heard(self, client: int, landed: int) -> None:
-        """A node said which round has landed with it."""
+        """Note the last round that has landed at a node."""
         self.acknowledged[client] = max(landed, self.acknowledged.get(client, -1))
         least = min(self.acknowledged.get(k, -1) for k in range(len(self.names)))
         self.verdicts = {at: who for at, who in self.verdicts.items() if at > least}
 
     def note(self, **line: Any) -> None:
-        """One more line of who answered when."""
+        """Add a line to the record of replies."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         with open(self.folder / ANSWERS, "a", encoding="utf-8") as file:
             file.write(json.dumps({"at": at, **line}) + "\n")
@@ -158,7 +158,7 @@ class _OpenAsk:
         link.work = {}
 
     def replies(self) -> Iterator[Reply]:
-        """Until nobody is due any more."""
+        """Yield replies until none is due."""
         until = self.began + self.link.rules.deadline if self.known is None else math.inf
         for k in sorted(self.due):
             self._send(k)
@@ -182,7 +182,7 @@ class _OpenAsk:
         self.link.closed.close(self.place, self.answered)
 
     def _lose_gone(self) -> None:
-        """Gives up nodes that are gone, as long as enough are left."""
+        """Give up nodes that are gone, as long as enough are left."""
         for k in sorted(self.due) if self.known is None and self.link.rules.on_loss == "continue" else ():
             why = self.nodes.lost(self.link.names[k])
             if why and len(self.answered) + len(self.due) > self.needed:
@@ -233,7 +233,7 @@ class _OpenAsk:
         return reply
 
     def _give_up(self, k: int) -> None:
-        """Nothing came in time; who is not there at all is not waited for so long again."""
+        """Lose a node that did not reply in time; the next ask does not wait as long for one that is not there."""
         why, name = f"no reply within {self.link.rules.deadline:g} s", self.link.names[k]
         if name not in self.nodes.there:
             self.nodes.gone.setdefault(name, why)
@@ -257,7 +257,7 @@ class _OpenAsk:
 
 
 def read_reply(request: Request, digest: str, said: TaskReply) -> Reply:
-    """The reply in a message. TransportError where it is of another ask, party or run."""
+    """Read the reply in a message. TransportError where it is of another ask, party or run."""
     if said.digest != digest:
         raise TransportError("it answers another request")
     reply: Reply = decoded(Reply, said.body)
@@ -267,7 +267,7 @@ def read_reply(request: Request, digest: str, said: TaskReply) -> Reply:
 
 
 def misshapen(update: Update, model: Mapping[str, Any] | None) -> str:
-    """Why an update cannot be added up: not finite, or a tree that is not of the model's tensors. "" for one that can."""
+    """The reason why an update cannot be added up: not finite, or other tensors than the model. "" for one that can."""
     for part, value in update.items():
         if isinstance(value, Tree) and model and part != "buffers":
             odd = [name for name in value if name not in model or value[name].shape != model[name].shape]

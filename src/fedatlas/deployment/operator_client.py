@@ -19,11 +19,11 @@ Say = Callable[[str], None]
 
 
 def silent(text: str) -> None:
-    """Shows nothing."""
+    """Show nothing."""
 
 
 def to_stderr(text: str) -> None:
-    """On standard error."""
+    """Write a line to standard error."""
     sys.stderr.write(text + "\n")
 
 
@@ -35,7 +35,7 @@ def ask_server(bundle: Bundle, asked: Any) -> Any:
 def submit(
     bundle: Bundle, experiment: Path | None, overrides: Sequence[str], nodes: Sequence[str], patience: float = 0
 ) -> str:
-    """The name of the run. ``patience``: seconds to wait for a server that is not there yet."""
+    """Submit a run; return its name. ``patience``: seconds to wait for a server that is not there yet."""
     try:
         text = "" if experiment is None else experiment.read_text(encoding="utf-8")
     except OSError as error:
@@ -52,7 +52,7 @@ def submit(
 
 
 def events(bundle: Bundle, run: str) -> Iterator[Mapping[str, Any]]:
-    """What happens in a run, to its end; through breaks of the connection, and restarts of the server."""
+    """Yield the events of a run, to its end, through breaks of the connection and restarts of the server."""
     after, since = 0, time.monotonic()
     while True:
         try:
@@ -72,7 +72,7 @@ def events(bundle: Bundle, run: str) -> Iterator[Mapping[str, Any]]:
 
 
 def watch(bundle: Bundle, run: str, say: Say) -> Mapping[str, Any]:
-    """Shows a run to its end; its last status."""
+    """Show a run to its end; return its last status."""
     rounds, away = "?", False
     for event in events(bundle, run):
         kind = event["kind"]
@@ -107,7 +107,7 @@ def line_of(row: Mapping[str, Any], rounds: str, nodes: Mapping[str, float]) -> 
 
 
 def fetch(bundle: Bundle, run: str, out: Path) -> None:
-    """The run's directory, copied to ``out``."""
+    """Copy the run's directory to ``out``."""
     for said in call(bundle, FetchRun(run)):
         if not isinstance(said, RunFile):
             return
@@ -116,7 +116,7 @@ def fetch(bundle: Bundle, run: str, out: Path) -> None:
 
 
 def check_out(out: Path) -> None:
-    """ConfigError where a run would be copied over something."""
+    """Refuse to copy a run over something, with a ConfigError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: this is not an empty folder; name another.")
     try:

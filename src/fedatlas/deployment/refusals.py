@@ -1,4 +1,4 @@
-"""What a deployed run cannot do in this version, a sentence each; said before any node is asked."""
+"""Refusals of a deployed run, a sentence each, before any node is asked."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mech
     if config.evaluation.on != "test":
         out.append("evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it.")
     out += [
-        f"[[privacy]] name = '{one.name}': of the mechanisms, 'secagg' alone is deployed in this version."
+        f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has 'secagg'."
         for one in mechanisms
         if not isinstance(one, SecAgg)
     ]
@@ -108,17 +108,17 @@ def refuse_columns(config: ExperimentConfig, how: SecureBoost, names: Sequence[s
     """ConfigError for what is not possible between real parties that hold columns. ``names``: of the run's nodes."""
     if not config.parties:
         raise ConfigError(
-            "partition.name = 'vertical' deals the columns of one table, and between real parties each has a table of its own: "
+            "partition.name = 'vertical' deals the columns of one table, and between real parties each has its own table: "
             "write [[parties]], each with the name of its node."
         )
     if not how.encrypted:
         raise ConfigError(
-            "gradients in the clear tell every label, which a simulation alone may do: add [[privacy]] with name = 'paillier'."
+            "gradients in the clear tell every label, which is allowed only in a simulation: add [[privacy]] with name = 'paillier'."
         )
     parties = [one.name for one in config.parties]
     if odd := [name for name in parties if name not in names]:
         raise ConfigError(
-            f"party '{odd[0]}' is no node of this run: give each of [[parties]] the name of its node ({', '.join(names)})."
+            f"party '{odd[0]}' is not a node of this run: give each of [[parties]] the name of its node ({', '.join(names)})."
         )
     if parties != list(names):
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""The server's program: it listens, takes what operators submit, and runs one run after another, each to its end.
+"""The server's program: it listens, takes submissions of operators, and runs one run after another, each to its end.
 
-It may be killed at any moment: started again, it goes on with the run that was under way. torch is imported behind its back, so that
+It may be killed at any moment: started again, it goes on with the run that was under way. torch is imported after it listens, so that
 nodes find it at once.
 """
 
@@ -53,20 +53,20 @@ class Server:
 
     def __init__(self, bundle: Bundle, test: Path | None = None, listen: str = "") -> None:
         if test is not None and not test.exists():
-            raise ConfigError(f"--test {test}: there is no such file.")
+            raise ConfigError(f"--test {test}: no such file; name the rows to judge by.")
         self.bundle, self.test = bundle, test
         self.runs = bundle.path / RUNS
         self.listener = Listener(bundle, self.operate, self.log, listen)
 
     def log(self, text: str) -> None:
-        """A line with the time, on the screen and in the bundle."""
+        """Write a line with the time, on the screen and in the bundle."""
         line = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} {text}\n"
         sys.stderr.write(line)
         with open(self.bundle.path / LOG, "a", encoding="utf-8") as file:
             file.write(line)
 
     def serve(self) -> None:
-        """Until it is ended."""
+        """Run until it is ended."""
         self.listener.start()
         from fedatlas.deployment.nodes import Nodes
         from fedatlas.deployment.server_run import ServerContext, run_submitted
@@ -109,7 +109,7 @@ class Server:
     # ------------------------------------------------------------------------------------------------ operators
 
     def operate(self, caller: Caller, asked: Any) -> Iterator[Any]:
-        """The answers to an operator."""
+        """Answer an operator."""
         if isinstance(asked, Submission):
             yield Submitted(self._submit(caller, asked))
         elif isinstance(asked, WatchRun):
@@ -127,7 +127,7 @@ class Server:
             yield self._status()
 
     def _submit(self, caller: Caller, asked: Submission) -> str:
-        """Checks an experiment and puts it into the queue."""
+        """Check an experiment and put it into the queue."""
         from fedatlas.config import read
         from fedatlas.deployment.refusals import checked
         from fedatlas.deployment.server_run import SubmissionState, SubmittedRun
@@ -157,7 +157,7 @@ class Server:
         return name
 
     def _watch(self, run: SubmittedRun, after: int) -> Iterator[Any]:
-        """Events from line ``after`` on, as they come, until the run is over."""
+        """Yield events from line ``after`` on, as they come, until the run is over."""
         from fedatlas.deployment.server_run import EVENTS
 
         path, sent, quiet = run.folder / EVENTS, 0, time.monotonic()
@@ -179,7 +179,7 @@ class Server:
             time.sleep(POLL)
 
     def _fetch(self, run: SubmittedRun) -> Iterator[Any]:
-        """The files of the run's directory."""
+        """Yield the files of the run's directory."""
         root = run.folder / "run"
         for path in sorted(root.rglob("*")):
             name = path.relative_to(root).as_posix()
@@ -209,7 +209,7 @@ def with_own_files(text: str, overrides: Sequence[str]) -> tuple[str, list[str]]
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        return text, [*overrides]  # said by who reads it
+        return text, [*overrides]  # its reader says what is wrong
     data, parties = values.get("data"), values.get("parties")
     given = {key.strip(): value.strip(" '\"") for key, _, value in (one.partition("=") for one in overrides)}
     name = given.get("data.name", data.get("name") if isinstance(data, dict) else None)

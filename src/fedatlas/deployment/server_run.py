@@ -1,9 +1,9 @@
-"""A run at the server, from the nodes' facts to the model at home. It may be taken up again wherever it was stopped.
+"""A run at the server, from the nodes' facts to the delivered model. It can be taken up again wherever it was stopped.
 
 runs/RUN/job.json      who submitted what, for which nodes, how it stands
-runs/RUN/learnt.bin    what the nodes said before round 1: it is not asked twice
-runs/RUN/events.jsonl  what the operator sees, line by line
-runs/RUN/run/          a simulated run's directory, and beside it `answers.jsonl`, who answered when
+runs/RUN/learnt.bin    the nodes' answers before round 1, which are not asked for twice
+runs/RUN/events.jsonl  the operator's events, line by line
+runs/RUN/run/          a run's directory as of a simulation, with `answers.jsonl`, the times of all replies
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ class SubmittedRun:
         return cls(folder)
 
     def stands(self, status: str, why: str = "") -> None:
-        """How it stands now."""
+        """Write down the run's status."""
         self.state = self.state._replace(status=status, why=why)
         write_json(self.folder / JOB, plain(self.state))
         self.event({"kind": "status", "status": status, "why": why})
 
     def event(self, value: Mapping[str, Any]) -> None:
-        """One more line for whoever watches."""
+        """Add an event for those who watch."""
         append(self.folder / EVENTS, json.dumps({"time": time.time(), **value}))
 
     @property
@@ -155,7 +155,7 @@ class EventProgress:
 
 
 class ServerContext:
-    """What a run needs of the server's program."""
+    """The parts of the server's program that a run needs."""
 
     def __init__(self, bundle: Bundle, nodes: Nodes, test: Path | None) -> None:
         self.bundle, self.nodes, self.test = bundle, nodes, test
@@ -163,7 +163,7 @@ class ServerContext:
 
 @machine.one_thread_an_operator()
 def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
-    """Runs it to its end; how it ended stands in its folder."""
+    """Run it to its end; its folder says how it ended."""
     job.stands("running")
     try:
         _run(job, context)
@@ -258,7 +258,7 @@ class InitialAnswers:
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
         engine, step = config.engine.name, str(config.engine.plan)
         step = "loop" if engine == "loop" else step if step in {"tuned", "native"} else "program"
-        why = "each node trains in a process of its own"
+        why = "each node trains in its own process"
         self.plan = Plan(engine, step, 1, 1, machine.cores(), config.engine.precision, "cpu", why)
 
     def keep(self) -> None:
@@ -308,7 +308,7 @@ class InitialAnswers:
             self.judging = [k for k, name in enumerate(self.names) if self.facts[name].rows.test]
             if not self.judging:
                 raise ConfigError(
-                    "nobody has test rows to judge by: start the server with --test FILE, or let nodes judge on a share of theirs "
+                    "no party has test rows to judge by: start the server with --test FILE, or let nodes judge on a share of theirs "
                     "(data.test = 0.2)."
                 )
             return None, about

@@ -73,7 +73,7 @@ class StreamsHost(Host):
             raise ProtocolError(f"a party's reply is not what it was asked for ({first_line(error)})") from None
 
     def attempt_of(self, number: int) -> int:
-        """As the journal has it."""
+        """Return the attempt in the journal."""
         return self.link.closed.attempt(number)
 
     def record(self) -> dict[str, Any]:

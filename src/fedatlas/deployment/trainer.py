@@ -69,7 +69,7 @@ LABEL_COUNTS = {"counts", JUDGE}
 
 
 class Dropped(ProtocolError):
-    """A round of several questions cannot be gone on with: what it keeps in memory alone is gone."""
+    """A round of several questions cannot go on here: its keys, which are only in memory, are gone."""
 
 
 class NodeRowsRun:
@@ -96,7 +96,7 @@ class NodeRowsRun:
         self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys)
 
     def asked(self, request: Request, cohort: int) -> Asked:
-        """What a request means to the policy."""
+        """A request as the policy sees it."""
         local, n = self.config.local, self.half.sizes[self.number]
         budget = request.budget or self.setup.bench.local.budget
         epochs = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) / max(n, 1) if n else 0.0
@@ -115,7 +115,7 @@ class NodeRowsRun:
 
 
 def cohort_of(request: Request, cohort: int) -> int:
-    """How many nodes an ask is of. Under masks those that the node signs for, or whose sum it helps to open, whatever the server says."""
+    """The number of nodes in an ask; under masks those that the node signs for, or whose sum it helps to open."""
     if request.what == secure_sum.KEYS:
         return len(request.message["cohort"])
     return int(request.message["survivors"].sum()) if request.what == secure_sum.UNMASK else cohort
@@ -138,12 +138,12 @@ class Trainer:
         }
 
     def ready(self) -> TrainerReady:
-        """Its first word: which rounds of which runs have landed here."""
+        """The first message: the last round of each run that landed here."""
         states = (self.bundle.path / "state").glob("*/state.bin")
         return TrainerReady({path.parent.name: codec.decode(path.read_bytes())["round"] for path in sorted(states)})
 
     def serve(self, message: RawMessage) -> Iterator[RawMessage]:
-        """The answer to a message, if it has one. A refusal says why."""
+        """Yield the answer to a message, if it has one. A refusal says why."""
         try:
             asked = read(message, TO_NODE)
             if (answer := self.answers[type(asked)](asked)) is not None:
@@ -153,7 +153,7 @@ class Trainer:
             yield written(refusal(message, why, dropped=isinstance(error, Dropped)))
 
     def policy(self) -> Policy:
-        """As the file is now."""
+        """Read the policy as the file is now."""
         return Policy.read(self.bundle.path / POLICY)
 
     def held(self, config: ExperimentConfig) -> Any:
@@ -181,7 +181,7 @@ class Trainer:
         return self.run
 
     def running(self, run: str) -> NodeRowsRun | NodeColumnsRun | None:
-        """A run that this node was told of, from its disk where this process is new."""
+        """Return a run that this node was told of, from its disk where this process is new; else None."""
         if self.run is None or self.run.terms.run != run:
             terms = self._stored(run)
             return None if terms is None else self._open(terms)
@@ -261,12 +261,12 @@ class Trainer:
 
 
 def digest_of(body: bytes | bytearray | memoryview) -> str:
-    """What tells one request from another."""
+    """The digest of a request's bytes."""
     return hashlib.blake2b(body, digest_size=16).hexdigest()
 
 
 def fingerprint(splits: Mapping[str, Split]) -> str:
-    """Of the rows of a node: BLAKE2b of their bytes."""
+    """BLAKE2b of the bytes of a node's rows."""
     found = hashlib.blake2b(digest_size=16)
     for name in sorted(splits):
         for x in splits[name]:
@@ -278,9 +278,9 @@ def fingerprint(splits: Mapping[str, Split]) -> str:
 
 @machine.one_thread_an_operator()
 def main() -> None:
-    """The process's life: until its pipe is closed."""
+    """Answer messages until the pipe is closed."""
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anything prints is no message
+    os.dup2(2, 1)  # prints go to standard error, not between messages
     torch.set_num_threads(1)
     try:
         trainer = Trainer(Bundle.open(Path(sys.argv[1]), "node"), Path(sys.argv[2]))

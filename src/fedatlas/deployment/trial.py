@@ -1,6 +1,6 @@
 """`fedatlas deploy trial`: a whole federation on one machine, in real processes over mutual TLS, in one command.
 
-It makes an authority and bundles in a folder of its own, deals the experiment's rows, starts the server and the nodes, submits the
+It makes an authority and bundles in a new folder, deals the experiment's rows, starts the server and the nodes, submits the
 experiment as an operator would, and fetches the run. What dies is started again, as systemd would.
 """
 
@@ -28,7 +28,7 @@ START = 120.0  # seconds that the server may take to be there
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
+    """A port that nobody listens on."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         port: int = made.getsockname()[1]
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 class RestartedProcesses:
-    """Processes that are started again where they die."""
+    """Processes that are started again when they die."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.over = folder, threading.Event()
@@ -46,7 +46,7 @@ class RestartedProcesses:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        """Starts one; what it says goes into ``NAME.log``."""
+        """Start one; its output goes into ``NAME.log``."""
         self.commands[name] = list(command)
         self._start(name)
 
@@ -70,7 +70,7 @@ class RestartedProcesses:
                     self._start(name)
 
     def end(self) -> None:
-        """Ends all of them."""
+        """End all of them."""
         self.over.set()
         for process in self.running.values():
             process.terminate()
@@ -84,19 +84,19 @@ class RestartedProcesses:
 
 
 def tables_of(experiment: Path | None) -> dict[str, str]:
-    """Of an experiment whose parties hold columns: party -> its table. Else nothing."""
+    """The table of each party of an experiment whose parties hold columns; else nothing."""
     try:
         parties = tomllib.loads(experiment.read_text(encoding="utf-8"))["parties"] if experiment else []
         return {str(one["name"]): str(one["path"]) for one in parties}
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # whatever is wrong is said by who deals
+        return {}  # the process that deals says what is wrong
 
 
 @contextlib.contextmanager
 def federation(
     folder: Path, names: Sequence[str], judge: str = "server", tables: Mapping[str, str] = {}
 ) -> Iterator[tuple[RestartedProcesses, dict[str, Path]]]:
-    """Bundles, a server and nodes; all ends with the block. Whose table is not given, gets rows dealt to ``folder/NAME.rows``."""
+    """Run a server and nodes until the block ends. A node without a table gets the rows dealt to ``folder/NAME.rows``."""
     bundles = init(folder / "trial", list(names), "localhost", free_port())
     processes = RestartedProcesses(folder)
     me = [sys.executable, "-m", "fedatlas", "deploy"]
@@ -120,7 +120,7 @@ def trial(
     quiet: bool = False,
     judge: str = "server",
 ) -> Mapping[str, Any]:
-    """Runs it; how it ended. The run's directory is ``out``."""
+    """Run a trial; return its last event. The run's directory is ``out``."""
     say: Say = silent if quiet else to_stderr
     if nodes < 1:
         raise ConfigError(f"--nodes {nodes}: ask for one node or more.")

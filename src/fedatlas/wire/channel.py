@@ -30,7 +30,7 @@ def channel(bundle: Bundle) -> Any:
 
 
 def refusal(error: Any) -> str:
-    """Why the server did not take a call; "" where it was not there to say."""
+    """The server's reason for refusing a call; "" where it did not answer."""
     import grpc
 
     told = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION}

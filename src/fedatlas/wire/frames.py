@@ -30,14 +30,14 @@ Body = bytes | bytearray | memoryview
 
 
 class RawMessage(NamedTuple):
-    """What crosses: plain values, and bytes that nobody on the way looks into."""
+    """A message as it crosses: plain values, and bytes that only its receiver reads."""
 
     head: Mapping[str, Any]
     body: Body = b""
 
     @property
     def kind(self) -> str:
-        """What it is about."""
+        """Its name in the tables of `wire.messages`."""
         return str(self.head.get("kind", ""))
 
 
@@ -51,7 +51,7 @@ def frames(message: RawMessage) -> Iterator[bytes]:
     head, body = _parts(message)
     first = FRAME - 9 - len(head)
     kind = BEGIN + (len(head) + len(body)).to_bytes(8, "little")
-    if first < 0:  # a head that fills frames of its own
+    if first < 0:  # a head longer than a frame
         head, body, first = b"", memoryview(head + body), FRAME - 9
     yield b"".join((kind, head, body[:first]))
     for at in range(first, len(body), FRAME - 1):
@@ -59,7 +59,7 @@ def frames(message: RawMessage) -> Iterator[bytes]:
 
 
 def parsed(data: bytearray) -> RawMessage:
-    """The message of these bytes; TransportError where they are none."""
+    """The message in these bytes. TransportError where they do not hold one."""
     length = int.from_bytes(data[:4], "little")
     if len(data) < 4 + length or length > HEAD:
         raise TransportError("a message is shorter than it says.")
@@ -87,7 +87,7 @@ class Assembler:
         self.data: bytearray | None = None
 
     def feed(self, frame: bytes) -> RawMessage | None:
-        """The message that a frame completes, if it does. TransportError for a frame that cannot come here."""
+        """Return the message that a frame completes, or None. TransportError for a frame that cannot come here."""
         kind, at = frame[:1], 1
         if kind == BEAT and len(frame) == 1:
             return None
@@ -131,7 +131,7 @@ def incoming(pieces: Iterable[bytes]) -> Iterator[RawMessage | None]:
 
 
 def write(pipe: IO[bytes], message: RawMessage) -> None:
-    """A message into a pipe."""
+    """Write a message into a pipe."""
     head, body = _parts(message)
     pipe.write((len(head) + len(body)).to_bytes(8, "little") + head)
     pipe.write(body)
@@ -139,7 +139,7 @@ def write(pipe: IO[bytes], message: RawMessage) -> None:
 
 
 def read(pipe: IO[bytes]) -> RawMessage | None:
-    """The next message of a pipe; None where the other end is closed."""
+    """Read the next message of a pipe; None where the other end is closed."""
     size = pipe.read(8)
     if len(size) < 8:
         return None

@@ -60,7 +60,7 @@ class Stream:
         self.over = ""  # why it ends
 
     def end(self, why: str) -> None:
-        """No more is sent."""
+        """End it after what was sent."""
         self.over = self.over or why
         self.out.put(None)
 
@@ -79,7 +79,7 @@ class Listener:
         self.listen = listen or ("127.0.0.1" if bundle.host in {"localhost", "127.0.0.1"} else ALL)
 
     def start(self) -> None:
-        """ConfigError where the port is taken."""
+        """Start to listen. ConfigError where the port is taken."""
         import grpc
 
         key, certificate, ca = self.bundle.pem()
@@ -104,12 +104,12 @@ class Listener:
         self.log(f"listens on {self.listen}:{bound} for {self.bundle.federation}")
 
     def stop(self) -> None:
-        """Ends all streams."""
+        """End all streams."""
         self._over.set()
         self.server.stop(0.2)
 
     def send(self, name: str, message: Any) -> bool:
-        """Hands a record to a node's stream; whether there is one."""
+        """Put a record on a node's stream; return whether there is one."""
         stream = self.streams.get(name)
         if stream is None:
             return False
@@ -122,7 +122,7 @@ class Listener:
     # ------------------------------------------------------------------------------------------------ who gets in
 
     def _current(self) -> tuple[dict[str, Any], set[str]]:
-        """The lists as they are now: what `deploy add` and `deploy revoke` wrote counts at the next ask."""
+        """Return the lists as they are now: changes by `deploy add` and `deploy revoke` count at the next ask."""
         paths = [self.bundle.path / name for name in ("members.json", "revoked.json")]
         stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
         if self._lists is None or self._lists[0] != stamp:
@@ -130,7 +130,7 @@ class Listener:
         return self._lists[1], self._lists[2]
 
     def _unwelcome(self, caller: Caller, role: str) -> str:
-        """Why somebody does not get in; "" for who does."""
+        """The reason for refusing somebody; "" for a party that gets in."""
         try:
             members, revoked = self._current()
         except ConfigError as error:
@@ -197,7 +197,7 @@ class Listener:
         """Takes a node's first message. The same instance replaces its old stream; another one is refused while the old is heard."""
         name = stream.caller.name
         if message.kind != "hello":
-            raise TransportError("its first message is no hello.")
+            raise TransportError("its first message is not a hello.")
         if why := messages.other_protocol(message, "it", "the server"):
             self._refuse(stream, why)
             return

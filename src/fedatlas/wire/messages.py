@@ -127,7 +127,7 @@ class TrainerReady(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """What a node's rows are (`deployment.node_rows.RowsFacts` or `deployment.node_columns.ColumnsFacts`)."""
+    """Facts of a node's rows or table (`deployment.node_rows.RowsFacts` or `deployment.node_columns.ColumnsFacts`)."""
 
     run: RunName
     facts: Open
@@ -148,7 +148,7 @@ class RunStarted(NamedTuple):
 
 
 class TaskReply(NamedTuple):
-    """What came of a task (`federation.link.Reply`)."""
+    """The reply to a task (`federation.link.Reply`)."""
 
     run: RunName
     place: Place
@@ -271,7 +271,7 @@ class NodeStatus(NamedTuple):
 
 
 class RunStatus(NamedTuple):
-    """How a run stands."""
+    """The state of a run."""
 
     run: RunName
     status: Text
@@ -284,7 +284,7 @@ class RunStatus(NamedTuple):
 
 
 class ServerStatus(NamedTuple):
-    """Who is connected, and how each run stands."""
+    """Connected nodes, and the state of each run."""
 
     federation: Text
     nodes: tuple[NodeStatus, ...]
@@ -394,7 +394,7 @@ def answer(asked: Any, message: RawMessage) -> Any:
 
 
 def other_protocol(message: RawMessage, who: str, other: str) -> str:
-    """Why programs do not understand each other, by the ``hello`` of the one; "" where both speak this protocol."""
+    """The reason why two programs cannot talk, from the ``hello`` of one; "" where both speak this protocol."""
     theirs = message.head.get("protocol")
     if type(theirs) is int and theirs == PROTOCOL:
         return ""

@@ -1,4 +1,4 @@
-"""What a node takes part in: ``policy.toml``, checked by the node itself at every ask. Nothing here needs torch."""
+"""A node's ``policy.toml``, which the node itself checks at every ask. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Whole = Annotated[int, Bound(least=1)]
 
 
 class Asked(NamedTuple):
-    """What an ask means to a policy."""
+    """An ask as a policy sees it."""
 
     operator: str
     algorithm: str
     epochs: float  # passes over the rows in this round
     rounds: int
     cohort: int  # nodes of this ask; 0 = not said
-    masked: bool  # whether the server sees sums alone
+    masked: bool  # whether the server sees only sums
     counts_labels: bool = False
 
 

@@ -32,7 +32,7 @@ GIVE_UP = 3  # trainers that ended before they were ready, one after another
 
 
 def instance_of(folder: Path) -> str:
-    """What tells this folder from a copy that somebody else runs."""
+    """The number of this folder, which tells it from a copy that somebody else runs."""
     path = folder / "instance"
     if not path.exists():
         write_text(path, secret.random_bytes(16).hex())
@@ -96,7 +96,7 @@ class TrainerProcess:
         self.forward(message)
 
     def end(self) -> None:
-        """Closes its pipe, and waits for it a moment."""
+        """Close its pipe, and wait for it a moment."""
         self.over = True
         self.told.put(None)
         self.process.terminate()
@@ -120,7 +120,7 @@ class Speaker:
             self.out.put(message)
 
     def speak(self) -> None:
-        """Until the trainer gives up: a stream to the server, and another one where it breaks."""
+        """Keep a stream to the server, and open another one where it breaks, until the trainer gives up."""
         wait = BACK_OFF[0]
         while not self.trainer.over:
             if self.trainer.ready is None:
@@ -135,7 +135,7 @@ class Speaker:
             time.sleep(wait)
 
     def _stream(self) -> str:
-        """One stream, from hello to its end; why it ended, where the server said so."""
+        """Run one stream, from hello to its end; return why it ended."""
         import grpc
 
         with channel(self.bundle) as way:
@@ -161,7 +161,7 @@ class Speaker:
                 call.cancel()
 
     def _listen(self, call: Any, heard: list[float]) -> str:
-        """Hands what the server says to the trainer; why that ended. The server's first word has to be a hello of this protocol."""
+        """Hand the server's messages to the trainer; return why that ended. The first one has to be a hello of this protocol."""
         greeted = False
         for message in incoming(call):
             heard[0] = time.monotonic()
@@ -177,14 +177,14 @@ class Speaker:
         return "the server ended the stream"
 
     def _watch(self, call: Any, heard: list[float]) -> None:
-        """Ends a stream on which nothing comes any more."""
+        """End a stream on which nothing comes any more."""
         while call.is_active():
             time.sleep(EVERY)
             if time.monotonic() - heard[0] > SILENT + EVERY:
                 call.cancel()
 
     def end(self) -> None:
-        """Ends the trainer, and with it `speak`."""
+        """End the trainer, and with it `speak`."""
         self.trainer.end()
         if self.out is not None:
             self.out.put(None)
