@@ -112,10 +112,10 @@ class SubmittedRun:
         """Add an event for those who watch."""
         append(self.folder / EVENTS, json.dumps({"time": time.time(), **value}))
 
-    @property
-    def stopping(self) -> bool:
-        """Whether an operator wants it to end."""
-        return (self.folder / "stop").exists()
+    def check(self, where: str = "") -> None:
+        """Raise Stopped where an operator wants the run to end."""
+        if (self.folder / "stop").exists():
+            raise Stopped(f"it was stopped{where}.")
 
 
 class EventProgress:
@@ -143,8 +143,7 @@ class EventProgress:
     def row(self, row: Row) -> None:
         """A round has landed."""
         self.job.event({"kind": "row", "row": row, "nodes": self.timed(row["round"])})
-        if self.job.stopping:
-            raise Stopped(f"it was stopped after round {row['round']}.")
+        self.job.check(f" after round {row['round']}")
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
         """The end."""
@@ -154,11 +153,12 @@ class EventProgress:
         return nullcontext(self)
 
 
-class ServerContext:
+class ServerContext(NamedTuple):
     """The parts of the server's program that a run needs."""
 
-    def __init__(self, bundle: Bundle, nodes: Nodes, test: Path | None) -> None:
-        self.bundle, self.nodes, self.test = bundle, nodes, test
+    bundle: Bundle
+    nodes: Nodes
+    test: Path | None  # rows to judge by
 
 
 @machine.one_thread_an_operator()
@@ -179,7 +179,7 @@ def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
 def _run(job: SubmittedRun, context: ServerContext) -> None:
     config, names = parse(job.state.config), job.state.nodes
     rules = RoundConfig(**job.state.round or {})
-    context.nodes.stop = lambda: _stop(job)
+    context.nodes.stop = job.check
     if config.columns:
         _run_columns(job, context, config, names, rules)
         return
@@ -228,11 +228,6 @@ def _run_columns(
     deliver_model(job, context, names, path, rules)
 
 
-def _stop(job: SubmittedRun) -> None:
-    if job.stopping:
-        raise Stopped("it was stopped.")
-
-
 def start_of(path: Path) -> Start:
     """How a run goes on."""
     if any((path / "checkpoint").glob("manifest-*.json")):
@@ -256,13 +251,12 @@ class InitialAnswers:
         self.kept = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
         self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
-        engine, step = config.engine.name, str(config.engine.plan)
-        step = "loop" if engine == "loop" else step if step in {"tuned", "native"} else "program"
-        why = "each node trains in its own process"
-        self.plan = Plan(engine, step, 1, 1, machine.cores(), config.engine.precision, "cpu", why)
+        e, why = config.engine, "each node trains in its own process"
+        step = "loop" if e.name == "loop" else e.plan if e.plan in {"tuned", "native"} else "program"
+        self.plan = Plan(e.name, step, 1, 1, machine.cores(), e.precision, "cpu", why)
 
     def keep(self) -> None:
-        """Writes them down."""
+        """Write them down."""
         facts = {name: plain(one) for name, one in self.facts.items()}
         write_bytes(self.path, codec.encode({"totals": [plain(one) for one in self.totals], "facts": facts}))
 
@@ -277,8 +271,9 @@ class InitialAnswers:
                 raise _refused(name, str(error)) from None
         return found
 
+    @property
     def _who(self) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
-        """For the policy of a node."""
+        """Experiment, operator and nodes, for the policy of a node."""
         return self.job.state.config, self.job.state.operator, self.names
 
     @cached_property
@@ -288,7 +283,7 @@ class InitialAnswers:
         if "facts" in self.kept:
             return {name: record(kind, one, LEARNT) for name, one in self.kept["facts"].items()}
         self.context.nodes.wait_for(self.names, self.rules.deadline)
-        question = FactsQuestion(self.job.name, *self._who())
+        question = FactsQuestion(self.job.name, *self._who)
         return self._ask(dict.fromkeys(self.names, question), NodeFacts, lambda said: record(kind, said.facts, "facts"))
 
     def setup(self) -> tuple[Setup, StartMessage]:
@@ -322,7 +317,7 @@ class InitialAnswers:
 
     def _sums(self, name: str, message: Mapping[str, Any], about: RowsFacts) -> list[Any]:
         body = encoded(SumTerms(about, message))
-        question = SumQuestion(self.job.name, name, len(self.totals), *self._who(), body)
+        question = SumQuestion(self.job.name, name, len(self.totals), *self._who, body)
         holders = dict.fromkeys((name for name in self.names if self.facts[name].rows.train), question)
         return [*self._ask(holders, SumAnswer, lambda said: decoded(Sums, said.body).answer).values()]
 
@@ -330,7 +325,7 @@ class InitialAnswers:
         worth = worth_of(setup.config.local.batch_size, list(setup.sizes.values()))
         terms = RowsTerms(
             self.job.name,
-            *self._who(),
+            *self._who,
             k,
             about,
             tuple(self.totals),

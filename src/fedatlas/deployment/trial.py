@@ -122,8 +122,6 @@ def trial(
 ) -> Mapping[str, Any]:
     """Run a trial; return its last event. The run's directory is ``out``."""
     say: Say = silent if quiet else to_stderr
-    if nodes < 1:
-        raise ConfigError(f"--nodes {nodes}: ask for one node or more.")
     check_out(out)
     tables = tables_of(experiment)
     names = [*tables] or [f"site-{k + 1}" for k in range(nodes)]
@@ -152,10 +150,9 @@ def trial(
             ended = watch(operator, run, say)
             if ended["status"] in {"finished", "diverged", "stopped"}:
                 fetch(operator, run, out)
-            homes = {name: bundles[name] / "runs" / run for name in names}
-            for name, home in homes.items():
-                if home.is_dir():
-                    shutil.copytree(home, out / "nodes" / name)
+            for name in names:
+                if (folder_there := bundles[name] / "runs" / run).is_dir():
+                    shutil.copytree(folder_there, out / "nodes" / name)
             if processes.given_up and ended["status"] == "failed":
                 name, why = next(iter(processes.given_up.items()))
                 raise FedatlasError(f"{name}: {why}")
