@@ -5,8 +5,7 @@ A tree needs every party: the run waits for one that is gone, up to the deadline
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +14,9 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.course.columns import questions
 from fedatlas.data.dataset import Column
 from fedatlas.data.party_tables import PartyTable
-from fedatlas.deployment.streams_host import Streams, StreamsHost
+from fedatlas.deployment.node_columns import ColumnsFacts
+from fedatlas.deployment.nodes_link import NodesLink
+from fedatlas.deployment.streams_host import StreamsHost
 from fedatlas.federation.columns_federation import bench_of
 from fedatlas.privacy.ask_protocol import SessionFailed
 from fedatlas.setup.consortium import Consortium, align_of, columns_of, said_of
@@ -23,38 +24,37 @@ from fedatlas.vertical.boosting import SecureBoost
 from fedatlas.vertical.parties import PartyLeft
 
 
-def consortium_of(config: ExperimentConfig, facts: Sequence[Mapping[str, Any]]) -> Consortium:
+def consortium_of(config: ExperimentConfig, facts: Sequence[ColumnsFacts]) -> Consortium:
     """The parties as the server knows them: as many ids and columns as each says, without their names, and no row."""
     names = tuple(one.name for one in config.parties)
-    active = next(k for k, one in enumerate(facts) if one["label"])
-    tables = tuple(blank(name, one) for name, one in zip(names, facts, strict=True))
+    active = next(k for k, one in enumerate(facts) if one.label)
+    tables = tuple(table_of_counts(name, one) for name, one in zip(names, facts, strict=True))
     parties = tuple(columns_of(k, one, active, names, config.seed) for k, one in enumerate(tables))
     return Consortium(config, tables, parties, align_of(config), tuple(said_of(tables)))
 
 
-def blank(name: str, facts: Mapping[str, Any]) -> PartyTable:
+def table_of_counts(name: str, facts: ColumnsFacts) -> PartyTable:
     """A table of which only counts are known."""
-    ids, without = facts["rows"]["train"], facts["without_id"]
-    nothing = np.zeros(0)
+    ids, without, nothing = facts.rows.train, facts.without_id, np.zeros(0)
     return PartyTable(
         name,
         ("-",) * (ids - without) + ("",) * without,
-        tuple(Column(f"column {j + 1}") for j in range(facts["columns"])),
-        np.zeros((0, facts["spread"])),
-        tuple(f"column {j + 1}" for j in range(facts["spread"])),
-        nothing if facts["label"] else None,
-        nothing if facts["weighted"] else None,
-        facts["task"],
-        tuple(facts["class_names"]),
-        facts["left_out"],
+        tuple(Column(f"column {j + 1}") for j in range(facts.columns)),
+        np.zeros((0, facts.spread)),
+        tuple(f"column {j + 1}" for j in range(facts.spread)),
+        nothing if facts.label else None,
+        nothing if facts.weighted else None,
+        facts.task,
+        facts.class_names,
+        facts.left_out,
     )
 
 
-def columns_host(held: Consortium, how: SecureBoost, streams: Streams) -> StreamsHost:
+def columns_host(held: Consortium, how: SecureBoost, link: NodesLink) -> StreamsHost:
     """Return the host of a run whose nodes hold columns; a tree that a party fell out of is begun again."""
     sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
     algorithm = bench_of("secureboost", questions(how), {}).algorithm
-    host = StreamsHost(streams, algorithm, sizes, held.config.seed, whole=_whole)
+    host = StreamsHost(link, algorithm, sizes, held.config.seed, whole=_whole)
     host.resumes = "; submit the experiment again to begin anew"
     return host
 
