@@ -27,7 +27,9 @@ from fedatlas.wire.fields import Bound, record
 from fedatlas.wire.frames import Assembler, Body, RawMessage, frames, parsed
 from fedatlas.wire.messages import PROTOCOL, Count, MessageKind, NodeHello, Open, RunFile, RunName, read, written
 from fedatlas.wire.speaker import Speaker
-from test_deploy_admission import VERSION, Site, Talk
+from test_deploy_admission import PATIENCE, VERSION, Site, Talk
+
+pytestmark = pytest.mark.timing
 
 TABLES = {
     "TO_NODE": messages.TO_NODE,
@@ -263,7 +265,7 @@ def test_a_node_refuses_a_server_of_another_protocol(
 
 def wait(true: Callable[[], bool]) -> None:
     waited = threading.Event()
-    assert any(true() or waited.wait(0.05) for _ in range(600))
+    assert any(true() or waited.wait(0.05) for _ in range(int(20 * PATIENCE)))
 
 
 def test_a_hello_that_cannot_be_read_loses_its_node_and_no_other(site: Site):
@@ -271,7 +273,7 @@ def test_a_hello_that_cannot_be_read_loses_its_node_and_no_other(site: Site):
     bad = RawMessage({**hello.head, "runs": {"x": "abc"}})
     assert Talk(site.node(), first=bad).ended() == "refused: the field 'hello.runs.x' is not a whole number."
     talk = Talk(site.node("south"))
-    name, said = site.listener.events.get(timeout=5)
+    name, said = site.listener.events.get(timeout=PATIENCE)
     assert (name, said.instance) == ("south", "1")
     talk.more = [*frames(RawMessage({"kind": "landed", "run": "r", "landed": True}))]
     assert talk.ended() == "refused: the field 'landed.landed' is not a whole number."
@@ -320,8 +322,8 @@ def test_a_new_message_is_a_record_and_a_line_in_a_table(site: Site, monkeypatch
     monkeypatch.setitem(messages.TO_NODE, "temperature", MessageKind(TemperatureQuestion, ("degrees",)))
     monkeypatch.setitem(messages.FROM_TRAINER, "degrees", MessageKind(TemperatureAnswer))
     speaker = speaking(site.node(), NEW, [])
-    name, hello = site.listener.events.get(timeout=30)
+    name, hello = site.listener.events.get(timeout=PATIENCE)
     assert (name, type(hello)) == ("north", NodeHello)
     assert site.listener.send("north", TemperatureQuestion("r"))
-    assert site.listener.events.get(timeout=30) == ("north", TemperatureAnswer("r", 21.5))
+    assert site.listener.events.get(timeout=PATIENCE) == ("north", TemperatureAnswer("r", 21.5))
     speaker.end()
