@@ -24,13 +24,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedatlas.deployment.operator_client import events, fetch, submit
 from fedatlas.deployment.trial import federation, free_port
 from fedatlas.wire import bundle as bundles
+from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle
-from fedatlas.wire.frames import Message
+from fedatlas.wire.frames import Body
 from fedatlas.wire.listener import Listener
 from fedatlas.wire.speaker import Speaker
 
@@ -40,11 +41,21 @@ LARGE = [*DIGITS, "model.hidden=[3110,3110]", "local.steps=1", "data.limit=200"]
 FEW = 3  # rounds of the run before the one that is measured
 ECHO = """
 import sys
-from fedatlas.wire.frames import Message, read, write
-write(sys.stdout.buffer, Message({"kind": "ready", "runs": {}}))
+from fedatlas.wire.frames import read, write
+from fedatlas.wire.messages import TrainerReady, written
+write(sys.stdout.buffer, written(TrainerReady({})))
 while (message := read(sys.stdin.buffer)) is not None:
-    write(sys.stdout.buffer, Message({"kind": "echo"}, message.body))
+    write(sys.stdout.buffer, message)
 """
+
+
+class Echo(NamedTuple):
+    """Bytes that come back."""
+
+    body: Body
+
+
+messages.TO_NODE["echo"] = messages.FROM_TRAINER["echo"] = messages.MessageKind(Echo)
 
 
 class Proxy:
@@ -104,12 +115,12 @@ def deployed(overrides: list[str], rounds: int) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="fedatlas-benchmark-"))
     try:
         deal(folder, overrides)
-        with federation(folder, NAMES) as (kept, made):
+        with federation(folder, NAMES) as (processes, made):
             operator = Bundle.open(made["operator"], "operator")
             proxy = Proxy(operator.port)
             path = made["site-1"] / "bundle.toml"
             path.write_text(path.read_text().replace(str(operator.port), str(proxy.port)))
-            kept.running["site-1"].kill()  # it is started again behind the proxy
+            processes.running["site-1"].kill()  # it is started again behind the proxy
             time.sleep(3)
             most, wire = 0, []
             for number in (FEW, rounds):
@@ -117,7 +128,7 @@ def deployed(overrides: list[str], rounds: int) -> dict[str, Any]:
                 run = submit(operator, None, [*overrides, f"rounds={number}"], [], 120)
                 for event in events(operator, run):
                     if event["kind"] == "row":
-                        most = max(most, memory([process.pid for process in kept.running.values()]))
+                        most = max(most, memory([process.pid for process in processes.running.values()]))
                 if event["status"] != "finished":
                     raise SystemExit(f"the run ended as {event['status']}: {event['why']}")
                 wire.append(proxy.bytes - before)
@@ -185,7 +196,7 @@ def echo(size: int, times: int = 9) -> float:
         for _ in range(times):
             began = time.monotonic()
             for name in NAMES:
-                listener.send(name, Message({"kind": "echo"}, bytes(size)))
+                listener.send(name, Echo(bytes(size)))
             for _ in NAMES:
                 listener.events.get(timeout=60)
             taken.append(time.monotonic() - began)

@@ -16,11 +16,11 @@ from typing import Any
 import tomli_w
 
 from fedatlas.config import parse
-from fedatlas.deployment.operator_client import asked, events, fetch, submit
+from fedatlas.deployment.operator_client import ask_server, events, fetch, submit
 from fedatlas.deployment.trial import free_port
 from fedatlas.deployment.trial_rows import deal
 from fedatlas.wire.bundle import Bundle, init
-from fedatlas.wire.frames import Message
+from fedatlas.wire.messages import StopRun
 
 NAMES = ["north", "south", "west"]
 EXPERIMENT: Mapping[str, Any] = {
@@ -126,7 +126,7 @@ class Deployment:
 
     def stop(self, run: str) -> tuple[Path, Mapping[str, Any]]:
         """Stops a run; as `ended`."""
-        asked(self.operator, Message({"kind": "stop", "run": run}))
+        ask_server(self.operator, StopRun(run))
         return self.ended(run)
 
     def end(self) -> None:

@@ -1,4 +1,7 @@
-"""A node's trainer that does what no honest one does: ``lying_trainer.py HOWS BUNDLE DATA``; the first in round 2, the next in round 3."""
+"""A node's trainer that does what no honest one does: ``lying_trainer.py HOWS BUNDLE DATA``; the first in round 2, the next in round 3.
+
+``facts``: before round 1.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,28 @@ import torch
 from fedatlas.deployment import trainer
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
-from fedatlas.wire.frames import Message
+from fedatlas.wire.frames import RawMessage
 
 
-def tampered(said: Message, change: Any) -> Message:
+def tampered(said: RawMessage, change: Any) -> RawMessage:
     reply = codec.decode(bytearray(said.body))
     reply["update"] = {**reply["update"], "model": change(reply["update"]["model"])}
-    return Message(said.head, codec.encode(reply))
+    return RawMessage(said.head, codec.encode(reply))
 
 
 class Lying(trainer.Trainer):
     hows: tuple[str, ...] = ()
 
-    def serve(self, message: Message) -> Iterator[Message]:
+    def serve(self, message: RawMessage) -> Iterator[RawMessage]:
         for said in super().serve(message):
+            if said.kind == "facts" and "facts" in self.hows:
+                yield RawMessage({**said.head, "facts": {**said.head["facts"], "rows": "many"}})
+                continue
             lies = dict(enumerate(self.hows, 2)) if said.kind == "reply" else {}
             at = said.head["place"][0] if lies else 0
             yield from self.lie(said, lies[at]) if at in lies else [said]
 
-    def lie(self, said: Message, how: str) -> Iterator[Message]:
+    def lie(self, said: RawMessage, how: str) -> Iterator[RawMessage]:
         if how == "nan":
             yield tampered(said, lambda model: model.map(lambda x: x * torch.nan))
         elif how == "misshapen":
@@ -38,10 +44,10 @@ class Lying(trainer.Trainer):
         elif how == "other parts":
             yield tampered(said, lambda model: Tree({f"{name}.": x for name, x in model.items()}))
         elif how == "no codec":
-            yield Message(said.head, b"nothing of the kind" * 10)
+            yield RawMessage(said.head, b"nothing of the kind" * 10)
         elif how == "foreign":
-            yield Message({**said.head, "run": "another"}, said.body)
-            yield Message({**said.head, "digest": "0" * 32}, said.body)
+            yield RawMessage({**said.head, "run": "another"}, said.body)
+            yield RawMessage({**said.head, "digest": "0" * 32}, said.body)
         elif how == "twice":
             yield said
             yield said

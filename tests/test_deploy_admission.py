@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedatlas.deployment.commands import app
+from fedatlas.cli_deploy import app
 from fedatlas.deployment.trial import free_port
 from fedatlas.errors import ConfigError, TransportError
 from fedatlas.wire import bundle as bundles
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.certificates import CERT, KEY, MEMBERS, REVOKED, Authority, Caller
-from fedatlas.wire.channel import Refused, call, channel
-from fedatlas.wire.frames import BEAT, BEGIN, MORE, Assembler, Message, frames
-from fedatlas.wire.listener import SERVICE, STREAM, Listener
+from fedatlas.wire.channel import RefusedByServer, call, channel
+from fedatlas.wire.frames import BEAT, BEGIN, MORE, Assembler, RawMessage, frames
+from fedatlas.wire.listener import SERVICE, STREAM, Listener, StreamEnded
+from fedatlas.wire.messages import PROTOCOL, NodeHello, ServerStatus, StatusQuestion, written
 
 pytestmark = pytest.mark.timing
 
@@ -39,8 +40,8 @@ class Site:
         self.listener = Listener(Bundle.open(self.paths["server"], "server"), self.operate, self.logged.append)
         self.listener.start()
 
-    def operate(self, caller: Caller, message: Message) -> Iterator[Message]:
-        yield Message({"kind": "heard", "name": caller.name, "what": message.kind})
+    def operate(self, caller: Caller, asked: Any) -> Iterator[Any]:  # noqa: ARG002
+        yield ServerStatus(caller.name, (), ())
 
     def node(self, name: str = "north") -> Bundle:
         return Bundle.open(self.paths[name], "node")
@@ -64,14 +65,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
 class Talk:
     """A node's stream that says hello and listens."""
 
-    def __init__(self, bundle: Bundle, instance: str = "1", first: Message | None = None) -> None:
+    def __init__(self, bundle: Bundle, instance: str = "1", first: RawMessage | None = None) -> None:
         self.way = channel(bundle)
         self.more: list[bytes] = []
         self.over = threading.Event()
-        hello = first or Message({"kind": "hello", "instance": instance, "version": VERSION, "ready": True})
+        hello = first or written(NodeHello(PROTOCOL, instance, VERSION, ready=True))
         self.call = self.way.stream_stream(f"/{SERVICE}/{STREAM}")(self._say(hello))
 
-    def _say(self, hello: Message) -> Iterator[bytes]:
+    def _say(self, hello: RawMessage) -> Iterator[bytes]:
         yield from frames(hello)
         while not self.over.wait(0.5):
             yield from self.more or [BEAT]
@@ -102,9 +103,9 @@ VERSION = version("fedatlas")
 def test_who_is_registered_gets_in(site: Site):
     talk = Talk(site.node())
     name, hello = site.listener.events.get(timeout=PATIENCE)
-    assert (name, hello.kind) == ("north", "hello")
-    (said,) = call(site.operator(), Message({"kind": "status"}))
-    assert said.head["name"] == "operator"
+    assert (name, hello.instance) == ("north", "1")
+    (said,) = call(site.operator(), StatusQuestion())
+    assert said.federation == "operator"
     talk.close()
 
 
@@ -172,8 +173,8 @@ def test_plain_text_gets_no_answer(site: Site):
 
 
 def test_a_node_is_no_operator(site: Site):
-    with pytest.raises(Refused, match="its certificate is that of a node, not of an operator"):
-        list(call(site.node(), Message({"kind": "submit"})))
+    with pytest.raises(RefusedByServer, match="its certificate is that of a node, not of an operator"):
+        list(call(site.node(), StatusQuestion()))
 
 
 def test_a_certificate_that_is_revoked_cuts_its_stream(site: Site):
@@ -181,7 +182,7 @@ def test_a_certificate_that_is_revoked_cuts_its_stream(site: Site):
     site.listener.events.get(timeout=PATIENCE)
     bundles.revoke(site.folder, "north")
     assert talk.ended() == "refused: its certificate is revoked"
-    assert site.listener.events.get(timeout=PATIENCE)[1].head["why"] == "its certificate is revoked"
+    assert site.listener.events.get(timeout=PATIENCE)[1].why == "its certificate is revoked"
 
 
 def test_lists_are_found_where_the_bundles_were_handed_over(tmp_path: Path):
@@ -211,14 +212,14 @@ def test_a_name_is_not_taken_twice_but_the_same_folder_takes_its_old_place(site:
     assert Talk(site.node(), "2").ended() == "refused: another one of this name is connected"
     assert "refused 'north': another one of this name is connected" in site.logged
     again = Talk(site.node(), "1")
-    assert site.listener.events.get(timeout=PATIENCE)[1].kind == "hello"
+    assert isinstance(site.listener.events.get(timeout=PATIENCE)[1], NodeHello)
     assert first.ended() == "refused: the same node came again"
     again.close()
 
 
 def test_another_version_is_refused_in_a_sentence(site: Site):
-    hello = Message({"kind": "hello", "instance": "1", "version": "0.0.1", "ready": True})
-    assert Talk(site.node(), first=hello).ended() == (
+    hello = NodeHello(PROTOCOL, "1", "0.0.1", ready=True)
+    assert Talk(site.node(), first=written(hello)).ended() == (
         f"refused: it runs fedatlas 0.0.1 and the server {VERSION}: install the same version"
     )
 
@@ -254,7 +255,7 @@ def test_a_party_is_added_and_one_that_was_revoked_gets_new_keys(site: Site):
         talk = Talk(site.node(name))
         assert site.listener.events.get(timeout=PATIENCE)[0] == name
         talk.close()
-        assert site.listener.events.get(timeout=PATIENCE)[1].kind == "left"
+        assert isinstance(site.listener.events.get(timeout=PATIENCE)[1], StreamEnded)
     assert set(site.node("south").members()) == {"server", "north", "south", "operator", "east"}
 
 
@@ -283,7 +284,7 @@ def test_a_message_comes_out_as_it_went_in():
     for size in (0, 1, (4 << 20) - 60, 9 << 20):
         body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
         assembler, found = Assembler(), None
-        pieces: list[Any] = list(frames(Message({"kind": "some", "n": [1, None]}, body)))
+        pieces: list[Any] = list(frames(RawMessage({"kind": "some", "n": [1, None]}, body)))
         assert all(len(piece) <= 4 << 20 for piece in pieces)
         for piece in pieces:
             assert found is None

@@ -9,20 +9,26 @@ from typing import Any
 import pytest
 import torch
 
+from fedatlas import Algorithm
+from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import parse
-from fedatlas.deployment.refusals import refuse
+from fedatlas.deployment.node_rows import RowsFacts
+from fedatlas.deployment.refusals import refuse, undeployable
+from fedatlas.deployment.terms import SumTerms, encoded
 from fedatlas.deployment.trainer import Trainer, cohort_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.link import Request
 from fedatlas.files import OWN_FILES
+from fedatlas.models.dense import mlp
 from fedatlas.privacy import secure_sum
 from fedatlas.record.run_folder import RunFolder
+from fedatlas.registry import PLUGINS
 from fedatlas.setup.resolution import resolve
-from fedatlas.wire import codec
 from fedatlas.wire.bundle import Bundle, init
-from fedatlas.wire.frames import Message
+from fedatlas.wire.messages import FactsQuestion, SumQuestion, written
 from fedatlas.wire.policy import TEMPLATE, Asked, Policy
 
+FACTS = RowsFacts("digits", "classes", ("a", "b"), (), (), (), -100, (), {}, ("f32", (4,)), ("i64", ()))
 ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
 
 
@@ -56,7 +62,7 @@ def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[st
 )
 def test_of_how_many_a_masked_sum_is_the_node_sees_for_itself(what: str, message: dict[str, Any], cohort: int):
     request = Request("run", 1, 0, 0, 0, what, message, 0.1, 9, 100, "mean")
-    assert cohort_of(request, {"cohort": 9}) == cohort
+    assert cohort_of(request, 9) == cohort
 
 
 @pytest.mark.parametrize("kind", ["facts", "learn"])
@@ -64,10 +70,10 @@ def test_a_question_before_round_1_is_checked_too(tmp_path: Path, kind: str):
     """Before anything is read: the file of rows is not there."""
     path = init(tmp_path / "some", ["north", "south"], "localhost")["north"]
     (path / "policy.toml").write_text('operators = ["chief"]')
-    head = {"kind": kind, "run": "r", "config": parse({}).plain(), "operator": "operator", "names": ["north", "south"]}
-    body = codec.encode({"about": {}, "message": {}})
-    asked = Message({**head, "question": "moments", "index": 0}, body)
-    (said,) = Trainer(Bundle.open(path, "node"), tmp_path / "rows.csv").serve(asked)
+    who = parse({}).plain(), "operator", ("north", "south")
+    body = encoded(SumTerms(FACTS, {}))
+    asked = {"facts": FactsQuestion("r", *who), "learn": SumQuestion("r", "moments", 0, *who, body)}[kind]
+    (said,) = Trainer(Bundle.open(path, "node"), tmp_path / "rows.csv").serve(written(asked))
     assert said.head["why"] == "its policy.toml refuses the operator 'operator' (operators = ['chief'])"
 
 
@@ -92,10 +98,10 @@ def test_the_template_is_what_holds_without_a_file(tmp_path: Path):
     ("text", "why"),
     [
         ("local_epoch = 3", "unknown key of a policy 'local_epoch': did you mean 'local_epochs'?"),
-        ("local_epochs = -1", "local_epochs = -1 is none of a number above 0"),
-        ('algorithms = "fedavg"', "is none of a list of names"),
-        ('label_counts = "yes"', 'is none of "masked", "plain" or "no"'),
-        ("min_cohort = true", "is none of a whole number above 0"),
+        ("local_epochs = -1", "local_epochs = -1 is not a number above 0"),
+        ('algorithms = "fedavg"', "is not a list of names"),
+        ('label_counts = "yes"', 'is not "masked", "plain" or "no"'),
+        ("min_cohort = true", "is not a whole number above 0"),
         ("rounds =", "is not valid TOML"),
     ],
 )
@@ -107,17 +113,55 @@ def test_a_policy_that_is_wrong_is_said_in_a_sentence(tmp_path: Path, text: str,
     assert why in str(said.value)
 
 
+WHY_NOT = {
+    "centralised": "pools all rows",
+    "gossip": "lets nodes hear each other",
+    "push_sum": "lets nodes hear each other",
+    "fedseq": "hands models from client to client",
+    "fedseq_inter": "hands models from client to client",
+    "fedmd": "works with public rows",
+    "feddf": "works with public rows",
+    "fedma": "sends layers",
+    **dict.fromkeys(["cfl", "fesem", "ifca", "ditto", "fedbn", "local_only"], "gives clients models of their own"),
+}
+DEPLOYED = {
+    "fedsgd", "fedavg", "fedavgm", "hwfedavg", "nwfedavg", "fedadagrad", "fedadam", "fedyogi", "fedprox", "feddyn", "scaffold",
+    "moon", "fednova",
+}  # fmt: skip
+
+
+def test_what_is_deployed_follows_from_an_algorithms_record():
+    found = {name: undeployable(made()) for name, made in ALGORITHMS.items()}
+    assert {name for name, why in found.items() if not why} == DEPLOYED
+    assert found.keys() - DEPLOYED == WHY_NOT.keys()
+    assert not [name for name, why in WHY_NOT.items() if not found[name].startswith(why)]
+    page = (Path(__file__).parents[1] / "docs" / "deploy.md").read_text()
+    listed = page.partition("A deployed run uses one of these algorithms")[2].partition(". Parties")[0]
+    assert {*re.findall(r"`(\w+)`", listed)} - {"secagg"} == DEPLOYED
+    said = "counts rows by the hour"
+    assert undeployable(Algorithm("own", refuses={"deployment": said})) == said
+
+
+def test_a_plug_in_is_not_deployed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(PLUGINS["algorithms"], "mine", lambda: Algorithm("mine"))
+    monkeypatch.setitem(PLUGINS["models"], "own", mlp)
+    for tables in ({"algorithm": {"name": "mine"}}, {"model": {"name": "own"}}):
+        found = resolve(parse({"partition": {"name": "iid", "clients": 3}, **tables}))
+        with pytest.raises(ConfigError, match="is a plug-in, and nodes run only what fedatlas brings"):
+            refuse(found, ("a", "b", "c"))
+
+
 @pytest.mark.parametrize(
     ("tables", "why"),
     [
-        ({"algorithm": {"name": "fedseq"}}, "not in this version of deployment; it runs fedsgd, fedavg"),
-        ({"algorithm": {"name": "centralised"}}, "'centralised' pools all rows"),
+        ({"algorithm": {"name": "fedseq"}}, "hands models from client to client"),
+        ({"algorithm": {"name": "centralised"}}, "'centralised': it pools all rows"),
         ({"algorithm": {"name": "gossip"}}, "would see what only neighbours may"),
         ({"model": {"name": "cnn2", "norm": "batch", "bn": "local"}}, "model.bn = 'local'"),
         ({"public": {"per_class": 2}}, "[public]"),
         ({"evaluation": {"drift": True}}, "evaluation.drift"),
         ({"evaluation": {"clients": 0.2}}, "evaluation.clients"),
-        ({"privacy": [{"name": "paillier"}]}, "'secagg' alone is deployed"),
+        ({"privacy": [{"name": "paillier"}]}, "of the mechanisms it has 'secagg'"),
         ({"engine": {"plan": "stacked"}}, "engine.plan = 'stacked'"),
         ({"partition": {"name": "iid", "clients": 4}}, "write partition.clients = 3"),
         ({"seeds": [1, 2]}, "a deployed run has one seed"),

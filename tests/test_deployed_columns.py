@@ -107,7 +107,7 @@ def test_what_parties_with_columns_cannot_do_is_said(two: Deployment):
     strange = {**given, "parties": [{**given["parties"][0], "name": "club"}, given["parties"][1]]}
     for changed, why in [
         ({**given, "privacy": []}, "gradients in the clear tell every label"),
-        (strange, "party 'club' is no node of this run"),
+        (strange, "party 'club' is not a node of this run"),
     ]:
         with pytest.raises(Exception, match=why):
             two.submit(changed)

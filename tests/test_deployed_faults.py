@@ -19,7 +19,7 @@ import tomli_w
 from deployments import PATIENCE, Deployment, answers_of, deployment, experiment, rows_of, until
 from fedatlas import Experiment, run
 from fedatlas.config import parse
-from fedatlas.wire.channel import Refused
+from fedatlas.wire.channel import RefusedByServer
 
 pytestmark = pytest.mark.timing
 
@@ -125,6 +125,15 @@ def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deplo
         assert lost[0].startswith(f"lost: {LIES[how]}")
 
 
+def test_facts_that_cannot_be_read_end_the_run_with_the_nodes_name_and_not_the_server(three: Deployment):
+    three.again("west", "facts")
+    _, last = three.ended(three.submit(experiment(rounds=1)))
+    three.again("west")
+    assert last["status"] == "failed"
+    assert last["why"] == "'west' takes no part: the field 'facts.rows' is not a table."
+    assert three.ended(three.submit(experiment(rounds=1)))[1]["status"] == "finished"
+
+
 def test_a_trainer_that_is_killed_in_a_masked_round_costs_that_round_anew(three: Deployment, tmp_path: Path):
     """Its keys of the round are gone with it; with three nodes a sum of the other two is none that may be opened."""
     given = experiment(rounds=3, privacy=[{"name": "secagg"}], local={"epochs": 100}, round={"on_loss": "wait"})
@@ -156,7 +165,7 @@ def test_a_terminal_that_is_closed_ends_no_run(three: Deployment):
     again = [*command[:5], "--attach", run, "--bundle", str(three.bundles["operator"]), "--out", str(out), "--json"]
     said = subprocess.run(again, capture_output=True, text=True, check=True)
     assert json.loads(said.stdout)["status"] == "finished"
-    with pytest.raises(Refused, match=f"run '{run}' has ended already"):
+    with pytest.raises(RefusedByServer, match=f"run '{run}' has ended already"):
         three.stop(run)
     assert len(rows_of(out)) == 31
 

@@ -410,7 +410,8 @@ class Algorithm(NamedTuple):
     check: Check | None = None  # asked before data are read, and again when it is known who holds how many rows
     # Why it does not go with a table or with a value of a key, {"compression": "..."}, {"model.bn.local": "..."}, or
     # inside the chains of FedSeq: {"chain": "..."}; "masks" and "dp" are what hides updates from the server and noise on the
-    # level of clients (`fedatlas.setup.mechanism_choice`), as far as the record does not show it by itself.
+    # level of clients (`fedatlas.setup.mechanism_choice`), "deployment" is a run between real parties
+    # (`fedatlas.deployment.refusals`), as far as the record does not show it by itself.
     refuses: Mapping[str, str] = {}
     card: Card = Card()
     # What follows serves rounds that are not "send the model, train, average".

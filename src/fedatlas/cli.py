@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedatlas import cli_study
+from fedatlas import cli_deploy, cli_study
 from fedatlas.commands import (
     INTERRUPTED,
     File,
@@ -27,7 +27,6 @@ from fedatlas.commands import (
     stoppable,
     without_gpus,
 )
-from fedatlas.deployment.commands import app as deploy_app
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
 
 app = typer.Typer(
@@ -45,7 +44,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app.add_typer(deploy_app, name="deploy")
+app.add_typer(cli_deploy.app, name="deploy")
 app.command()(align)
 app.command()(predict)
 app.command()(cli_study.study)

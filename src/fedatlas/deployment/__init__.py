@@ -1,1 +1,1 @@
-"""The same experiment between real processes: the programs of server, node and operator, above the simulation and above `deploy`."""
+"""The same experiment between real processes: the programs of server, node and operator."""

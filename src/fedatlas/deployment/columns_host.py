@@ -1,19 +1,20 @@
-"""Parties that hold columns, as the server knows them: counts, and a host that drives their trees over the nodes' streams.
+"""Parties that hold columns, as the server knows them: counts, and a host that drives their rounds over the nodes' streams.
 
-A tree needs every party: the run waits for one that is gone, up to the deadline.
+A round needs every party: the run waits for one that is gone, up to the deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedatlas.algorithm import RoundGenerator
 from fedatlas.data.dataset import Column
 from fedatlas.data.party_tables import PartyTable
-from fedatlas.deployment.streams_host import Streams, StreamsHost
+from fedatlas.deployment.node_columns import ColumnsFacts
+from fedatlas.deployment.nodes_link import NodesLink
+from fedatlas.deployment.streams_host import StreamsHost
 from fedatlas.federation.columns_federation import bench_of
 from fedatlas.privacy.ask_protocol import SessionFailed
 from fedatlas.setup.checked import Checked
@@ -21,35 +22,34 @@ from fedatlas.setup.consortium import Consortium, consortium_of
 from fedatlas.vertical.parties import PartyLeft
 
 
-def known(whole: Checked, facts: Sequence[Mapping[str, Any]]) -> Consortium:
+def known_consortium(whole: Checked, facts: Sequence[ColumnsFacts]) -> Consortium:
     """The parties as the server knows them: as many ids and columns as each says, without their names, and no row."""
-    return consortium_of(whole, [blank(name, one) for name, one in zip(whole.parties, facts, strict=True)])
+    return consortium_of(whole, [table_of_counts(*one) for one in zip(whole.parties, facts, strict=True)])
 
 
-def blank(name: str, facts: Mapping[str, Any]) -> PartyTable:
+def table_of_counts(name: str, facts: ColumnsFacts) -> PartyTable:
     """A table of which only counts are known."""
-    ids, without = facts["rows"]["train"], facts["without_id"]
-    nothing = np.zeros(0)
+    ids, without, nothing = facts.rows.train, facts.without_id, np.zeros(0)
     return PartyTable(
         name,
         ("-",) * (ids - without) + ("",) * without,
-        tuple(Column(f"column {j + 1}") for j in range(facts["columns"])),
-        np.zeros((0, facts["spread"])),
-        tuple(f"column {j + 1}" for j in range(facts["spread"])),
-        nothing if facts["label"] else None,
-        nothing if facts["weighted"] else None,
-        facts["task"],
-        tuple(facts["class_names"]),
-        facts["left_out"],
+        tuple(Column(f"column {j + 1}") for j in range(facts.columns)),
+        np.zeros((0, facts.spread)),
+        tuple(f"column {j + 1}" for j in range(facts.spread)),
+        nothing if facts.label else None,
+        nothing if facts.weighted else None,
+        facts.task,
+        facts.class_names,
+        facts.left_out,
     )
 
 
-def columns_host(held: Consortium, streams: Streams) -> StreamsHost:
+def columns_host(held: Consortium, link: NodesLink) -> StreamsHost:
     """Return the host of a run whose nodes hold columns; a round that a party fell out of is begun again."""
     sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
     asked = held.checked.algorithm
     algorithm = bench_of(asked.name, asked.tasks, {}).algorithm
-    host = StreamsHost(streams, algorithm, sizes, held.config.seed, whole=_whole)
+    host = StreamsHost(link, algorithm, sizes, held.config.seed, whole=_whole)
     host.resumes = "; submit the experiment again to begin anew"
     return host
 

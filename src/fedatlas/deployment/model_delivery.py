@@ -1,16 +1,20 @@
-"""The model comes home: at the end each node holds a run folder on which `fedatlas predict` works, with its own counts alone."""
+"""The delivery of a finished run: each node gets a run folder on which `fedatlas predict` works, without counts of other nodes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from re import fullmatch
 
-from fedatlas.errors import ProtocolError, TransportError
+import torch
+
+from fedatlas.deployment.terms import decoded
+from fedatlas.errors import ProtocolError
 from fedatlas.files import write_bytes
 from fedatlas.record.run_folder import CONFIG, METRICS, SUMMARY
 from fedatlas.wire import codec
-from fedatlas.wire.frames import Message
+from fedatlas.wire.messages import FileName, FinishedModel
 
 ALSO = (
     "preprocess.json",
@@ -18,17 +22,12 @@ ALSO = (
 )  # of a run of columns the latter, which says of a party no more than all know
 FILES = {CONFIG, METRICS, SUMMARY, *ALSO}
 PRIVATE = ("partition_facts", "judged_on", "per_client", "privacy")
-"""Of the summary, what is about other nodes."""
+"""Keys of the summary that tell of other nodes."""
 OWN = ("clients", "selected", "weights", "steps")
 
 
-def home_of(folder: Path, run: str, *, columns: bool = False) -> Message:
-    """What is sent to a node of a run that has ended. ``columns``: parties hold columns, and all know who took part in a tree."""
-    import torch
-
-    def loaded(data: bytes) -> Any:
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
+def delivery_of(folder: Path, run: str, *, columns: bool = False) -> FinishedModel:
+    """Make the message for a node of a run that has ended. ``columns``: parties hold columns, and all know who took part in a tree."""
     summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     hidden = () if columns else OWN
     kept = {key: value for key, value in summary.items() if key not in PRIVATE}
@@ -41,27 +40,15 @@ def home_of(folder: Path, run: str, *, columns: bool = False) -> Message:
         ALSO[columns]: (folder / ALSO[columns]).read_bytes(),
     }
     files |= {path.name: path.read_bytes() for path in sorted(folder.glob("model*.safetensors"))}
-    body = codec.encode({name: loaded(data) for name, data in files.items()})
-    return Message({"kind": "home", "run": run}, body)
+    tensors = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in files.items()}
+    return FinishedModel(run, codec.encode(tensors))
 
 
-def receive(bundle: Path, message: Message) -> Path:
-    """Writes the folder of a run that has ended; ProtocolError for a file that is none of its."""
-    run = str(message.head["run"])
-    files = codec.decode(bytearray(message.body))
-    folder = bundle / "runs" / checked(run)
-    if not isinstance(files, dict):
-        raise TransportError("what came home is no list of files.")
+def store_delivery(bundle: Path, message: FinishedModel) -> Path:
+    """Write the folder of a run that has ended. ProtocolError for another file than those of a run."""
+    files, folder = decoded(Mapping[FileName, torch.Tensor], message.body), bundle / "runs" / message.run
     for name, data in files.items():
-        model = name.startswith("model") and name.endswith(".safetensors") and "/" not in name
-        if name not in FILES and not model:
-            raise ProtocolError(f"'{name}' is no file of a run that comes home.")
+        if name not in FILES and not fullmatch(r"model[^/]*\.safetensors", name):
+            raise ProtocolError(f"'{name}' is not a file that nodes keep of a run.")
         write_bytes(folder / name, data.numpy().tobytes())
     return folder
-
-
-def checked(run: str) -> str:
-    """The name of a run, which names folders; ProtocolError for what could name another."""
-    if not run or not all(c.isalnum() or c in "-_." for c in run) or run.startswith("."):
-        raise ProtocolError("this is no name of a run.")
-    return run

@@ -38,7 +38,7 @@ def _nobody(*args: Any) -> Any:
 
 
 def judges(setup: Setup) -> Callable[..., Any]:
-    """What a node answers."""
+    """Make the function by which a node judges."""
     rows = setup.rows.common("test")
 
     def answer(network: Any, data: Any, message: Message, state: State, session: Any) -> tuple[Update, State, Any]:
@@ -86,7 +86,7 @@ class NodeJudge(Evaluator):
         return dict(quality.number_figures(sums))
 
     def per_client(self, model_of: ClientModel) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Of each node how many rows it has; its own figure stays with it."""
+        """Rows of each node; its figure stays with it."""
         sizes, names = self.setup.sizes, self.setup.partition.info.get("names", ())
         blank: dict[str, Any] = dict.fromkeys(("value", "low", "high"))
         return [

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedatlas.deployment.terms import RowsTerms
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.secrets import OPENED, append, whole_lines
 from fedatlas.privacy import secure_sum
@@ -21,10 +22,10 @@ from fedatlas.wire.bundle import IDENTITY, Bundle, Member
 
 
 def identities_of(members: Mapping[str, Member], names: tuple[str, ...]) -> dict[int, bytes]:
-    """A run's nodes by their numbers -> their public keys; PrivacyError for one that is not on the list."""
+    """Public keys of a run's nodes by their numbers. PrivacyError for a node that is not on the list."""
     for name in names:
         if name not in members or members[name].role != "node" or not members[name].identity:
-            raise PrivacyError(f"'{name}' is not among the nodes of its own members.json.")
+            raise PrivacyError(f"'{name}' is not a node in this node's members.json.")
     return {k: bytes.fromhex(members[name].identity) for k, name in enumerate(names)}
 
 
@@ -40,24 +41,24 @@ class NodeKeys:
                 self.record.setdefault(run, []).append(asked)
 
     @classmethod
-    def of(cls, bundle: Bundle, told: Mapping[str, Any], how: Protection | None, folder: Path) -> NodeKeys | None:
-        """Those of a run; None where nothing is masked."""
+    def of(cls, bundle: Bundle, terms: RowsTerms, how: Protection | None, folder: Path) -> NodeKeys | None:
+        """The keys for a run; None where nothing is masked."""
         mask = None if how is None else how.of(SecAgg)
         if mask is None:
             return None
-        public = identities_of(bundle.members(), tuple(told["names"]))
+        public = identities_of(bundle.members(), terms.names)
         path = bundle.path / IDENTITY
         if not path.exists():
             raise ConfigError(f"'{path}' is gone: copy the bundle again.")
-        party = Party(told["number"], bundle.federation, Secret(path.read_bytes()), public)
+        party = Party(terms.number, bundle.federation, Secret(path.read_bytes()), public)
         return cls(party, mask.threshold, folder)
 
     def session(self, client: int) -> Any:  # noqa: ARG002
-        """What the questions of a round begin with."""
+        """The state that the questions of a round begin with."""
         return secure_sum.first_session(self.party, self.threshold, self.record)
 
     def keep(self, client: int, session: Any) -> None:  # noqa: ARG002
-        """Puts the record of what this node helped to open on the disk, before its reply leaves."""
+        """Write down the sums that this node helped to open, before its reply leaves."""
         new = session.get("record", {})
         for run, asks in new.items():
             for one in asks[len(self.record.get(run, [])) :]:

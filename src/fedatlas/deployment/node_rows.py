@@ -1,21 +1,21 @@
-"""A node's rows as its file has them, what it says of them, and what all nodes say together. Nothing here leaves a row.
+"""A node's rows as its file has them, the facts that it tells of them, and the facts of all nodes together. No row leaves.
 
-What a simulator sees at one glance (columns, classes, categories, shapes, which kind of target) each node says of its own file, and
-the server settles what holds for all; a node then codes its rows by that. The file is the user's own (`data.files`), or what
+Each node tells the columns, classes, categories, shapes and the kind of target of its file, which a simulation sees at once, and
+the server settles them for all; a node then codes its rows by that. The file is the user's own (`data.files`), or what
 `fedatlas deploy trial` deals: the stored form of a source's rows, with its scale and its class names (``.rows``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedatlas.config import ExperimentConfig
-from fedatlas.data.dataset import Column, Dataset, Split
+from fedatlas.data.dataset import Column, Dataset, Split, TaskKind
 from fedatlas.data.files import load_file
 from fedatlas.data.loaded import Request, limit_rows, numbered, split_test
 from fedatlas.data.store import Store
@@ -23,88 +23,112 @@ from fedatlas.errors import ConfigError, DataError
 from fedatlas.files import write_bytes
 from fedatlas.registry import arguments
 from fedatlas.wire import codec
+from fedatlas.wire.fields import Bound, plain, record
+from fedatlas.wire.messages import Count, Open
 
 SUFFIX = ".rows"
 PARTS = ("x", "y", "weight")
-THEIRS = ("label", "task", "weight", "drop", "categories", "size")
+OF_THE_EXPERIMENT = ("label", "task", "weight", "drop", "categories", "size")
 """Keys of ``[data]`` that are the experiment's; where a file lies, and what is tested on, is each node's own business."""
 
 
-class Holding(NamedTuple):
-    """Rows in stored form by split, and what they are."""
+Form = tuple[Annotated[str, Bound(pattern="|".join(codec.DTYPES), what="a type of tensors")], tuple[Count, ...]]
+"""(type, shape of one row)."""
 
-    about: Mapping[str, Any]
+
+class RowCounts(NamedTuple):
+    """Rows by split."""
+
+    train: Count = 0
+    test: Count = 0
+
+
+class RowsFacts(NamedTuple):
+    """Facts of the rows of one node, with their number; or of the rows of all nodes."""
+
+    name: str
+    task: TaskKind
+    class_names: tuple[str, ...]
+    columns: tuple[str, ...]
+    scale: tuple[float, ...]
+    shift: tuple[float, ...]
+    ignore: int
+    schema: tuple[tuple[str, tuple[str, ...]], ...]  # (column, its categories)
+    facts: Open
+    x: Form
+    y: Form
+    rows: RowCounts = RowCounts()
+    weighted: bool = False
+
+
+class NodeRows(NamedTuple):
+    """Rows in stored form by split, and their facts."""
+
+    about: RowsFacts
     splits: Mapping[str, Split]
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What a node says of its rows: what they are, and how many."""
-        rows = {name: len(split.y) for name, split in self.splits.items()}
-        return {**self.about, "rows": rows, "weighted": self.splits["train"].weight is not None}
+    def facts(self) -> RowsFacts:
+        """Facts that a node tells of its rows, with their number."""
+        rows = RowCounts(**{name: len(split.y) for name, split in self.splits.items()})
+        return self.about._replace(rows=rows, weighted=self.splits["train"].weight is not None)
 
 
-def about(dataset: Dataset) -> dict[str, Any]:
-    """What the rows of a data set are, as plain values."""
-    x, y = dataset.train.x, dataset.train.y
-    return {
-        "name": dataset.name,
-        "task": dataset.task,
-        "class_names": list(dataset.class_names),
-        "columns": list(dataset.columns),
-        "scale": list(dataset.scale),
-        "shift": list(dataset.shift),
-        "ignore": dataset.ignore,
-        "schema": [[column.name, list(column.categories)] for column in dataset.schema],
-        "facts": {key: value for key, value in dataset.facts.items() if key in {"special", "depth", "unit", "units"}},
-        "x": [codec.NAMES[x.dtype], list(x.shape[1:])],
-        "y": [codec.NAMES[y.dtype], list(y.shape[1:])],
-    }
-
-
-def dataset_of(about: Mapping[str, Any], splits: Mapping[str, Split]) -> Dataset:
-    """The data set that these are the rows of."""
-    schema = tuple(Column(name, tuple(categories)) for name, categories in about["schema"])
-    return Dataset(
-        about["name"],
-        dict(splits),
-        about["task"],
-        class_names=tuple(about["class_names"]),
-        columns=tuple(about["columns"]),
-        scale=tuple(about["scale"]),
-        shift=tuple(about["shift"]),
-        ignore=about["ignore"],
-        schema=schema,
-        facts=dict(about["facts"]),
+def facts_of(dataset: Dataset) -> RowsFacts:
+    """Facts of the rows of a data set."""
+    d, (x, y) = dataset, dataset.train[:2]
+    return RowsFacts(
+        d.name,
+        d.task,
+        d.class_names,
+        d.columns,
+        d.scale,
+        d.shift,
+        d.ignore,
+        tuple((column.name, column.categories) for column in d.schema),
+        {key: value for key, value in d.facts.items() if key in {"special", "depth", "unit", "units"}},
+        (codec.NAMES[x.dtype], tuple(x.shape[1:])),
+        (codec.NAMES[y.dtype], tuple(y.shape[1:])),
     )
 
 
-def blank(about: Mapping[str, Any], weighted: bool) -> Split:
-    """Two rows of zeros, for whoever has to know what rows look like and has none."""
-    (dtype, shape), (target, more) = about["x"], about["y"]
-    x, y = torch.zeros((2, *shape), dtype=codec.DTYPES[dtype]), torch.zeros((2, *more), dtype=codec.DTYPES[target])
-    return Split(x, y, weight=torch.ones(2) if weighted else None)
+def dataset_of(about: RowsFacts, splits: Mapping[str, Split]) -> Dataset:
+    """The data set with these facts and rows."""
+    d, schema = about, tuple(Column(*column) for column in about.schema)
+    return Dataset(
+        d.name, dict(splits), d.task, d.class_names, d.columns, (), d.scale, d.shift, d.ignore, schema, facts=d.facts
+    )
+
+
+def two_rows(about: RowsFacts) -> Split:
+    """Two rows of zeros, which show the form of rows where none are at hand."""
+    x, y = (torch.zeros((2, *shape), dtype=codec.DTYPES[dtype]) for dtype, shape in (about.x, about.y))
+    return Split(x, y, weight=torch.ones(2) if about.weighted else None)
 
 
 def write_stored(path: Path, dataset: Dataset, splits: Mapping[str, Split]) -> None:
-    """The rows of these splits in stored form."""
+    """Write the rows of these splits in stored form."""
     kept = {
         name: {part: x for part in PARTS if (x := getattr(split, part)) is not None} for name, split in splits.items()
     }
-    write_bytes(path, codec.encode({"about": about(dataset), "splits": kept}))
+    write_bytes(path, codec.encode({"about": plain(facts_of(dataset)), "splits": kept}))
 
 
-def read_rows(path: Path, config: ExperimentConfig) -> Holding:
-    """The rows of a node's or a server's file, raw. DataError, ConfigError for what cannot be used."""
+def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
+    """Read the rows of a node's or a server's file, raw. DataError, ConfigError for a file that cannot be used."""
     if path.suffix == SUFFIX:
         if not path.exists():
             raise DataError(f"there is no file '{path}'.")
         found = codec.decode(path.read_bytes())
-        return Holding(found["about"], {name: Split(**split) for name, split in found["splits"].items()})
+        return NodeRows(
+            record(RowsFacts, found["about"], "about"),
+            {name: Split(**split) for name, split in found["splits"].items()},
+        )
     if config.data.name != "file":
         raise ConfigError(
             f"data.name = '{config.data.name}': nodes read files of their own; write data.name = 'file' and, for a table, data.label."
         )
-    options = {key: value for key, value in config.data.options().items() if key in THEIRS}
+    options = {key: value for key, value in config.data.options().items() if key in OF_THE_EXPERIMENT}
     request = Request(Store.default(), config.seed, drop_unusable=config.data.missing != "error", few_classes=True)
     given = arguments("data", load_file, {**options, "path": str(path)})
     loaded = numbered(load_file(request, **given))
@@ -123,10 +147,10 @@ def read_rows(path: Path, config: ExperimentConfig) -> Holding:
         schema=loaded.schema,
     )
     bare = {name: split._replace(client=None, row=None) for name, split in splits.items()}
-    return Holding(about(whole), bare)
+    return NodeRows(facts_of(whole), bare)
 
 
-ALIKE = {
+MUST_AGREE = {
     "task": "the target is of the kind",
     "x": "rows are",
     "y": "targets are",
@@ -135,68 +159,69 @@ ALIKE = {
 }
 
 
-def agreed(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What holds for all: classes and categories of anybody, in order. DataError where two parties' rows do not go together."""
+def agreed(facts: Mapping[str, RowsFacts]) -> RowsFacts:
+    """Facts of all rows: classes and categories of all parties, in order. DataError where two parties' rows do not go together."""
     first, *others = facts
-    known = dict(facts[first])
+    known = facts[first]
     for name in others:
         check_alike(first, known, name, facts[name])
-        known["class_names"] = joined(known["class_names"], facts[name]["class_names"])
-        known["schema"] = [
-            [column, joined(mine, theirs)]
-            for (column, mine), (_, theirs) in zip(known["schema"], facts[name]["schema"], strict=True)
-        ]
-    if known["task"] == "classes" and len(known["class_names"]) < 2:
-        raise DataError(f"all nodes hold one class only ('{known['class_names'][0]}'): there is nothing to learn.")
-    return {key: value for key, value in known.items() if key not in {"rows", "weighted"}}
+        pairs = zip(known.schema, facts[name].schema, strict=True)
+        known = known._replace(
+            class_names=joined(known.class_names, facts[name].class_names),
+            schema=tuple((column, joined(mine, theirs)) for (column, mine), (_, theirs) in pairs),
+        )
+    if known.task == "classes" and len(known.class_names) < 2:
+        raise DataError(f"all nodes hold only one class ('{known.class_names[0]}'): there is nothing to learn.")
+    return known._replace(rows=RowCounts())
 
 
-def check_alike(first: str, known: Mapping[str, Any], name: str, other: Mapping[str, Any]) -> None:
-    """DataError where the rows of two parties do not go together."""
-    columns = [[column for column, _ in facts["schema"]] for facts in (known, other)]
+def check_alike(first: str, known: RowsFacts, name: str, other: RowsFacts) -> None:
+    """Refuse rows of two parties that do not go together, with a DataError."""
+    columns = [[column for column, _ in facts.schema] for facts in (known, other)]
     if columns[0] != columns[1]:
         odd = sorted({*columns[0]} ^ {*columns[1]})
         what = f"only one of them has '{odd[0]}'" if odd else "their order differs"
         raise DataError(f"the columns of '{first}' and '{name}' differ: {what}; give all files the same columns.")
-    for (column, mine), (_, theirs) in zip(known["schema"], other["schema"], strict=True):
+    for (column, mine), (_, theirs) in zip(known.schema, other.schema, strict=True):
         if bool(mine) != bool(theirs):
             who, whose = (name, first) if theirs else (first, name)
             raise DataError(
                 f"column '{column}' holds texts at '{who}' and numbers at '{whose}': correct the cells, or name it in data.categories."
             )
-    for key, words in ALIKE.items():
-        if known[key] != other[key]:
+    for key, words in MUST_AGREE.items():
+        if (mine := getattr(known, key)) != (theirs := getattr(other, key)):
             raise DataError(
-                f"{words} {shown(known[key])} at '{first}' and {shown(other[key])} at '{name}': "
+                f"{words} {shown(mine)} at '{first}' and {shown(theirs)} at '{name}': "
                 f"{'say which with data.task' if key == 'task' else 'give all files the same form'}."
             )
 
 
 def shown(value: Any) -> str:
-    """As a sentence says it."""
-    return f"{value[0]} of shape {tuple(value[1])}" if isinstance(value, list) and len(value) == 2 else f"{value}"
+    """A value as an error shows it."""
+    form = isinstance(value, tuple) and value[1:] and isinstance(value[1], tuple)
+    return f"{value[0]} of shape {value[1]}" if form else f"{list(value) if isinstance(value, tuple) else value}"
 
 
-def joined(mine: Sequence[str], theirs: Sequence[str]) -> list[str]:
+def joined(mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
     """The names of both, in order: numbers by value, texts by letters; names that agree stay as they are."""
-    if list(mine) == list(theirs):
-        return list(mine)
+    if mine == theirs:
+        return mine
     both = {*mine, *theirs}
     try:
-        return sorted(both, key=float)
+        return tuple(sorted(both, key=float))
     except ValueError:
-        return sorted(both)
+        return tuple(sorted(both))
 
 
-def coded(held: Holding, about: Mapping[str, Any]) -> dict[str, Split]:
-    """A party's rows with the classes and categories that all agreed on, in place of those of its own file."""
-    splits = dict(held.splits)
-    if about["task"] == "classes" and held.about["class_names"] != about["class_names"]:
-        places = torch.tensor([about["class_names"].index(name) for name in held.about["class_names"]])
+def coded(held: NodeRows, about: RowsFacts) -> dict[str, Split]:
+    """A party's rows coded by the classes and categories that all agreed on."""
+    splits, own = dict(held.splits), held.about
+    if about.task == "classes" and own.class_names != about.class_names:
+        places = torch.tensor([about.class_names.index(name) for name in own.class_names])
         splits = {name: split._replace(y=places[split.y]) for name, split in splits.items()}
-    for j, ((_, own), (_, known)) in enumerate(zip(held.about["schema"], about["schema"], strict=True)):
-        if own != known:
-            places = torch.tensor([float(known.index(name)) for name in own])
+    for j, ((_, mine), (_, known)) in enumerate(zip(own.schema, about.schema, strict=True)):
+        if mine != known:
+            places = torch.tensor([float(known.index(name)) for name in mine])
             splits = {name: split._replace(x=recoded(split.x, j, places)) for name, split in splits.items()}
     return splits
 

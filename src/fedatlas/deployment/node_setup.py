@@ -1,26 +1,26 @@
 """The set-up of a run as the server has it, without rows, and as a node has it, with its own: one federation seen from two ends.
 
-Both run the functions that a simulation runs. What those learn of all rows together they ask a `Learner` for: the server's asks
-the nodes and writes down the sums; a node's reads them off, so that it comes to the same constants by the same operations.
+Both run the functions that a simulation runs. Sums over all rows come from a `Learner`: the server's asks the nodes and writes
+down the sums; a node's reads them there, so that it gets the same constants by the same operations.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedatlas import summaries
 from fedatlas.data.dataset import Dataset, Held, Partition, Split
-from fedatlas.deployment.node_rows import blank, dataset_of
+from fedatlas.deployment.node_rows import RowsFacts, dataset_of, two_rows
 from fedatlas.errors import ProtocolError
 from fedatlas.setup.assembly import Holdings, Setup, assemble, described, prepare
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check_classes
-from fedatlas.summaries import Learn, Learnt, Message, Numbers, Summary, Traffic
-from fedatlas.wire import codec
+from fedatlas.summaries import Learn, Learnt, Message, Numbers, Summary, Traffic, in_the_clear
+from fedatlas.wire.messages import Count
 
 SUMMARIES = {
     one.name: one
@@ -35,88 +35,80 @@ SUMMARIES = {
         summaries.AT_MOST,
     )
 }
-"""What a node can be asked about its rows, by name. Rows of each class are not among them."""
+"""Questions about a node's rows, by name. Rows of each class are not among them."""
 
 AskAll = Callable[[str, Message], Sequence[Numbers]]
 """(name of a summary, message) -> the answers of all nodes that hold rows, in their order."""
 
 
-class Federation(NamedTuple):
-    """What all parties of a run know of it."""
+class LearntSum(NamedTuple):
+    """The sum of all nodes' answers to a question, and the bytes that it took."""
 
-    names: tuple[str, ...]  # of the nodes; a node's number is its place here
-    about: Mapping[str, Any]  # what the rows are
-    sizes: tuple[int, ...]  # training rows of each
-    weighted: bool
+    name: str
+    sum: Mapping[str, Any]
+    up: Count
+    down: Count
 
 
-def learning(ask_all: AskAll, totals: list[dict[str, Any]]) -> Learn:
-    """The server's: asks the nodes for what ``totals`` do not hold yet, and writes it down there."""
+def asking(ask_all: AskAll, totals: list[LearntSum]) -> Learn:
+    """Return the server's `Learn`: it asks the nodes for sums that ``totals`` do not hold yet, and adds them there."""
     known = iter(list(totals))
 
     def learn(summary: Summary, message: Message) -> Learnt:
-        if (told := next(known, None)) is None:
+        if (total := next(known, None)) is None:
             answers = ask_all(summary.name, message)
-            total = summary.add(answers)
-            word = summary.told(message, total)
-            up = sum(codec.size(summary.plain(message, answer)) for answer in answers)
-            down = 0 if word is None else codec.size(word) * len(answers)
-            told = {"name": summary.name, "sum": dict(total), "up": up, "down": down}
-            totals.append(told)
-        return learnt(summary, told)
+            found = summary.add(answers)
+            total = LearntSum(summary.name, dict(found), *in_the_clear(summary, message, answers, found))
+            totals.append(total)
+        return learnt(summary, total)
 
     return learn
 
 
-def replayed(totals: Sequence[Mapping[str, Any]]) -> Learn:
-    """A node's: what the server learnt, in the order in which it was asked."""
-    told: Iterator[Mapping[str, Any]] = iter(totals)
-
-    def learn(summary: Summary, message: Message) -> Learnt:
-        return learnt(summary, next(told, {"name": "nothing"}))
-
-    return learn
+def replayed(totals: Sequence[LearntSum]) -> Learn:
+    """Return a node's `Learn`: the server's sums, in the order in which they were asked for."""
+    told = iter(totals)
+    return lambda summary, message: learnt(summary, next(told, None))
 
 
-def learnt(summary: Summary, told: Mapping[str, Any]) -> Learnt:
-    """A sum that was written down; ProtocolError where it is of another question."""
-    if told["name"] != summary.name:
-        raise ProtocolError(f"the sums of '{told['name']}' came where those of '{summary.name}' were due.")
-    return Learnt(told["sum"], Traffic(told["up"], told["down"]))
+def learnt(summary: Summary, total: LearntSum | None) -> Learnt:
+    """A sum that was written down. ProtocolError where it is of another question."""
+    if total is None or total.name != summary.name:
+        name = total.name if total else "nothing"
+        raise ProtocolError(f"the sums of '{name}' came where those of '{summary.name}' were due.")
+    return Learnt(total.sum, Traffic(total.up, total.down))
 
 
 def answered(name: str, message: Message, split: Split) -> Numbers:
-    """What a node says to a question of round 0."""
+    """A node's answer to a question of round 0."""
     if name not in SUMMARIES:
-        raise ProtocolError(f"the question '{name}' is none that a node answers.")
+        raise ProtocolError(f"nodes do not answer the question '{name}'.")
     return SUMMARIES[name].of(Held(split, np.arange(len(split.y))), message)
 
 
-def server_setup(whole: Checked, told: Federation, learn: Learn, test: Split | None) -> Setup:
-    """The server's: of training rows it knows how many each node has. ``test``: its own rows to judge by."""
-    empty = blank(told.about, told.weighted)
-    dataset = dataset_of(told.about, {"train": empty, "test": empty if test is None else test})
-    ends = np.cumsum([0, *told.sizes])
+def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None) -> Setup:
+    """Make the server's set-up. ``sizes``: training rows of each node by name. ``test``: the server's rows to judge by."""
+    empty = two_rows(about)
+    dataset = dataset_of(about, {"train": empty, "test": empty if test is None else test})
+    ends = np.cumsum([0, *sizes.values()])
     counts = tuple(np.arange(a, b) for a, b in itertools.pairwise(ends))
-    partition = Partition(counts, info={"names": list(told.names)}, counted=True)
-    nobody = Partition(tuple(np.empty(0, np.int64) for _ in told.names))
-    return assemble(holdings(whole, dataset, partition, nobody, learn))
+    partition = Partition(counts, info={"names": list(sizes)}, counted=True)
+    return assemble(holdings(whole, dataset, partition, of_one(-1, len(sizes)), learn))
 
 
 def node_setup(
-    whole: Checked,
-    about: Mapping[str, Any],
-    splits: Mapping[str, Split],
-    number: int,
-    clients: int,
-    learn: Learn,
+    whole: Checked, about: RowsFacts, splits: Mapping[str, Split], number: int, clients: int, learn: Learn
 ) -> Setup:
-    """A node's: its own rows under its number, nobody else's."""
-    held = {"test": splits["train"].take(np.arange(min(1, len(splits["train"].y)))), **splits}  # what a row looks like
-    dataset = dataset_of(about, held)
-    own = np.arange(len(splits["train"].y))
-    partition = Partition(tuple(own if k == number else np.empty(0, np.int64) for k in range(clients)))
-    return assemble(holdings(whole, dataset, partition, partition, learn), alone=True)
+    """Make a node's set-up: its rows under its number, and no others."""
+    train = splits["train"]
+    held = {"test": train.take(np.arange(min(1, len(train.y)))), **splits}  # what a row looks like
+    partition = of_one(number, clients, len(train.y))
+    return assemble(holdings(whole, dataset_of(about, held), partition, partition, learn), alone=True)
+
+
+def of_one(number: int, clients: int, rows: int = 0) -> Partition:
+    """A partition of so many rows, which one client holds."""
+    return Partition(tuple(np.arange(rows if k == number else 0) for k in range(clients)))
 
 
 def holdings(whole: Checked, dataset: Dataset, partition: Partition, rows: Partition, learn: Learn) -> Holdings:

@@ -1,4 +1,4 @@
-"""What a node keeps of a run on its disk, so that nothing is lost or counted twice whichever process dies when.
+"""A node's state of a run on its disk: nothing is lost or counted twice, whichever process dies.
 
     state.bin          what it keeps as of the last round that landed: {round, state}
     pending/NNN.bin    one file an ask of the round that is under way: {place, digest, reply, state afterwards}
@@ -10,25 +10,23 @@ refused. A commit makes the last state afterwards the one that stands, or forget
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fedatlas.errors import ProtocolError, TransportError
+from fedatlas.errors import DataError, ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.files import write_bytes
 from fedatlas.wire import codec
+from fedatlas.wire.frames import Body
+from fedatlas.wire.messages import Place, Work
 
-Place = tuple[int, int, int]
-"""(round, attempt, number of the ask)."""
 
-
-class Kept(NamedTuple):
+class StoredReply(NamedTuple):
     """A reply that was given."""
 
     digest: str
-    head: Mapping[str, Any]
-    body: bytes | bytearray
+    work: Work
+    body: Body
 
 
 class NodeState:
@@ -39,7 +37,7 @@ class NodeState:
         self.party = PartyState()
         self.round = -1  # the last that landed here
         self.place = (0, 0)  # (round, attempt) under way
-        self.replies: dict[Place, Kept] = {}
+        self.replies: dict[Place, StoredReply] = {}
         self._load()
         self.broken = (
             self.place if self.replies else None
@@ -58,12 +56,12 @@ class NodeState:
                 continue
             self.place = at[0], at[1]
             self.party.begin(*self.place)
-            self.replies[at] = Kept(kept["digest"], kept["head"], kept["reply"].numpy().tobytes())
+            self.replies[at] = StoredReply(kept["digest"], tuple(kept["head"]["work"]), kept["reply"].numpy().tobytes())
             if kept["state"] is not None:
                 self.party.put(self.client, kept["state"])
 
-    def known(self, place: Place, digest: str) -> Kept | None:
-        """The reply that this ask was given already; ProtocolError where it cannot be asked here and now."""
+    def known(self, place: Place, digest: str) -> StoredReply | None:
+        """Return the reply that this ask was given already. ProtocolError where it cannot be asked here and now."""
         at, attempt, _ = place
         if kept := self.replies.get(place):
             if kept.digest != digest:
@@ -78,19 +76,20 @@ class NodeState:
             self.place = at, attempt
         return None
 
-    def keep(self, place: Place, digest: str, head: Mapping[str, Any], body: bytearray) -> None:
-        """Puts a reply and the state behind it on the disk, before the reply leaves."""
+    def keep(self, place: Place, digest: str, work: Work, body: bytearray) -> StoredReply:
+        """Write a reply and the state after it, before the reply leaves."""
         import torch
 
         state = self.party.get(self.client)
         reply = torch.frombuffer(body, dtype=torch.uint8)
-        value = {"place": list(place), "digest": digest, "head": dict(head), "reply": reply, "state": state}
+        value = {"place": list(place), "digest": digest, "head": {"work": list(work)}, "reply": reply, "state": state}
         name = f"{place[0]:06d}-{place[1]:03d}-{place[2]:04d}.bin"
         write_bytes(self.folder / "pending" / name, codec.encode(value))
-        self.replies[place] = Kept(digest, dict(head), body)
+        self.replies[place] = StoredReply(digest, work, body)
+        return self.replies[place]
 
     def commit(self, round: int, counted: bool) -> None:
-        """The round has landed. Once: a verdict that comes again changes nothing."""
+        """Land a round. A verdict that comes again changes nothing."""
         if round <= self.round:
             return
         here = round == self.place[0]
@@ -105,7 +104,7 @@ class NodeState:
         self.replies.clear()
 
     def _drop(self) -> None:
-        """What was done since the last commit did not count."""
+        """Forget the work since the last commit: it did not count."""
         if self.place[0] > self.round:
             self.party.commit(self.place[0], ())
         if self.replies:
@@ -113,10 +112,8 @@ class NodeState:
         self.replies.clear()
 
 
-def verdicts_of(head: Mapping[str, Any]) -> Sequence[tuple[int, bool]]:
-    """What a message says of rounds that landed; TransportError for what is no such list."""
-    given = head.get("verdicts", [])
-    try:
-        return sorted((int(at), bool(counted)) for at, counted in given)
-    except (TypeError, ValueError):
-        raise TransportError("the verdicts of a message are no list of rounds.") from None
+def same_rows(known: str, found: str) -> str:
+    """Return the fingerprint of a node's rows. DataError where the run began with another one."""
+    if known not in {"", found}:
+        raise DataError("its rows are not those that the run began with: put the original file back.")
+    return found

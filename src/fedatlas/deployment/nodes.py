@@ -1,16 +1,17 @@
-"""The nodes as the server's main thread sees them: who is there, what they say, whom one can ask. Above `wire.listener`."""
+"""The nodes as the server's main thread sees them: their presence, their messages, questions to all. Above `wire.listener`."""
 
 from __future__ import annotations
 
 import queue
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fedatlas.errors import TransportError
-from fedatlas.wire.frames import Message
-from fedatlas.wire.listener import Event, Listener
+from fedatlas.wire.listener import Event, Listener, StreamEnded
+from fedatlas.wire.messages import NodeHello, Refusal, TrainerLost, TrainerReady, kind_of
 
+Answer = TypeVar("Answer")
 Stop = Callable[[], None]
 """Raises where the run is to end."""
 GRACE = 3.0  # seconds that a node may take to come back before a round goes on without it
@@ -18,50 +19,47 @@ STEP = 0.25  # seconds after which somebody who waits looks whether the run is t
 
 
 class Nodes:
-    """Takes what comes from the streams, in one thread."""
+    """Takes the events of the streams, in one thread."""
 
     def __init__(self, listener: Listener, stop: Stop = lambda: None) -> None:
         self.listener, self.stop = listener, stop
         self.there: set[str] = set()  # whose trainer is ready
         self.gone: dict[str, str] = {}  # who was there and is not: why
         self.since: dict[str, float] = {}  # when it went
-        self.runs: dict[str, dict[str, int]] = {}  # node -> run -> the last round that landed there
 
     def next(self, until: float | None) -> Event | None:
-        """The next thing that was said; None at ``until`` (`time.monotonic`)."""
+        """Return the next event; None at ``until`` (`time.monotonic`)."""
         while True:
             self.stop()
             left = STEP if until is None else min(until - time.monotonic(), STEP)
             if left <= 0:
                 return None
             try:
-                name, message = self.listener.events.get(timeout=left)
+                name, said = self.listener.events.get(timeout=left)
             except queue.Empty:
                 continue
-            self._note(name, message)
-            return name, message
+            self._note(name, said)
+            return name, said
 
-    def _note(self, name: str, message: Message) -> None:
-        if message.kind == "ready" or (message.kind == "hello" and message.head.get("ready")):
+    def _note(self, name: str, said: Any) -> None:
+        if isinstance(said, TrainerReady) or (isinstance(said, NodeHello) and said.ready):
             self.there.add(name)
             self.gone.pop(name, None)
-            runs = message.head.get("runs", {})
-            self.runs[name] = {str(run): int(number) for run, number in runs.items()} if isinstance(runs, dict) else {}
-        elif message.kind in {"left", "trainer lost"}:
+        elif isinstance(said, StreamEnded | TrainerLost):
             self.there.discard(name)
-            self.gone[name] = str(message.head.get("why", "it left"))
+            self.gone[name] = said.why
             self.since[name] = time.monotonic()
 
     def lost(self, name: str) -> str:
-        """Why a node is given up; "" for one that is there, or has been gone for so short that it may be on its way back."""
+        """The reason for giving up a node; "" for one that is there, or that left a moment ago and may come back."""
         return self.gone.get(name, "") if time.monotonic() - self.since.get(name, 0.0) > GRACE else ""
 
-    def send(self, name: str, message: Message) -> bool:
-        """Whether it is on its way."""
+    def send(self, name: str, message: Any) -> bool:
+        """Send a record to a node; return whether it is on its way."""
         return name in self.there and self.listener.send(name, message)
 
     def wait_for(self, names: Collection[str], seconds: float) -> None:
-        """Until all are there; TransportError that names who is not."""
+        """Wait until all are there. TransportError that names the nodes that are not."""
         until = time.monotonic() + seconds
         while not {*names} <= self.there:
             if self.next(until) is None:
@@ -69,27 +67,32 @@ class Nodes:
                 raise TransportError(f"{' and '.join(missing)} did not connect within {seconds:g} s.")
 
     def ask_all(
-        self, messages: Mapping[str, Message], kind: str, seconds: float, refuse: Callable[[str, str], Exception]
-    ) -> dict[str, Message]:
-        """Asks nodes, again those that come back, until all have said something of ``kind``. Raises what ``refuse`` makes."""
-        found: dict[str, Message] = {}
-        for name, message in messages.items():
-            self.send(name, message)
+        self, questions: Mapping[str, Any], kind: type[Answer], seconds: float, refuse: Callable[[str, str], Exception]
+    ) -> dict[str, Answer]:
+        """Ask nodes, and again those that come back, until all have sent a record of ``kind``. Raises the error of ``refuse``."""
+        found: dict[str, Answer] = {}
+        for name, question in questions.items():
+            self.send(name, question)
         until = time.monotonic() + seconds
-        while len(found) < len(messages):
-            event = self.next(until)
-            if event is None:
-                missing = sorted({*messages} - {*found})
+        while missing := sorted({*questions} - {*found}):
+            if (event := self.next(until)) is None:
                 raise TransportError(f"{' and '.join(missing)} did not answer within {seconds:g} s.")
             name, said = event
-            if name not in messages or name in found:
+            if name not in missing:
                 continue
-            asked: Mapping[str, Any] = messages[name].head
-            alike = said.head.get("run") == asked.get("run") and said.head.get("index") == asked.get("index")
-            if said.kind in {"hello", "ready"} and name in self.there:
-                self.send(name, messages[name])
-            elif said.kind == "refused" and alike and said.head.get("to") == asked["kind"]:
-                raise refuse(name, str(said.head.get("why", "")))
-            elif said.kind == kind and alike:
+            asked = questions[name]
+            if isinstance(said, NodeHello | TrainerReady) and name in self.there:
+                self.send(name, asked)
+            elif address_of(said) != address_of(asked):
+                continue
+            elif isinstance(said, Refusal) and said.to == kind_of(asked)[0]:
+                raise refuse(name, said.why)
+            elif isinstance(said, kind):
                 found[name] = said
         return found
+
+
+def address_of(message: Any) -> tuple[Any, Any]:
+    """The run, and the number of the question, that a record names."""
+    held = message._asdict()
+    return held.get("run"), held.get("index")

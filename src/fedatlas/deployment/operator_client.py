@@ -12,40 +12,39 @@ from fedatlas.errors import ConfigError, DiskError, TransportError
 from fedatlas.files import write_bytes
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.channel import call
-from fedatlas.wire.frames import Message
+from fedatlas.wire.messages import FetchRun, RunEvent, RunFile, Submission, WatchRun
 
-FINISHED, FAILED = 0, 1
 PATIENCE = 600.0  # seconds that a server may be away while a run is watched
 Say = Callable[[str], None]
 
 
 def silent(text: str) -> None:
-    """Shows nothing."""
+    """Show nothing."""
 
 
-def aloud(text: str) -> None:
-    """On standard error."""
+def to_stderr(text: str) -> None:
+    """Write a line to standard error."""
     sys.stderr.write(text + "\n")
 
 
-def asked(bundle: Bundle, message: Message) -> Message:
+def ask_server(bundle: Bundle, asked: Any) -> Any:
     """The one answer of the server."""
-    return next(iter(call(bundle, message)))
+    return next(call(bundle, asked))
 
 
 def submit(
     bundle: Bundle, experiment: Path | None, overrides: Sequence[str], nodes: Sequence[str], patience: float = 0
 ) -> str:
-    """The name of the run. ``patience``: seconds to wait for a server that is not there yet."""
+    """Submit a run; return its name. ``patience``: seconds to wait for a server that is not there yet."""
     try:
         text = "" if experiment is None else experiment.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"'{experiment}' cannot be read: {error.strerror}.") from None
-    head = {"kind": "submit", "text": text, "overrides": list(overrides), "nodes": list(nodes)}
+    submission = Submission(text, tuple(overrides), tuple(nodes))
     until = time.monotonic() + patience
     while True:
         try:
-            return str(asked(bundle, Message(head)).head["run"])
+            return str(ask_server(bundle, submission).run)
         except TransportError:
             if time.monotonic() > until:
                 raise
@@ -53,16 +52,15 @@ def submit(
 
 
 def events(bundle: Bundle, run: str) -> Iterator[Mapping[str, Any]]:
-    """What happens in a run, to its end; through breaks of the connection, and restarts of the server."""
+    """Yield the events of a run, to its end, through breaks of the connection and restarts of the server."""
     after, since = 0, time.monotonic()
     while True:
         try:
-            for message in call(bundle, Message({"kind": "watch", "run": run, "after": after})):
+            for said in call(bundle, WatchRun(run, after)):
                 since = time.monotonic()
-                if message.kind != "event":
+                if not isinstance(said, RunEvent):
                     continue
-                after = int(message.head["number"])
-                event = message.head["event"]
+                after, event = said
                 yield event
                 if event["kind"] == "status" and event["status"] in {"finished", "diverged", "failed", "stopped"}:
                     return
@@ -74,13 +72,13 @@ def events(bundle: Bundle, run: str) -> Iterator[Mapping[str, Any]]:
 
 
 def watch(bundle: Bundle, run: str, say: Say) -> Mapping[str, Any]:
-    """Shows a run to its end; its last status."""
+    """Show a run to its end; return its last status."""
     rounds, away = "?", False
     for event in events(bundle, run):
         kind = event["kind"]
         if kind == "away":
             if not away:
-                say("The server is not to be reached; the run goes on without this window, or when it is back.")
+                say("The server cannot be reached; the run goes on without this window, or when the server is back.")
             away = True
             continue
         away = False
@@ -109,19 +107,16 @@ def line_of(row: Mapping[str, Any], rounds: str, nodes: Mapping[str, float]) -> 
 
 
 def fetch(bundle: Bundle, run: str, out: Path) -> None:
-    """The run's directory, copied to ``out``."""
-    for message in call(bundle, Message({"kind": "fetch", "run": run})):
-        if message.kind == "end":
+    """Copy the run's directory to ``out``."""
+    for said in call(bundle, FetchRun(run)):
+        if not isinstance(said, RunFile):
             return
-        name = Path(str(message.head["name"]))
-        if name.is_absolute() or ".." in name.parts:
-            raise TransportError(f"the server sends a file called '{name}'.")
-        write_bytes(out / name, bytes(message.body))
+        write_bytes(out / said.name, bytes(said.body))
     raise TransportError("the run's directory did not come whole: 'fedatlas deploy run --attach' fetches it again.")
 
 
 def check_out(out: Path) -> None:
-    """ConfigError where a run would be copied over something."""
+    """Refuse to copy a run over something, with a ConfigError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: this is not an empty folder; name another.")
     try:

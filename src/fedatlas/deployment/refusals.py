@@ -1,32 +1,19 @@
-"""What a deployed run cannot do in this version, a sentence each; said before any node is asked."""
+"""Refusals of a deployed run, a sentence each, before any node is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
-from fedatlas.privacy.mechanisms import Mechanism, SecAgg
+from fedatlas.models.registry import MODELS
+from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
-
-ABLE = (
-    "fedsgd",
-    "fedavg",
-    "fedavgm",
-    "hwfedavg",
-    "nwfedavg",
-    "fedadagrad",
-    "fedadam",
-    "fedyogi",
-    "fedprox",
-    "feddyn",
-    "scaffold",
-    "moon",
-    "fednova",
-)
+from fedatlas.transforms import TRANSFORMS
 
 
 def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
@@ -39,87 +26,84 @@ def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
 
 def refuse(whole: Checked, names: Sequence[str]) -> None:
     """ConfigError for the first thing that is not possible between real parties, or not yet. ``names``: of the run's nodes."""
-    if whole.columns:
-        refuse_columns(whole, names)
-        return
-    for words in _said(whole.config, whole.algorithm, whole.mechanisms, len(names)):
+    found = _of_columns(whole, [*names]) if whole.columns else _of_rows(whole, len(names))
+    for words in found:
         raise ConfigError(words)
 
 
-def _said(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mechanism, ...], nodes: int) -> list[str]:
-    out = []
-    if algorithm.name == "centralised":
-        out.append(
-            "'centralised' pools all rows, and between real parties nobody holds all rows: choose another algorithm."
-        )
-    if algorithm.serverless:
-        out.append(
-            f"'{algorithm.name}' lets nodes hear each other, and a server in the middle would see what only neighbours may."
-        )
-    if algorithm.name not in ABLE:
-        out.append(
-            f"algorithm.name = '{algorithm.name}': not in this version of deployment; it runs {', '.join(ABLE)}."
-        )
+def undeployable(algorithm: Algorithm) -> str:
+    """Return why deployed runs cannot have an algorithm, by its record; "" where they can."""
+    a, d = algorithm, algorithm.demands
+    reasons = {
+        a.refuses.get("deployment", ""): "deployment" in a.refuses,
+        "pools all rows, and between real parties nobody holds all rows": a.card.sends == "rows",
+        "lets nodes hear each other, and a server in the middle would see what only neighbours may": a.serverless,
+        "hands models from client to client, which nodes do not do in this version": a.groups is not None,
+        "works with public rows, which do not travel in this version": d.public is not None,
+        "sends layers instead of the whole model, which nodes do not do in this version": d.layered,
+        "gives clients models of their own, which nodes do not keep in this version": a.personal is not None,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
+    config, algorithm = whole.config, whole.algorithm
+    if why := undeployable(algorithm):
+        yield f"algorithm.name = '{algorithm.name}': it {why}; choose another algorithm."
+    for table, known in (("algorithm", ALGORITHMS), ("model", MODELS), ("compression", TRANSFORMS)):
+        if (part := getattr(config, table)) is not None and part.name not in known:
+            yield f"{table}.name = '{part.name}' is a plug-in, and nodes run only what fedatlas brings: take another."
     if config.seeds is not None:
-        out.append("seeds: a deployed run has one seed; write seed = N.")
+        yield "seeds: a deployed run has one seed; write seed = N."
     if config.model.bn == "local":
-        out.append("model.bn = 'local': not in this version of deployment; use 'average'.")
+        yield "model.bn = 'local': not in this version of deployment; use 'average'."
     if config.models:
-        out.append("[[models]]: nodes share one network in this version of deployment; use [model].")
+        yield "[[models]]: nodes share one network in this version of deployment; use [model]."
     if config.public is not None:
-        out.append("[public]: public rows do not travel in this version of deployment; remove the table.")
+        yield "[public]: public rows do not travel in this version of deployment; remove the table."
     if config.observe is not None:
-        out.append("[observe] keeps views of a simulation: not in a deployed run in this version; remove the table.")
+        yield "[observe] keeps views of a simulation: not in a deployed run in this version; remove the table."
     if config.evaluation.drift:
-        out.append("evaluation.drift = true looks into clients' labels: not in a deployed run; remove it.")
+        yield "evaluation.drift = true looks into clients' labels: not in a deployed run; remove it."
     if config.evaluation.clients:
-        out.append("evaluation.clients: nodes hold out no rows in this version of deployment; remove it.")
+        yield "evaluation.clients: nodes hold out no rows in this version of deployment; remove it."
     if config.evaluation.on != "test":
-        out.append("evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it.")
-    out += [
-        f"[[privacy]] name = '{one.name}': of the mechanisms, 'secagg' alone is deployed in this version."
-        for one in mechanisms
-        if not isinstance(one, SecAgg)
-    ]
+        yield "evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it."
+    for one in whole.mechanisms:
+        if not isinstance(one, SecAgg):
+            yield f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has 'secagg'."
     if config.attack:
-        out.append("[[attack]]: nobody attacks by an experiment file between real parties; remove the tables.")
+        yield "[[attack]]: an experiment file makes nobody attack between real parties; remove the tables."
     if config.aggregation is not None and config.aggregation.name != "mean":
-        out.append(f"aggregation.name = '{config.aggregation.name}': not in this version of deployment; use 'mean'.")
+        yield f"aggregation.name = '{config.aggregation.name}': not in this version of deployment; use 'mean'."
     if config.engine.plan == "stacked":
-        out.append("engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key.")
+        yield "engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key."
     if config.model.init:
-        out.append("model.init names a file of this machine, which nodes do not have: remove it.")
+        yield "model.init names a file of this machine, which nodes do not have: remove it."
     if config.data.test_file:
-        out.append(
-            "data.test names a file: give it to the server (--test), or name a share that every node keeps for judging."
-        )
+        yield "data.test names a file: give it to the server (--test), or name a share that every node keeps for judging."
     if config.data.name == "file" and config.data.options().get("client"):
-        out.append("data.client says who owns a row, and each node owns its own: remove it.")
+        yield "data.client says who owns a row, and each node owns its own: remove it."
     if config.data.constants is not None:
-        out.append("data.constants names a file of this machine, which nodes do not have: remove it.")
+        yield "data.constants names a file of this machine, which nodes do not have: remove it."
     if config.partition.clients != nodes:
-        out.append(
+        yield (
             f"partition.clients = {config.partition.clients}: the run has {nodes} nodes; write partition.clients = {nodes}, "
             "or name those that take part with --nodes."
         )
-    return out
 
 
-def refuse_columns(whole: Checked, names: Sequence[str]) -> None:
-    """ConfigError for what is not possible between real parties that hold columns."""
-    if not whole.config.parties:
-        raise ConfigError(
-            "partition.name = 'vertical' deals the columns of one table, and between real parties each has a table of its own: "
+def _of_columns(whole: Checked, names: list[str]) -> Iterator[str]:
+    config = whole.config
+    if not config.parties:
+        yield (
+            "partition.name = 'vertical' deals the columns of one table, and between real parties each has its own table: "
             "write [[parties]], each with the name of its node."
         )
     if why := whole.of_columns().refusal(whole.how):
-        raise ConfigError(why)
-    parties = list(whole.parties)
+        yield why
+    parties, listed = [one.name for one in config.parties], ", ".join(names)
     if odd := [name for name in parties if name not in names]:
-        raise ConfigError(
-            f"party '{odd[0]}' is no node of this run: give each of [[parties]] the name of its node ({', '.join(names)})."
-        )
-    if parties != list(names):
-        raise ConfigError(
-            f"the run's nodes are {', '.join(names)} and its parties {', '.join(parties)}: name the same."
-        )
+        yield f"party '{odd[0]}' is not a node of this run: give each of [[parties]] the name of its node ({listed})."
+    if parties != names:
+        yield f"the run's nodes are {listed} and its parties {', '.join(parties)}: name the same."

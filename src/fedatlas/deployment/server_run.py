@@ -1,39 +1,45 @@
-"""A run at the server, from the nodes' facts to the model at home. It may be taken up again wherever it was stopped.
+"""A run at the server, from the nodes' facts to the delivered model. It can be taken up again wherever it was stopped.
 
 runs/RUN/job.json      who submitted what, for which nodes, how it stands
-runs/RUN/learnt.bin    what the nodes said before round 1: it is not asked twice
-runs/RUN/events.jsonl  what the operator sees, line by line
-runs/RUN/run/          a simulated run's directory, and beside it `answers.jsonl`, who answered when
+runs/RUN/learnt.bin    the nodes' answers before round 1, which are not asked for twice
+runs/RUN/events.jsonl  the operator's events, line by line
+runs/RUN/run/          a run's directory as of a simulation, with `answers.jsonl`, the times of all replies
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedatlas import machine
 from fedatlas.config import parse
+from fedatlas.config.experiment import RoundConfig
 from fedatlas.course.columns import Growing
 from fedatlas.course.course import Course
 from fedatlas.course.progress import Run
 from fedatlas.course.rounds import Parties, Simulation
 from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
-from fedatlas.deployment.columns_host import columns_host, known
-from fedatlas.deployment.model_delivery import home_of
+from fedatlas.deployment.columns_host import columns_host, known_consortium
+from fedatlas.deployment.model_delivery import delivery_of
+from fedatlas.deployment.node_columns import ColumnsFacts
 from fedatlas.deployment.node_judging import with_judging
 from fedatlas.deployment.node_keys import identities_of
-from fedatlas.deployment.node_rows import agreed, coded, read_rows
-from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows
+from fedatlas.deployment.node_setup import LearntSum
+from fedatlas.deployment.nodes import Answer, Nodes
+from fedatlas.deployment.nodes_link import NodesLink, StartMessage
 from fedatlas.deployment.refusals import deployable
-from fedatlas.deployment.streams_host import Begin, Patience, Streams, rows_host
+from fedatlas.deployment.streams_host import rows_host
+from fedatlas.deployment.terms import ColumnsTerms, RowsTerms, Sums, SumTerms, decoded, encoded
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import worth_of
-from fedatlas.errors import ConfigError, FedatlasError, TransportError
+from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, TransportError
 from fedatlas.federation.secrets import append
 from fedatlas.files import write_bytes, write_json
 from fedatlas.privacy.mechanisms import SecAgg
@@ -47,7 +53,18 @@ from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium
 from fedatlas.wire import codec
 from fedatlas.wire.bundle import Bundle
-from fedatlas.wire.frames import Message
+from fedatlas.wire.fields import plain, record
+from fedatlas.wire.messages import (
+    FactsQuestion,
+    ModelStored,
+    Name,
+    NodeFacts,
+    Open,
+    RunStart,
+    RunStarted,
+    SumAnswer,
+    SumQuestion,
+)
 
 JOB, LEARNT, EVENTS, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
 ANSWER = 120.0  # seconds that a question before round 1 waits, beside what [round] says
@@ -61,50 +78,59 @@ class NodeRefused(FedatlasError):
     """A node takes no part."""
 
 
-class Job:
-    """A run as it was submitted, in its folder."""
+class SubmissionState(NamedTuple):
+    """A run as it was submitted, and how it stands; in its ``job.json``."""
+
+    config: Open
+    nodes: tuple[Name, ...]
+    operator: Name
+    submitted: float  # seconds since 1970
+    status: str  # queued, running, finished, diverged, failed, stopped
+    why: str
+    round: Open | None = None  # the table [round], which is outside of the configuration
+
+
+class SubmittedRun:
+    """A run in its folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.about: dict[str, Any] = json.loads((folder / JOB).read_text(encoding="utf-8"))
+        self.folder, self.name = folder, folder.name
+        self.state: SubmissionState = record(
+            SubmissionState, json.loads((folder / JOB).read_text(encoding="utf-8")), JOB
+        )
 
     @classmethod
-    def create(cls, folder: Path, about: Mapping[str, Any]) -> Job:
+    def create(cls, folder: Path, state: SubmissionState) -> SubmittedRun:
         """A new one."""
         folder.mkdir(parents=True)
-        write_json(folder / JOB, {**about, "status": "queued", "why": ""})
+        write_json(folder / JOB, plain(state))
         return cls(folder)
 
-    @property
-    def name(self) -> str:
-        """Of the run."""
-        return self.folder.name
-
     def stands(self, status: str, why: str = "") -> None:
-        """How it stands now: queued, running, finished, diverged, failed, stopped."""
-        self.about |= {"status": status, "why": why}
-        write_json(self.folder / JOB, self.about)
+        """Write down the run's status."""
+        self.state = self.state._replace(status=status, why=why)
+        write_json(self.folder / JOB, plain(self.state))
         self.event({"kind": "status", "status": status, "why": why})
 
     def event(self, value: Mapping[str, Any]) -> None:
-        """One more line for whoever watches."""
+        """Add an event for those who watch."""
         append(self.folder / EVENTS, json.dumps({"time": time.time(), **value}))
 
-    @property
-    def stopping(self) -> bool:
-        """Whether an operator wants it to end."""
-        return (self.folder / "stop").exists()
+    def check(self, where: str = "") -> None:
+        """Raise Stopped where an operator wants the run to end."""
+        if (self.folder / "stop").exists():
+            raise Stopped(f"it was stopped{where}.")
 
 
-class Told:
+class EventProgress:
     """`runs.loop.Progress`: what happens becomes events."""
 
-    def __init__(self, job: Job, streams: Streams) -> None:
-        self.job, self.streams = job, streams
+    def __init__(self, job: SubmittedRun, link: NodesLink) -> None:
+        self.job, self.link = job, link
 
     def timed(self, number: int) -> dict[str, float]:
         """The seconds that each node's replies took in a round."""
-        return {name: round(seconds, 3) for name, seconds in self.streams.seconds.pop(number, {}).items()}
+        return {name: round(seconds, 3) for name, seconds in self.link.seconds.pop(number, {}).items()}
 
     def started(self, course: Course) -> None:
         """Round 0, or where it goes on."""
@@ -117,30 +143,30 @@ class Told:
     def row(self, row: RoundRow) -> None:
         """A round has landed."""
         self.job.event({"kind": "row", "row": row, "nodes": self.timed(row["round"])})
-        if self.job.stopping:
-            raise Stopped(f"it was stopped after round {row['round']}.")
+        self.job.check(f" after round {row['round']}")
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
         """The end."""
 
-    def beside(self, name: str) -> AbstractContextManager[Told]:  # noqa: ARG002
+    def beside(self, name: str) -> AbstractContextManager[EventProgress]:  # noqa: ARG002
         """No baselines are run."""
         return nullcontext(self)
 
 
-class Serving:
-    """What a run needs of the server's program."""
+class ServerContext(NamedTuple):
+    """The parts of the server's program that a run needs."""
 
-    def __init__(self, bundle: Bundle, nodes: Nodes, test: Path | None) -> None:
-        self.bundle, self.nodes, self.test = bundle, nodes, test
+    bundle: Bundle
+    nodes: Nodes
+    test: Path | None  # rows to judge by
 
 
 @machine.one_thread_an_operator()
-def run_job(job: Job, serving: Serving) -> None:
-    """Runs it to its end; how it ended stands in its folder."""
+def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
+    """Run it to its end; its folder says how it ended."""
     job.stands("running")
     try:
-        _run(job, serving)
+        _run(job, context)
     except Stopped as error:
         job.stands("stopped", str(error))
     except FedatlasError as error:
@@ -150,157 +176,153 @@ def run_job(job: Job, serving: Serving) -> None:
         job.stands("finished")
 
 
-def _run(job: Job, serving: Serving) -> None:
-    names: tuple[str, ...] = tuple(job.about["nodes"])
-    patience = Patience(**job.about.get("round", {}))
-    serving.nodes.stop = lambda: _stop(job)
-    whole, path = deployable(parse(job.about["config"]), names), job.folder / RUN
+def _run(job: SubmittedRun, context: ServerContext) -> None:
+    names, path = job.state.nodes, job.folder / RUN
+    rules = RoundConfig(**job.state.round or {})
+    context.nodes.stop = job.check
+    whole = deployable(parse(job.state.config), names)
     if whole.columns:  # all of them take part in every round
-        patience = patience._replace(minimum=len(names), on_loss="wait")
+        rules = rules.model_copy(update={"minimum": len(names), "on_loss": "wait"})
     elif any(isinstance(one, SecAgg) for one in whole.mechanisms):
-        patience = patience._replace(minimum=max(patience.minimum, 3))
-        identities_of(serving.bundle.members(), names)
-    learnt = Learnt(job, serving, whole, names, patience)
-    federation, begin = learnt.consortium() if whole.columns else learnt.setup()
+        rules = rules.model_copy(update={"minimum": max(rules.minimum, 3)})
+        identities_of(context.bundle.members(), names)
+    answers = InitialAnswers(job, context, whole, names, rules)
+    federation, begin = answers.consortium() if whole.columns else answers.setup()
     start = start_of(path)
     resume = start == "resume"
     folder = RunFolder.open(path) if resume else RunFolder.create(path, whole.config, again=start == "again")
-    streams = Streams(job.name, names, serving.nodes, patience, folder.path, begin, job.event)
+    link = NodesLink(job.name, names, context.nodes, rules, folder.path, begin, job.event)
     if not resume:  # who was set up before says so, or says that it knows nothing
-        learnt.begin_all(streams)
+        answers.begin_all(link)
     course: Course
     if isinstance(federation, Setup):
-        host = rows_host(federation, streams, learnt.guard(federation), learnt.judging)
-        course = Simulation(federation, folder, resume=resume, parties=Parties(learnt.plan, host))
+        host = rows_host(federation, link, answers.guard(federation), answers.judging)
+        course = Simulation(federation, folder, resume=resume, parties=Parties(answers.plan, host))
     else:
-        course = Growing(federation, folder, resume=resume, host=columns_host(federation, streams))
-    told = Told(job, streams)
-    finish(Run(path, run_course(course, told)), whole, More(), told)
-    bring_home(job, serving, names, path, patience, columns=whole.columns)
+        course = Growing(federation, folder, resume=resume, host=columns_host(federation, link))
+    progress = EventProgress(job, link)
+    finish(Run(path, run_course(course, progress)), whole, More(), progress)
+    deliver_model(job, context, whole, path, rules)
 
 
-def _stop(job: Job) -> None:
-    if job.stopping:
-        raise Stopped("it was stopped.")
+class InitialAnswers:
+    """The nodes' answers about their rows, asked once."""
 
-
-class Learnt:
-    """What the nodes said of their rows, asked once."""
-
-    def __init__(self, job: Job, serving: Serving, whole: Checked, names: Sequence[str], patience: Patience) -> None:
-        self.job, self.serving, self.whole, self.names, self.patience = job, serving, whole, tuple(names), patience
-        config = self.config = whole.config
+    def __init__(
+        self,
+        job: SubmittedRun,
+        context: ServerContext,
+        whole: Checked,
+        names: tuple[str, ...],
+        rules: RoundConfig,
+    ) -> None:
+        self.job, self.context, self.whole, self.names, self.rules = job, context, whole, names, rules
+        self.config = whole.config
         self.path = job.folder / LEARNT
+        self.kept = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
+        self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
-        self.kept: dict[str, Any] = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
-        threads = machine.cores()
-        why = "each node trains in a process of its own"
-        self.plan = Plan("fast", "program", 1, 1, threads, config.engine.precision, "cpu", why)
-        if config.engine.name == "loop":
-            self.plan = self.plan._replace(engine="loop", step="loop")
-        elif config.engine.plan in {"tuned", "native"}:
-            self.plan = self.plan._replace(step=config.engine.plan)
+        e, why = self.config.engine, "each node trains in its own process"
+        step = "loop" if e.name == "loop" else e.plan if e.plan in {"tuned", "native"} else "program"
+        self.plan = Plan(e.name, step, 1, 1, machine.cores(), e.precision, "cpu", why)
 
-    def _ask(self, messages: Mapping[str, Message], kind: str) -> dict[str, Message]:
-        seconds = max(ANSWER, self.patience.deadline)
-        return self.serving.nodes.ask_all(messages, kind, seconds, _refused)
+    def keep(self) -> None:
+        """Write them down."""
+        facts = {name: plain(one) for name, one in self.facts.items()}
+        write_bytes(self.path, codec.encode({"totals": [plain(one) for one in self.totals], "facts": facts}))
 
-    def _who(self) -> dict[str, Any]:
-        """What a node's policy looks at before round 1."""
-        about = self.job.about
-        return {"config": about["config"], "operator": about["operator"], "names": list(self.names)}
-
-    def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """Of each node."""
-        if "facts" not in self.kept:
-            self.serving.nodes.wait_for(self.names, self.patience.deadline)
-            head = {"kind": "facts", "run": self.job.name, **self._who()}
-            said = self._ask(dict.fromkeys(self.names, Message(head)), "facts")
-            self.kept["facts"] = {name: dict(said[name].head["facts"]) for name in self.names}
-        found: Mapping[str, Mapping[str, Any]] = self.kept["facts"]
+    def _ask(self, questions: Mapping[str, Any], kind: type[Answer], read: Callable[[Answer], Any]) -> dict[str, Any]:
+        """Each node's answer, read. NodeRefused for a node that refuses, or whose answer cannot be read."""
+        said = self.context.nodes.ask_all(questions, kind, max(ANSWER, self.rules.deadline), _refused)
+        found = {}
+        for name in questions:
+            try:
+                found[name] = read(said[name])
+            except (ProtocolError, TransportError) as error:
+                raise _refused(name, str(error)) from None
         return found
 
-    def setup(self) -> tuple[Setup, Begin]:
-        """The set-up of the run, and what makes the message that sets up a node."""
-        facts = self.facts()
-        about = agreed(facts)
-        test, about = self._test(about)
-        sizes = tuple(int(facts[name]["rows"]["train"]) for name in self.names)
-        told = node_setup.Federation(self.names, about, sizes, bool(facts[self.names[0]]["weighted"]))
-        learn = node_setup.learning(lambda name, message: self._sums(name, message, about), self.kept["totals"])
-        setup = node_setup.server_setup(self.whole, told, learn, test)
-        write_bytes(self.path, codec.encode(self.kept))
+    @property
+    def _who(self) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
+        """Experiment, operator and nodes, for the policy of a node."""
+        return self.job.state.config, self.job.state.operator, self.names
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """Facts of each node's rows, or of its table."""
+        kind: Any = ColumnsFacts if self.whole.columns else RowsFacts
+        if "facts" in self.kept:
+            return {name: record(kind, one, LEARNT) for name, one in self.kept["facts"].items()}
+        self.context.nodes.wait_for(self.names, self.rules.deadline)
+        question = FactsQuestion(self.job.name, *self._who)
+        return self._ask(dict.fromkeys(self.names, question), NodeFacts, lambda said: record(kind, said.facts, "facts"))
+
+    def setup(self) -> tuple[Setup, StartMessage]:
+        """The set-up of the run, and the function that makes the message by which a node sets it up."""
+        test, about = self._test(agreed(self.facts))
+        sizes = {name: self.facts[name].rows.train for name in self.names}
+        learn = node_setup.asking(lambda name, message: self._sums(name, message, about), self.totals)
+        setup = node_setup.server_setup(self.whole, about, sizes, learn, test)
+        self.keep()
         if self.judging is not None:
             setup = with_judging(setup)
         return setup, lambda k, landed: self._begin(k, landed, setup, about)
 
-    def consortium(self) -> tuple[Consortium, Begin]:
+    def consortium(self) -> tuple[Consortium, StartMessage]:
         """The same where parties hold columns."""
-        facts = self.facts()
-        held = known(self.whole, [facts[name] for name in self.names])
-        write_bytes(self.path, codec.encode(self.kept))
-        about = {"run": self.job.name, "config": self.config.plain(), "operator": self.job.about["operator"]}
+        held = known_consortium(self.whole, [self.facts[name] for name in self.names])
+        self.keep()
+        about = self.job.name, self.config.plain(), self.job.state.operator, self.names
 
-        def begin(k: int, landed: int) -> Message:
-            own = {"names": list(self.names), "number": k, "active": held.active, "stateful": True, "landed": landed}
-            return Message({"kind": "begin", "run": self.job.name}, codec.encode({**about, **own}))
+        def begin(k: int, landed: int) -> RunStart:
+            return RunStart(about[0], encoded(ColumnsTerms(*about, k, held.active, stateful=True, landed=landed)))
 
         return held, begin
 
-    def _test(self, about: Mapping[str, Any]) -> tuple[Split | None, dict[str, Any]]:
-        """The server's own test rows, coded as the nodes' are."""
-        if self.serving.test is None:
-            facts = self.kept["facts"]
-            self.judging = [k for k, name in enumerate(self.names) if facts[name]["rows"].get("test")]
+    def _test(self, about: RowsFacts) -> tuple[Split | None, RowsFacts]:
+        """The server's own test rows, coded as the nodes' are, and what the rows are with these."""
+        if self.context.test is None:
+            self.judging = [k for k, name in enumerate(self.names) if self.facts[name].rows.test]
             if not self.judging:
                 raise ConfigError(
-                    "nobody has test rows to judge by: start the server with --test FILE, or let nodes judge on a share of theirs "
+                    "no party has test rows to judge by: start the server with --test FILE, or let nodes judge on a share of theirs "
                     "(data.test = 0.2)."
                 )
-            return None, dict(about)
-        held = read_rows(self.serving.test, self.config)
-        known = agreed(
-            {"the nodes": {**about, "weighted": False}, "the server's test rows": {**held.about, "weighted": False}}
-        )
-        if (strange := set(known["class_names"]) - set(about["class_names"])) and about["task"] == "classes":
+            return None, about
+        held = read_rows(self.context.test, self.config)
+        known = agreed({"the nodes": about._replace(weighted=False), "the server's test rows": held.about})
+        if (strange := {*known.class_names} - {*about.class_names}) and about.task == "classes":
             raise ConfigError(f"the server's test rows have the class '{min(strange)}', which no node holds.")
-        splits = coded(held, {**about, "schema": known["schema"]})
-        return splits["test" if "test" in splits else "train"], {**about, "schema": known["schema"]}
+        about = about._replace(schema=known.schema)
+        splits = coded(held, about)
+        return splits["test" if "test" in splits else "train"], about
 
-    def _sums(self, name: str, message: Mapping[str, Any], about: Mapping[str, Any]) -> list[Any]:
-        index = len(self.kept["totals"])
-        head = {"kind": "learn", "run": self.job.name, "question": name, "index": index, **self._who()}
-        body = codec.encode({"about": dict(about), "message": dict(message)})
-        said = self._ask(dict.fromkeys(self._holders(), Message(head, body)), "learnt")
-        return [codec.decode(bytearray(said[name].body))["answer"] for name in self._holders()]
+    def _sums(self, name: str, message: Mapping[str, Any], about: RowsFacts) -> list[Any]:
+        body = encoded(SumTerms(about, message))
+        question = SumQuestion(self.job.name, name, len(self.totals), *self._who, body)
+        holders = dict.fromkeys((name for name in self.names if self.facts[name].rows.train), question)
+        return [*self._ask(holders, SumAnswer, lambda said: decoded(Sums, said.body).answer).values()]
 
-    def _holders(self) -> list[str]:
-        return [name for name in self.names if self.kept["facts"][name]["rows"]["train"]]
+    def _begin(self, k: int, landed: int, setup: Setup, about: RowsFacts) -> RunStart:
+        worth = worth_of(setup.config.local.batch_size, list(setup.sizes.values()))
+        terms = RowsTerms(
+            self.job.name,
+            *self._who,
+            k,
+            about,
+            tuple(self.totals),
+            self.plan,
+            tuple(sorted(worth.sizes)),
+            worth.most,
+            stateful=setup.algorithm.client_init is not None or setup.bench.transform is not None,
+            landed=landed,
+            judging=self.judging is not None,
+        )
+        return RunStart(self.job.name, encoded(terms))
 
-    def _begin(self, k: int, landed: int, setup: Setup, about: Mapping[str, Any]) -> Message:
-        sizes = list(setup.sizes.values())
-        worth = worth_of(setup.config.local.batch_size, sizes)
-        told = {
-            "run": self.job.name,
-            "config": self.job.about["config"],
-            "operator": self.job.about["operator"],
-            "names": list(self.names),
-            "number": k,
-            "about": dict(about),
-            "totals": self.kept["totals"],
-            "plan": self.plan.plain(),
-            "worth": sorted(worth.sizes),
-            "most": worth.most,
-            "least": min((n for n in sizes if n), default=0),
-            "stateful": setup.algorithm.client_init is not None or setup.bench.transform is not None,
-            "landed": landed,
-            "judging": self.judging is not None,
-        }
-        return Message({"kind": "begin", "run": self.job.name}, codec.encode(told))
-
-    def begin_all(self, streams: Streams) -> None:
+    def begin_all(self, link: NodesLink) -> None:
         """Every node is set up."""
-        self._ask({name: streams.begin(k, -1) for k, name in enumerate(self.names)}, "begun")
+        self._ask({name: link.begin(k, -1) for k, name in enumerate(self.names)}, RunStarted, lambda said: said)
 
     def guard(self, setup: Setup) -> Any:
         """The server's part of secure aggregation; None without."""
@@ -310,20 +332,18 @@ class Learnt:
 
         return Guard(
             setup.bench.protection,
-            self.serving.bundle.federation,
-            identities_of(self.serving.bundle.members(), self.names),
+            self.context.bundle.federation,
+            identities_of(self.context.bundle.members(), self.names),
         )
 
 
-def bring_home(
-    job: Job, serving: Serving, names: Sequence[str], path: Path, patience: Patience, *, columns: bool
-) -> None:
+def deliver_model(job: SubmittedRun, context: ServerContext, whole: Checked, path: Path, rules: RoundConfig) -> None:
     """Each node gets the model; one that is not there does not keep the run from having ended."""
-    home = home_of(path, job.name, columns=columns)
+    model = delivery_of(path, job.name, columns=whole.columns)
     try:
-        serving.nodes.ask_all(dict.fromkeys(names, home), "at home", min(patience.deadline, 30.0), _refused)
+        context.nodes.ask_all(dict.fromkeys(job.state.nodes, model), ModelStored, min(rules.deadline, 30.0), _refused)
     except (TransportError, NodeRefused) as error:
-        job.event({"kind": "said", "text": f"The model did not come home everywhere: {error}"})
+        job.event({"kind": "said", "text": f"The model did not reach every node: {error}"})
 
 
 def _refused(name: str, why: str) -> Exception:

@@ -2,14 +2,7 @@
 
     python -m fedatlas.deployment.trainer BUNDLE DATA
 
-It answers what its speaker hands it, one message after another, and ends with it. What it is asked:
-
-    facts    run, config, who asks           what its rows are (`holding`), or why it takes no part
-    learn    a question of round 0            its answer, to be added up
-    begin    what all agreed on               it is set up
-    ask      a request (`federation.link`)    its reply
-    commit   a round landed                   it keeps its state
-    home     the model                        it has a run folder to predict with
+It answers what its speaker hands it, one message after another (`wire.messages.TO_NODE`), and ends with it.
 """
 
 from __future__ import annotations
@@ -17,26 +10,25 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.batches import examples_of
 from fedatlas.data.dataset import Split
-from fedatlas.data.party_tables import PartyTable
 from fedatlas.deployment import node_setup
-from fedatlas.deployment.model_delivery import checked, receive
-from fedatlas.deployment.node_columns import ColumnsRunning, facts_of, own_table
+from fedatlas.deployment.model_delivery import store_delivery
+from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
 from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
-from fedatlas.deployment.node_rows import Holding, coded, read_rows
-from fedatlas.deployment.node_state import NodeState, verdicts_of
-from fedatlas.engine.executors import Plan, make_executor
+from fedatlas.deployment.node_rows import NodeRows, coded, read_rows
+from fedatlas.deployment.node_state import NodeState, StoredReply, same_rows
+from fedatlas.deployment.terms import ColumnsTerms, RowsTerms, Sums, SumTerms, decoded, encoded, terms_of
+from fedatlas.engine.executors import make_executor
 from fedatlas.engine.fast import Worth
 from fedatlas.errors import DataError, DivergedError, FedatlasError, ProtocolError, first_line
 from fedatlas.federation.link import Request
@@ -45,10 +37,32 @@ from fedatlas.files import write_bytes
 from fedatlas.privacy import secure_sum
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.columns_method import of_columns
-from fedatlas.setup.refusals import checked as checked_experiment
-from fedatlas.wire import codec
+from fedatlas.setup.refusals import checked
+from fedatlas.wire import codec, frames
 from fedatlas.wire.bundle import POLICY, Bundle
-from fedatlas.wire.frames import Message, read, write
+from fedatlas.wire.fields import plain
+from fedatlas.wire.frames import RawMessage
+from fedatlas.wire.messages import (
+    TO_NODE,
+    FactsQuestion,
+    FinishedModel,
+    ModelStored,
+    NodeFacts,
+    RoundLanded,
+    RoundVerdicts,
+    RunStart,
+    RunStarted,
+    RunUnknown,
+    SumAnswer,
+    SumQuestion,
+    TaskReply,
+    TaskRequest,
+    TrainerReady,
+    Verdicts,
+    read,
+    refusal,
+    written,
+)
 from fedatlas.wire.policy import Asked, Policy
 
 RUN = "run.bin"
@@ -57,227 +71,203 @@ LABEL_COUNTS = {"counts", JUDGE}
 
 
 class Dropped(ProtocolError):
-    """A round of several questions cannot be gone on with: what it keeps in memory alone is gone."""
+    """A round of several questions cannot go on here: its keys, which are only in memory, are gone."""
 
 
-class Running:
+class NodeRowsRun:
     """One run at this node."""
 
-    def __init__(self, bundle: Bundle, told: Mapping[str, Any], held: Holding) -> None:
-        self.told, self.name = told, told["run"]
-        whole = checked_experiment(parse(told["config"]))
+    def __init__(self, bundle: Bundle, terms: RowsTerms, held: NodeRows) -> None:
+        whole = checked(parse(terms.config))
         self.config = whole.config
-        self.number, self.K = told["number"], len(told["names"])
-        splits = coded(held, told["about"])
-        if (found := fingerprint(splits)) != told.get("rows", found):
-            raise DataError("its rows are not those that the run began with: put the original file back.")
-        self.rows = found
-        learn = node_setup.replayed(told["totals"])
-        self.setup: Setup = node_setup.node_setup(whole, told["about"], splits, self.number, self.K, learn)
-        if told["judging"]:
+        self.number = terms.number
+        splits = coded(held, terms.about)
+        self.terms = terms._replace(rows=same_rows(terms.rows, fingerprint(splits)))
+        learn = node_setup.replayed(terms.totals)
+        self.setup: Setup = node_setup.node_setup(whole, terms.about, splits, self.number, len(terms.names), learn)
+        if terms.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
-        self.folder = bundle.path / "state" / self.name
-        self.state = NodeState(self.folder, self.number)
+        folder = bundle.path / "state" / terms.run
+        self.state = NodeState(folder, self.number)
         self.private = self.setup.bench.protection is not None
-        keys = NodeKeys.of(bundle, told, self.setup.bench.protection, self.folder)
-        plan = Plan(**told["plan"])
-        n = len(splits["train"].y)
-        worth = Worth(frozenset(told["worth"]), told["most"])
-        executor = make_executor(plan, self.setup.bench, [n], worth)
-        self.half = PartyHalf(self.setup.bench, executor, self.state.party, {self.number: n}, self.config.seed, keys)
+        keys = NodeKeys.of(bundle, terms, self.setup.bench.protection, folder)
+        sizes = {self.number: len(splits["train"].y)}
+        worth = Worth(frozenset(terms.worth), terms.most)
+        executor = make_executor(terms.plan, self.setup.bench, sizes.values(), worth)
+        self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys)
 
-    def asked(self, request: Request, head: Mapping[str, Any]) -> Asked:
-        """What a request means to the policy."""
+    def asked(self, request: Request, cohort: int) -> Asked:
+        """A request as the policy sees it."""
         local, n = self.config.local, self.half.sizes[self.number]
         budget = request.budget or self.setup.bench.local.budget
         epochs = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) / max(n, 1) if n else 0.0
         return Asked(
-            self.told["operator"],
+            self.terms.operator,
             self.setup.algorithm.name,
             epochs,
             self.config.rounds,
-            cohort_of(request, head),
+            cohort_of(request, cohort),
             self.private,
             request.what in LABEL_COUNTS,
         )
 
-    def bring_home(self, folder: Path) -> None:
+    def add_own_part(self, folder: Path) -> None:
         """Nothing is added to what the server sends."""
 
 
-def cohort_of(request: Request, head: Mapping[str, Any]) -> int:
-    """How many nodes an ask is of: under masks those that the node signs for, or whose sum it helps to open, whatever the server says."""
-    message = cast(Mapping[str, Tensor], request.message)
+def cohort_of(request: Request, cohort: int) -> int:
+    """The number of nodes in an ask; under masks those that the node signs for, or whose sum it helps to open."""
     if request.what == secure_sum.KEYS:
-        return len(message["cohort"])
-    if request.what == secure_sum.UNMASK:
-        return int(message["survivors"].sum())
-    return int(head.get("cohort", 0))
+        return len(request.message["cohort"])
+    return int(request.message["survivors"].sum()) if request.what == secure_sum.UNMASK else cohort
 
 
 class Trainer:
-    """What a node's training process does."""
+    """A node's training process: it answers one message after another."""
 
     def __init__(self, bundle: Bundle, data: Path) -> None:
         self.bundle, self.data = bundle, data
-        self.runs: dict[str, Running | ColumnsRunning] = {}
-        self._held: tuple[str, Holding] | None = None
-        self._table: tuple[str, PartyTable] | None = None
+        self.run: NodeRowsRun | NodeColumnsRun | None = None  # one run at a time
+        self.kept: tuple[str, Any] = "", None  # the rows, or the table, that were read last
+        self.answers: dict[type, Callable[[Any], Any]] = {
+            FactsQuestion: self._facts,
+            SumQuestion: self._sums,
+            RunStart: self._start,
+            TaskRequest: self._task,
+            RoundVerdicts: self._commit,
+            FinishedModel: self._finish,
+        }
 
-    def ready(self) -> Message:
-        """Its first word: which rounds of which runs have landed here."""
-        runs = {}
-        for folder in sorted((self.bundle.path / "state").glob("*/state.bin")):
-            runs[folder.parent.name] = codec.decode(folder.read_bytes())["round"]
-        return Message({"kind": "ready", "runs": runs})
+    def ready(self) -> TrainerReady:
+        """The first message: the last round of each run that landed here."""
+        states = (self.bundle.path / "state").glob("*/state.bin")
+        return TrainerReady({path.parent.name: codec.decode(path.read_bytes())["round"] for path in sorted(states)})
+
+    def serve(self, message: RawMessage) -> Iterator[RawMessage]:
+        """Yield the answer to a message, if it has one. A refusal says why."""
+        try:
+            asked = read(message, TO_NODE)
+            if (answer := self.answers[type(asked)](asked)) is not None:
+                yield written(answer)
+        except Exception as error:  # noqa: BLE001  # whatever a message leads to is told to its sender
+            why = str(error) if isinstance(error, FedatlasError) else f"{type(error).__name__}: {first_line(error)}"
+            yield written(refusal(message, why, dropped=isinstance(error, Dropped)))
 
     def policy(self) -> Policy:
-        """As the file is now."""
+        """Read the policy as the file is now."""
         return Policy.read(self.bundle.path / POLICY)
 
-    def held(self, config: ExperimentConfig) -> Holding:
-        """The rows of this node, read once."""
-        key = config.data.model_dump_json() + str(config.seed)
-        if self._held is None or self._held[0] != key:
-            self._held = key, read_rows(self.data, config)
-        return self._held[1]
+    def held(self, config: ExperimentConfig) -> Any:
+        """The rows of this node, or its table where parties hold columns; read once."""
+        key = str([config.data, config.seed, config.parties])
+        if self.kept[0] != key:
+            name = self.bundle.name
+            self.kept = key, own_table(config, name, self.data) if of_columns(config) else read_rows(self.data, config)
+        return self.kept[1]
 
-    def table(self, config: ExperimentConfig) -> PartyTable:
-        """The table of this node, where parties hold columns, read once."""
-        key = str([one.model_dump_json() for one in config.parties]) + str(config.data.missing)
-        if self._table is None or self._table[0] != key:
-            self._table = key, own_table(config, self.bundle.name, self.data)
-        return self._table[1]
+    def _path(self, run: str) -> Path:
+        return self.bundle.path / "state" / run / RUN
 
-    def running(self, run: str) -> Running | ColumnsRunning | None:
-        """A run that this node was told of, from its disk where this process is new."""
-        if run not in self.runs and (path := self.bundle.path / "state" / run / RUN).exists():
-            self._open(codec.decode(path.read_bytes()))
-        return self.runs.get(run)
+    def _stored(self, run: str) -> RowsTerms | ColumnsTerms | None:
+        path = self._path(run)
+        if not path.exists():
+            return None
+        kept = codec.decode(path.read_bytes())
+        kept.pop("least", None)  # of a run that an earlier version began
+        return terms_of(kept, str(path))
 
-    def _open(self, told: Mapping[str, Any]) -> Running | ColumnsRunning:
-        self.runs.clear()  # one at a time
-        config = parse(told["config"])
-        if of_columns(config):
-            self.runs[told["run"]] = ColumnsRunning(self.bundle, told, self.table(config))
-        else:
-            self.runs[told["run"]] = Running(self.bundle, told, self.held(config))
-        return self.runs[told["run"]]
+    def _open(self, terms: Any) -> NodeRowsRun | NodeColumnsRun:
+        made = NodeColumnsRun if isinstance(terms, ColumnsTerms) else NodeRowsRun
+        self.run = made(self.bundle, terms, self.held(parse(terms.config)))
+        return self.run
 
-    def serve(self, message: Message) -> Iterator[Message]:
-        """What is said to a message; a refusal says why."""
-        head = message.head
-        about = {key: head[key] for key in ("run", "place", "index") if key in head}
-        if "run" in head:
-            checked(str(head["run"]))
-        handler = getattr(self, f"_{message.kind}", None) if message.kind in HANDLED else None
-        if handler is None:
-            return
-        try:
-            yield from handler(message)
-        except FedatlasError as error:
-            refused = {"kind": "refused", **about, "to": message.kind, "why": str(error)}
-            yield Message({**refused, "dropped": True} if isinstance(error, Dropped) else refused)
-        except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-            why = f"{type(error).__name__}: {first_line(error)}"
-            yield Message({"kind": "refused", **about, "to": message.kind, "why": why})
+    def running(self, run: str) -> NodeRowsRun | NodeColumnsRun | None:
+        """Return a run that this node was told of, from its disk where this process is new; else None."""
+        if self.run is None or self.run.terms.run != run:
+            terms = self._stored(run)
+            return None if terms is None else self._open(terms)
+        return self.run
 
-    def _checked(self, head: Mapping[str, Any]) -> ExperimentConfig:
-        """The experiment of a question before round 1, where the policy lets it pass."""
-        config = parse(head["config"])
-        masked = bool(config.privacy)
-        epochs = float(config.local.epochs or 0)
-        asked = Asked(head["operator"], config.algorithm.name, epochs, config.rounds, len(head["names"]), masked)
-        self.policy().check(asked)
-        return config
+    def _checked(self, asked: FactsQuestion | SumQuestion) -> Any:
+        """The rows of this node for a question before round 1, where the policy lets it pass."""
+        config = parse(asked.config)
+        epochs, masked = float(config.local.epochs or 0), bool(config.privacy)
+        name, rounds = config.algorithm.name, config.rounds
+        self.policy().check(Asked(asked.operator, name, epochs, rounds, len(asked.names), masked))
+        return self.held(config)
 
-    def _facts(self, message: Message) -> Iterator[Message]:
-        head = message.head
-        config = self._checked(head)
-        facts = facts_of(self.table(config)) if of_columns(config) else self.held(config).facts
-        yield Message({"kind": "facts", "run": head["run"], "facts": facts})
+    def _facts(self, asked: FactsQuestion) -> NodeFacts:
+        held = self._checked(asked)
+        return NodeFacts(asked.run, plain(held.facts if isinstance(held, NodeRows) else facts_of(held)))
 
-    def _learn(self, message: Message) -> Iterator[Message]:
-        head, told = message.head, codec.decode(bytes(message.body))
-        train = coded(self.held(self._checked(head)), told["about"])["train"]
-        answer = node_setup.answered(head["question"], told["message"], train)
-        body = codec.encode({"answer": dict(answer)})
-        yield Message({"kind": "learnt", "run": head["run"], "index": head["index"]}, body)
+    def _sums(self, asked: SumQuestion) -> SumAnswer:
+        terms = decoded(SumTerms, asked.body)
+        train = coded(self._checked(asked), terms.about)["train"]
+        answer = node_setup.answered(asked.question, terms.message, train)
+        return SumAnswer(asked.run, asked.index, encoded(Sums(answer)))
 
-    def _begin(self, message: Message) -> Iterator[Message]:
-        told = codec.decode(bytes(message.body))
-        known = self.bundle.path / "state" / told["run"] / RUN
-        if not known.exists() and told["stateful"] and told["landed"] >= 0:
+    def _start(self, asked: RunStart) -> RunStarted:
+        known, terms = self._stored(asked.run), decoded(terms_of, asked.body)
+        if terms.run != asked.run:
+            raise ProtocolError("it is told of another run than its message names.")
+        if known is None and terms.stateful and terms.landed >= 0:
             raise DataError(
-                f"its state of this run is gone (it has landed up to round {told['landed']}): put its folder 'state' back, "
+                f"its state of this run is gone (it has landed up to round {terms.landed}): put its folder 'state' back, "
                 "or begin a new run."
             )
-        running = self._open({**told, "rows": codec.decode(known.read_bytes())["rows"]} if known.exists() else told)
-        if not known.exists():
-            running.folder.mkdir(parents=True, exist_ok=True)
-            write_bytes(known, codec.encode({**told, "rows": running.rows}))
-        yield Message({"kind": "begun", "run": told["run"]})
+        running = self._open(terms if known is None else terms._replace(rows=known.rows))
+        if known is None:
+            write_bytes(self._path(asked.run), encoded(running.terms))
+        return RunStarted(asked.run)
 
-    def _ask(self, message: Message) -> Iterator[Message]:
-        head = message.head
-        running = self.running(head["run"])
-        if running is None:
-            yield Message({"kind": "unknown", "run": head["run"], "place": head["place"]})
-            return
-        state = running.state
-        for at, counted in verdicts_of(head):
-            self._landed(running, at, counted)
-        place = tuple(head["place"])
-        if (kept := state.known(place, head["digest"])) is None:
-            if digest_of(message.body) != head["digest"]:
-                raise ProtocolError("its digest is not that of its message.")
-            request = Request.of(codec.decode(bytearray(message.body), copy=False))
-            if (request.run, request.client, list(request.ask[1:])) != (running.name, running.number, head["place"]):
-                raise ProtocolError("it is asked as another party, or of another run.")
-            self.policy().check(running.asked(request, head))
-            if running.private and state.broken == place[:2]:
-                raise Dropped("ended in the middle of the round, and its keys of this round with it")
-            (answer,) = running.half.answer([request])
-            if answer.lost:
-                raise DivergedError("its training came to no numbers: there is nothing to send.")
-            work = [*answer.work[:4], None if running.private else answer.work.loss]
-            body = codec.encode(answer.reply.plain())
-            state.keep(place, head["digest"], {"work": work}, body)
-            said, out = {"work": work}, body
-        else:
-            said, out = dict(kept.head), bytearray(kept.body)
-        about = {"run": head["run"], "place": head["place"], "digest": head["digest"], "landed": state.round}
-        yield Message({"kind": "reply", **about, **said}, out)
+    def _task(self, asked: TaskRequest) -> TaskReply | RunUnknown:
+        if (running := self.running(asked.run)) is None:
+            return RunUnknown(asked.run, asked.place)
+        self._land(running, asked.verdicts)
+        kept = running.state.known(asked.place, asked.digest) or self._done(running, asked)
+        return TaskReply(asked.run, asked.place, asked.digest, running.state.round, kept.work, kept.body)
 
-    def _landed(self, running: Running | ColumnsRunning, round: int, counted: bool) -> None:
-        if round > running.state.round:  # a verdict that comes again ends nothing
-            running.state.commit(round, counted)
-            running.half.sessions.clear()
+    def _done(self, running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest) -> StoredReply:
+        if digest_of(asked.body) != asked.digest:
+            raise ProtocolError("its digest is not that of its message.")
+        request = decoded(Request, asked.body)
+        if (request.run, request.client, request.ask[1:]) != (asked.run, running.number, asked.place):
+            raise ProtocolError("it is asked as another party, or of another run.")
+        self.policy().check(running.asked(request, asked.cohort))
+        if running.private and running.state.broken == asked.place[:2]:
+            raise Dropped("ended in the middle of the round, and its keys of this round with it")
+        (answer,) = running.half.answer([request])
+        if answer.lost:
+            raise DivergedError("training produced NaN or infinity; nothing was sent.")
+        work = (*answer.work[:4], None if running.private else answer.work.loss)
+        return running.state.keep(asked.place, asked.digest, work, codec.encode(answer.reply.plain()))
 
-    def _commit(self, message: Message) -> Iterator[Message]:
-        head = message.head
-        if (running := self.running(head["run"])) is not None:
-            for at, counted in verdicts_of(head):
-                self._landed(running, at, counted)
-            yield Message({"kind": "landed", "run": head["run"], "landed": running.state.round})
+    def _land(self, running: NodeRowsRun | NodeColumnsRun, verdicts: Verdicts) -> None:
+        for number, counted in sorted(verdicts):
+            if number > running.state.round:  # a verdict that comes again ends nothing
+                running.state.commit(number, counted)
+                running.half.sessions.clear()
 
-    def _home(self, message: Message) -> Iterator[Message]:
-        where = receive(self.bundle.path, message)
-        if (running := self.running(str(message.head["run"]))) is not None:
-            running.bring_home(where)
-        yield Message({"kind": "at home", "run": message.head["run"], "where": str(where)})
+    def _commit(self, asked: RoundVerdicts) -> RoundLanded | None:
+        if (running := self.running(asked.run)) is None:
+            return None
+        self._land(running, asked.verdicts)
+        return RoundLanded(asked.run, running.state.round)
 
-
-HANDLED = {"facts", "learn", "begin", "ask", "commit", "home"}
+    def _finish(self, asked: FinishedModel) -> ModelStored:
+        where = store_delivery(self.bundle.path, asked)
+        if (running := self.running(asked.run)) is not None:
+            running.add_own_part(where)
+        return ModelStored(asked.run, str(where))
 
 
 def digest_of(body: bytes | bytearray | memoryview) -> str:
-    """What tells one request from another."""
+    """The digest of a request's bytes."""
     return hashlib.blake2b(body, digest_size=16).hexdigest()
 
 
 def fingerprint(splits: Mapping[str, Split]) -> str:
-    """Of the rows of a node: BLAKE2b of their bytes."""
+    """BLAKE2b of the bytes of a node's rows."""
     found = hashlib.blake2b(digest_size=16)
     for name in sorted(splits):
         for x in splits[name]:
@@ -289,9 +279,9 @@ def fingerprint(splits: Mapping[str, Split]) -> str:
 
 @machine.one_thread_an_operator()
 def main() -> None:
-    """The process's life: until its pipe is closed."""
+    """Answer messages until the pipe is closed."""
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anything prints is no message
+    os.dup2(2, 1)  # prints go to standard error, not between messages
     torch.set_num_threads(1)
     try:
         trainer = Trainer(Bundle.open(Path(sys.argv[1]), "node"), Path(sys.argv[2]))
@@ -299,10 +289,10 @@ def main() -> None:
     except FedatlasError as error:
         sys.stderr.write(f"fedatlas: {error}\n")
         raise SystemExit(2) from None
-    write(outgoing, trainer.ready())
-    while (message := read(incoming)) is not None:
+    frames.write(outgoing, written(trainer.ready()))
+    while (message := frames.read(incoming)) is not None:
         for said in trainer.serve(message):
-            write(outgoing, said)
+            frames.write(outgoing, said)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`fedatlas deploy trial`: a whole federation on one machine, in real processes over mutual TLS, in one command.
 
-It makes an authority and bundles in a folder of its own, deals the experiment's rows, starts the server and the nodes, submits the
+It makes an authority and bundles in a new folder, deals the experiment's rows, starts the server and the nodes, submits the
 experiment as an operator would, and fetches the run. What dies is started again, as systemd would.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedatlas.deployment.operator_client import Say, aloud, check_out, fetch, silent, submit, watch
+from fedatlas.deployment.operator_client import Say, check_out, fetch, silent, submit, to_stderr, watch
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.wire.bundle import Bundle, init
 
@@ -28,15 +28,15 @@ START = 120.0  # seconds that the server may take to be there
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
+    """A port that nobody listens on."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         port: int = made.getsockname()[1]
         return port
 
 
-class Kept:
-    """Processes that are started again where they die."""
+class RestartedProcesses:
+    """Processes that are started again when they die."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.over = folder, threading.Event()
@@ -46,7 +46,7 @@ class Kept:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        """Starts one; what it says goes into ``NAME.log``."""
+        """Start one; its output goes into ``NAME.log``."""
         self.commands[name] = list(command)
         self._start(name)
 
@@ -70,7 +70,7 @@ class Kept:
                     self._start(name)
 
     def end(self) -> None:
-        """Ends all of them."""
+        """End all of them."""
         self.over.set()
         for process in self.running.values():
             process.terminate()
@@ -84,31 +84,31 @@ class Kept:
 
 
 def tables_of(experiment: Path | None) -> dict[str, str]:
-    """Of an experiment whose parties hold columns: party -> its table. Else nothing."""
+    """The table of each party of an experiment whose parties hold columns; else nothing."""
     try:
         parties = tomllib.loads(experiment.read_text(encoding="utf-8"))["parties"] if experiment else []
         return {str(one["name"]): str(one["path"]) for one in parties}
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # whatever is wrong is said by who deals
+        return {}  # the process that deals says what is wrong
 
 
 @contextlib.contextmanager
 def federation(
     folder: Path, names: Sequence[str], judge: str = "server", tables: Mapping[str, str] = {}
-) -> Iterator[tuple[Kept, dict[str, Path]]]:
-    """Bundles, a server and nodes; all ends with the block. Whose table is not given, gets rows dealt to ``folder/NAME.rows``."""
+) -> Iterator[tuple[RestartedProcesses, dict[str, Path]]]:
+    """Run a server and nodes until the block ends. A node without a table gets the rows dealt to ``folder/NAME.rows``."""
     bundles = init(folder / "trial", list(names), "localhost", free_port())
-    kept = Kept(folder)
+    processes = RestartedProcesses(folder)
     me = [sys.executable, "-m", "fedatlas", "deploy"]
     try:
         test = ["--test", str(folder / "test.rows"), "--late"] if judge == "server" and not tables else []
-        kept.start("server", [*me, "server", str(bundles["server"]), *test])
+        processes.start("server", [*me, "server", str(bundles["server"]), *test])
         for name in names:
             rows = tables.get(name, str(folder / f"{name}.rows"))
-            kept.start(name, [*me, "node", str(bundles[name]), "--data", rows, "--late"])
-        yield kept, bundles
+            processes.start(name, [*me, "node", str(bundles[name]), "--data", rows, "--late"])
+        yield processes, bundles
     finally:
-        kept.end()
+        processes.end()
 
 
 def trial(
@@ -120,10 +120,8 @@ def trial(
     quiet: bool = False,
     judge: str = "server",
 ) -> Mapping[str, Any]:
-    """Runs it; how it ended. The run's directory is ``out``."""
-    say: Say = silent if quiet else aloud
-    if nodes < 1:
-        raise ConfigError(f"--nodes {nodes}: ask for one node or more.")
+    """Run a trial; return its last event. The run's directory is ``out``."""
+    say: Say = silent if quiet else to_stderr
     check_out(out)
     tables = tables_of(experiment)
     names = [*tables] or [f"site-{k + 1}" for k in range(nodes)]
@@ -136,7 +134,7 @@ def trial(
         [*command, str(experiment) if experiment else "-", *overrides], stderr=subprocess.PIPE, text=True
     )
     try:
-        with federation(folder, names, judge, tables) as (kept, bundles):
+        with federation(folder, names, judge, tables) as (processes, bundles):
             say(
                 f"{len(names)} nodes and a server start on this machine; nodes allow plain label counts here (label_counts = 'plain')."
             )
@@ -152,12 +150,11 @@ def trial(
             ended = watch(operator, run, say)
             if ended["status"] in {"finished", "diverged", "stopped"}:
                 fetch(operator, run, out)
-            homes = {name: bundles[name] / "runs" / run for name in names}
-            for name, home in homes.items():
-                if home.is_dir():
-                    shutil.copytree(home, out / "nodes" / name)
-            if kept.given_up and ended["status"] == "failed":
-                name, why = next(iter(kept.given_up.items()))
+            for name in names:
+                if (folder_there := bundles[name] / "runs" / run).is_dir():
+                    shutil.copytree(folder_there, out / "nodes" / name)
+            if processes.given_up and ended["status"] == "failed":
+                name, why = next(iter(processes.given_up.items()))
                 raise FedatlasError(f"{name}: {why}")
             return {**ended, "run": run}
     finally:

@@ -1,8 +1,8 @@
-"""What `fedatlas deploy trial` deals: the rows of an experiment, each node's into a file of its own, the test rows for the server.
+"""The rows that `fedatlas deploy trial` deals: a file for each node, and the test rows for the server.
 
     python -m fedatlas.deployment.trial_rows FOLDER NODES server|nodes EXPERIMENT|- [table.key=value ...]
 
-A process of its own, which ends: the program that starts it needs no torch.
+It is a process that ends, so that the program that starts it needs no torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEST = f"test{SUFFIX}"
 
 
 def deal(config: ExperimentConfig, names: list[str], folder: Path, judge: str = "server") -> None:
-    """Writes ``NAME.rows`` for each node, and the test rows, or deals these, too. ConfigError for what cannot be deployed.
+    """Write ``NAME.rows`` for each node, and the test rows, or deal these, too. ConfigError for an experiment that cannot be deployed.
 
     Parties that hold columns have their tables already.
     """
@@ -49,7 +49,7 @@ def deal(config: ExperimentConfig, names: list[str], folder: Path, judge: str = 
 
 
 def main() -> None:
-    """Deals, or says in one sentence why not."""
+    """Deal, or say in one sentence why not."""
     folder, names, judge, experiment, *overrides = sys.argv[1:]
     try:
         config = read(None if experiment == "-" else Path(experiment), overrides)

@@ -30,9 +30,8 @@ from fedatlas.wording import (
 CLASSES, NUMBERS = ("accuracy", "macro_f1", "weighted_f1", "loss"), ("rmse", "mae", "r2", "loss")
 AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so far"}
 TRAINING = "training rows of the clients"
-CLIENT = "client"  # the figure that stands first, of each client
-CLIENTS = {"mean": "mean", "p10": "10th percentile", "min": "worst"}
 ERRORS = {"mean": "mean", "p10": "90th percentile", "min": "largest"}
+CLIENTS = {"mean": "mean", "p10": "10th percentile", "min": "worst"}
 MODELS, DRIFT = "models", "drift_correlation"
 DRAWN = 12  # models that still get a line each
 
@@ -50,25 +49,27 @@ class Curve(NamedTuple):
     thin: bool = False
 
 
+class Panel(NamedTuple):
+    """A picture: a figure of the rows as curves."""
+
+    key: str
+    found: Sequence[Curve]
+    how: str  # how to read it
+    name: str  # the figure that a point shows
+    whose: str = ""  # what the title says besides
+
+
 def curves(entries: Sequence[Entry]) -> list[Choice]:
     """A picture a figure, for each of the three horizontal axes."""
     first = entries[0].subjects[0]
-    keys = [*(["auc"] if "auc" in first.rows[0] else []), *(NUMBERS if first.numbers else CLASSES)]
-    panels = [(key, _overlaid(entries, key)) for key in keys]
-    if len(entries) == 1 and len(entries[0].subjects) == 1:
-        panels = [(key, _single(first, key)) for key in keys]
-        if any(row.get(f"{CLIENT}_{first.headline}") for row in first.rows):
-            panels.append((CLIENT, _clients(first)))
-        if any(row.get(DRIFT) is not None for row in first.rows):
-            panels.append((DRIFT, [Curve(NAMES[DRIFT], 0, points(first, DRIFT))]))
-        if any(MODELS in row for row in first.rows):
-            panels.append((MODELS, _models(first)))
-        panels += [(name, [Curve(name, 0, points(first, "figures", name))]) for name in _own(first)]
-    axes = {axis: label for axis, label in AXES.items() if all(_known(found, axis) for _, found in panels)}
-    options = [
-        Option(axis, label, [_figure(first, key, _known(found, axis), axis) for key, found in panels])
-        for axis, label in axes.items()
-    ]
+    single = len(entries) == len(entries[0].subjects) == 1
+    panels = []
+    for key in (*(["auc"] if "auc" in first.rows[0] else []), *(NUMBERS if first.numbers else CLASSES)):
+        found = _single(first, key) if single else _overlaid(entries, key)
+        panels.append(Panel(key, found, _how(first, key, found), NAMES[key]))
+    panels += _further(first) if single else []
+    axes = {axis: label for axis, label in AXES.items() if all(_known(panel.found, axis) for panel in panels)}
+    options = [Option(axis, label, [_figure(panel, axis) for panel in panels]) for axis, label in axes.items()]
     return [Choice("axis", "Against", options)]
 
 
@@ -77,9 +78,29 @@ def _known(found: Sequence[Curve], axis: str) -> list[Curve]:
     return [c for c in found if axis != "bytes" or all(point[1] is not None for point in c.points)]
 
 
-def _own(subject: Subject) -> Sequence[str]:
-    """What the algorithm says of its state beside the figures of quality."""
-    return list(subject.rows[0].get("figures") or {})
+def _further(subject: Subject) -> list[Panel]:
+    """The figures of one run besides: of its clients, of drift, of several models, of the algorithm's own state."""
+    rows, name, out = subject.rows, NAMES[subject.headline], list[Panel]()
+    if any(row.get(f"client_{subject.headline}") for row in rows):
+        names = ERRORS if subject.numbers else CLIENTS
+        parts = enumerate(names.items())
+        found = [Curve(label, i, points(subject, f"client_{subject.headline}", key)) for i, (key, label) in parts]
+        how = (
+            f"{capital(name)} of the model at each client, on {subject.judged_on}: the mean over the clients, "
+            f"the client at the {names['p10']}, and the worst one. Lines that stay apart mean that some clients are served badly."
+        )
+        out.append(Panel("client", found, how, name, " over the clients"))
+    if any(row.get(DRIFT) is not None for row in rows):
+        how = (
+            "After each round, over the pairs of clients that returned a model: whether those whose mixes of classes are further "
+            "apart have models further apart. Rank correlation: 1 is the same order, 0 is none."
+        )
+        out.append(Panel(DRIFT, [Curve(NAMES[DRIFT], 0, points(subject, DRIFT))], how, NAMES[DRIFT]))
+    if any(MODELS in row for row in rows):
+        out.append(_models(subject))
+    how = f"After each round, what the algorithm '{subject.config.algorithm.name}' says of its own state."
+    own = rows[0].get("figures") or {}
+    return [*out, *(Panel(key, [Curve(key, 0, points(subject, "figures", key))], how, key) for key in own)]
 
 
 def points(subject: Subject, *path: str) -> list[Reached]:
@@ -129,60 +150,40 @@ def _single(subject: Subject, key: str) -> list[Curve]:
     return [Curve(where(subject.config), 0, points(subject, "loss")), *([train] if train.points else [])]
 
 
-def _clients(subject: Subject) -> list[Curve]:
-    names = ERRORS if subject.numbers else CLIENTS
-    return [
-        Curve(name, i, points(subject, f"{CLIENT}_{subject.headline}", key))
-        for i, (key, name) in enumerate(names.items())
-    ]
-
-
-def _models(subject: Subject) -> list[Curve]:
+def _models(subject: Subject) -> Panel:
     """A line a cluster, or an architecture, over the rounds in which it was there; or one each that the algorithm names."""
-    names = dict.fromkeys(name for row in subject.rows for name in row.get(MODELS, ()))
+    names, name = dict.fromkeys(name for row in subject.rows for name in row.get(MODELS, ())), NAMES[subject.headline]
     each = {name: points(subject, MODELS, name, subject.headline) for name in names}
-    if _one_of_all(subject):
+    said = "A cluster's model is made for the rows of its own clients, which may be unlike these."
+    if subject.config.models:
+        said = "An architecture's model is shared by the clients that have it."
+    elif "clusters" not in subject.summary:  # a row's own figures are those of one model, which ``models`` leaves out
         each = {"global": points(subject, subject.headline), **each}
-    return [Curve(name, i, found) for i, (name, found) in enumerate(each.items())]
+        said = "Other figures are those of 'global'; the algorithm's page says what the others are."
+    drawn = f" {DRAWN} of the {len(names)} models are drawn; the CSV has all." if len(names) > DRAWN else ""
+    how = f"{capital(name)} of every model on the {where(subject.config)}. {said}{drawn}"
+    found = [Curve(label, i, reached) for i, (label, reached) in enumerate(each.items())]
+    return Panel(MODELS, found, how, name, " of each model")
 
 
-def _one_of_all(subject: Subject) -> bool:
-    """Whether a row's own figures are those of one model, which ``models`` leaves out."""
-    return not subject.config.models and "clusters" not in subject.summary
-
-
-def _figure(subject: Subject, key: str, found: Sequence[Curve], axis: str) -> Figure:
+def _figure(panel: Panel, axis: str) -> Figure:
+    key, found = panel.key, _known(panel.found, axis)
     column = list(AXES).index(axis)
     x = _x_axis(axis, max((p[column] or 0.0 for curve in found for p in curve.points), default=0.0))
     several = len({curve.label for curve in found}) > 1
     series = [
         Series(
-            c.label,
-            c.style,
-            [Point(p[column] or 0.0, p[3], _tip(c, p, _one(subject, key), several)) for p in c.points],
-            c.thin,
+            c.label, c.style, [Point(p[column] or 0.0, p[3], _tip(c, p, panel.name, several)) for p in c.points], c.thin
         )
         for c in (found[:DRAWN] if key == MODELS else found)
     ]
-    title = capital(_name(subject, key))
-    head = ("curve", "round", "bytes_so_far", "seconds_so_far", key)
-    table = [(c.label, *p) for c in found for p in c.points]
+    title = capital(panel.name + panel.whose)
     ends = [f"{c.label} ends at {number(c.points[-1][3])}" for c in found if c.points and not c.thin]
     label = f"{title} against {AXES[axis]}: {'; '.join(ends)}."
     draw = partial(lines, x=x, y=Axis(title), series=series, label=label)
-    return Figure(
-        re.sub(r"\W+", "-", f"{key}-by-{axis}"),
-        title,
-        _how(subject, key, training=any(c.label == TRAINING for c in found), seeds=any(c.thin for c in found)),
-        draw,
-        csv_text(head, table),
-        (NARROW,),
-    )
-
-
-def _name(subject: Subject, key: str) -> str:
-    many = {CLIENT: " over the clients", MODELS: " of each model"}
-    return _one(subject, key) + many.get(key, "")
+    head = ("curve", "round", "bytes_so_far", "seconds_so_far", key)
+    csv = csv_text(head, [(c.label, *p) for c in found for p in c.points])
+    return Figure(re.sub(r"\W+", "-", f"{key}-by-{axis}"), title, panel.how, draw, csv, (NARROW,))
 
 
 def _x_axis(axis: str, most: float) -> Axis:
@@ -195,45 +196,18 @@ def _x_axis(axis: str, most: float) -> Axis:
     return Axis("round", whole=True)
 
 
-def _one(subject: Subject, key: str) -> str:
-    """The figure that a single point of the picture shows."""
-    return NAMES[subject.headline] if key in (CLIENT, MODELS) else NAMES.get(key, key)
-
-
 def _tip(curve: Curve, point: Reached, what: str, several: bool) -> str:
     who = f"{curve.label}: " if several else ""
     sent = "" if point[1] is None else f"{bytes_text(point[1])}, "
     return f"{who}round {point[0]}, {what} {number(point[3])} ({sent}{seconds_text(point[2])})"
 
 
-def _how(subject: Subject, key: str, *, training: bool, seeds: bool) -> str:
-    if key in _own(subject):
-        return f"After each round, what the algorithm '{subject.config.algorithm.name}' says of its own state."
-    if key == CLIENT:
-        bad = (ERRORS if subject.numbers else CLIENTS)["p10"]
-        return (
-            f"{capital(NAMES[subject.headline])} of the model at each client, on {subject.judged_on}: the mean over the clients, "
-            f"the client at the {bad}, and the worst one. Lines that stay apart mean that some clients are served badly."
-        )
-    if key == DRIFT:
-        return (
-            "After each round, over the pairs of clients that returned a model: whether those whose mixes of classes are further "
-            "apart have models further apart. Rank correlation: 1 is the same order, 0 is none."
-        )
-    if key == MODELS:
-        there = len({name for row in subject.rows for name in row.get(MODELS, ())})
-        drawn = f" {DRAWN} of the {there} models are drawn; the CSV has all." if there > DRAWN else ""
-        cluster = "A cluster's model is made for the rows of its own clients, which may be unlike these."
-        kind = "An architecture's model is shared by the clients that have it."
-        said = kind if subject.config.models else cluster
-        if _one_of_all(subject):
-            said = "Other figures are those of 'global'; the algorithm's page says what the others are."
-        return f"{capital(_one(subject, key))} of every model on the {where(subject.config)}. {said}{drawn}"
+def _how(subject: Subject, key: str, found: Sequence[Curve]) -> str:
     better = "Lower is better." if key in LOWER_IS_BETTER else "Higher is better."
     trained = (
         f" On the {TRAINING} it is taken while they train; where it stays far below, clients fit their own rows only."
+        if any(c.label == TRAINING for c in found)
+        else ""
     )
-    thin = " Thin lines are single seeds, the thick one is their mean." if seeds else ""
-    return (
-        f"After each round, on the {where(subject.config)}: {MEANING[key]}. {better}{trained if training else ''}{thin}"
-    )
+    thin = " Thin lines are single seeds, the thick one is their mean." if any(c.thin for c in found) else ""
+    return f"After each round, on the {where(subject.config)}: {MEANING[key]}. {better}{trained}{thin}"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from fedatlas import machine
 from fedatlas.aggregation.rules import Rule
 from fedatlas.algorithm import Algorithm, Transform
 from fedatlas.attacks.poisoning import Poisoning
@@ -21,14 +19,6 @@ FOR_ROWS = (
     "parties hold columns here: 'fedatlas run' and 'fedatlas align' take this experiment; studies, baselines and plug-ins of "
     "clients that hold rows do not."
 )
-
-
-class Agreed(NamedTuple):
-    """Plain values that every party derives alike from the text of an experiment."""
-
-    config: Mapping[str, Any]  # every key with its value
-    parties: tuple[str, ...]  # their names in order; () where only the data tell how many there are
-    versions: Mapping[str, str]
 
 
 class Checked(NamedTuple):
@@ -59,10 +49,6 @@ class Checked(NamedTuple):
             return tuple(str(k) for k in range(self.config.partition.clients))
         how = dealt(self.config.partition.parameters())
         return tuple(how.columns) or tuple(f"party-{k}" for k in range(how.parties))
-
-    def agreed(self) -> Agreed:
-        """What every party derives alike."""
-        return Agreed(self.config.plain(), self.parties, machine.versions())
 
     def with_seed(self, seed: int) -> Checked:
         """The same experiment with one seed; no seed decides what is refused."""

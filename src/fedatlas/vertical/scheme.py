@@ -35,7 +35,7 @@ class Trial(NamedTuple):
 
 def in_the_clear(how: How) -> str:
     """Why real parties may not run a scheme whose labels show."""
-    return "what crosses shows the labels, which a simulation alone may do"
+    return "what crosses shows the labels, which is allowed only in a simulation"
 
 
 class Scheme(NamedTuple):

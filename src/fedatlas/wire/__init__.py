@@ -1,1 +1,1 @@
-"""What stands between organisations; today the codec that turns messages into bytes and back."""
+"""Between organisations: the codec, messages, frames and streams, certificates, bundles and policies."""

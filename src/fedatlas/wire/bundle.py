@@ -1,7 +1,7 @@
-"""What a party holds: a folder with its key, its certificate, the lists that the authority signed, and what it is told of the others.
+"""A party's bundle: a folder with its key, its certificate, the lists that the authority signed, and the server's address.
 
 bundle.toml   federation, role, name, host, port
-key.pem cert.pem ca.pem   mutual TLS; the key's file is its owner's alone
+key.pem cert.pem ca.pem   mutual TLS; only its owner can read the key's file
 members.json  who is registered, signed by the authority
 identity.key  of a node: signs its part in secure sums
 policy.toml   of a node: what it takes part in
@@ -24,12 +24,12 @@ from fedatlas.errors import ConfigError
 from fedatlas.files import write_text
 from fedatlas.wire import certificates
 from fedatlas.wire.certificates import CA, CERT, KEY, MEMBERS, REVOKED, Authority, signed_list, write_secret
+from fedatlas.wire.messages import NAME
 from fedatlas.wire.policy import TEMPLATE
 
 FILE, IDENTITY, POLICY = "bundle.toml", "identity.key", "policy.toml"
 AUTHORITY = "authority"
 PORT = 8443
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 RESERVED = {"server", AUTHORITY}
 
 
@@ -59,18 +59,18 @@ class Bundle(NamedTuple):
             given = tomllib.loads((path / FILE).read_text(encoding="utf-8"))
             made = cls(path, given["federation"], given["role"], given["name"], given["host"], int(given["port"]))
         except FileNotFoundError:
-            raise ConfigError(f"'{path}' is no bundle: name a folder that 'fedatlas deploy init' made.") from None
+            raise ConfigError(f"'{path}' is not a bundle: name a folder that 'fedatlas deploy init' made.") from None
         except (tomllib.TOMLDecodeError, KeyError, ValueError) as error:
             raise ConfigError(f"'{path / FILE}' is damaged ({error}): copy the bundle again.") from None
         if made.role != role:
             raise ConfigError(
-                f"'{path}' is the bundle of {a(made.role)} '{made.name}'; this command takes that of {a(role)}."
+                f"'{path}' is the bundle of {with_article(made.role)} '{made.name}'; this command takes that of {with_article(role)}."
             )
         return made
 
     @property
     def address(self) -> str:
-        """Where the server is found."""
+        """Host and port of the server."""
         return f"{self.host}:{self.port}"
 
     def pem(self) -> tuple[bytes, bytes, bytes]:
@@ -78,26 +78,26 @@ class Bundle(NamedTuple):
         return tuple((self.path / name).read_bytes() for name in (KEY, CERT, CA))  # type: ignore[return-value]
 
     def members(self) -> dict[str, Member]:
-        """Who is registered, in the order of registration."""
+        """The registered parties, in the order of registration."""
         found = signed_list(self.path / MEMBERS, self.path / CA)
         if found["federation"] != self.federation:
             raise ConfigError(f"'{self.path / MEMBERS}' is of another federation: copy the right one.")
         return {name: Member(*entry) for name, entry in found["members"].items()}
 
     def revoked(self) -> set[str]:
-        """Numbers of the certificates that hold no longer."""
+        """Numbers of the revoked certificates."""
         path = self.path / REVOKED
         return set(signed_list(path, self.path / CA)["serials"]) if path.exists() else set()
 
 
-def a(role: str) -> str:
-    """With its article."""
+def with_article(role: str) -> str:
+    """The role with its article."""
     return f"{'an' if role[0] in 'aeiou' else 'a'} {role}"
 
 
 def check_name(name: str) -> None:
-    """ConfigError for what cannot be a party's name."""
-    if not NAME.fullmatch(name) or name in RESERVED:
+    """Refuse what cannot be a party's name, with a ConfigError."""
+    if not re.fullmatch(NAME, name) or name in RESERVED:
         raise ConfigError(
             f"'{name}' cannot be a party's name: use small letters, digits, '-', '_' and '.', not 'server'."
         )
@@ -106,7 +106,7 @@ def check_name(name: str) -> None:
 def init(
     folder: Path, nodes: Sequence[str], host: str, port: int = PORT, operator: str = "operator"
 ) -> dict[str, Path]:
-    """A new federation: its authority, and a bundle for the server, each node and an operator."""
+    """Make a federation: its authority, and a bundle for the server, each node and an operator."""
     certificates.installed()
     if (folder / AUTHORITY).exists():
         raise ConfigError(
@@ -115,7 +115,7 @@ def init(
     for name in (*nodes, operator):
         check_name(name)
     if len({*nodes, operator}) < len(nodes) + 1:
-        raise ConfigError(f"--nodes {','.join(nodes)}: every party needs a name of its own.")
+        raise ConfigError(f"--nodes {','.join(nodes)}: give every party another name.")
     federation = f"{re.sub(r'[^a-z0-9-]', '-', folder.name.lower()) or 'federation'}-{secret.random_bytes(4).hex()}"
     authority = Authority.make(folder / AUTHORITY, federation)
     about = {"federation": federation, "host": host, "port": port}
@@ -128,7 +128,7 @@ def init(
 
 
 def add(folder: Path, name: str, role: str = "node") -> Path:
-    """One more party, or a new certificate for one whose old one was revoked."""
+    """Add a party, or make a new certificate for one whose old one was revoked."""
     authority, about, members, revoked = _known(folder)
     check_name(name)
     if name in members and members[name].serial not in revoked:
@@ -141,7 +141,7 @@ def add(folder: Path, name: str, role: str = "node") -> Path:
 
 
 def revoke(folder: Path, name: str) -> None:
-    """The certificate of a party holds no longer."""
+    """Revoke the certificate of a party."""
     authority, about, members, revoked = _known(folder)
     if name not in members:
         raise ConfigError(f"'{name}' is not registered; registered are {', '.join(members)}.")
@@ -179,7 +179,7 @@ def _party(authority: Authority, bundle: Path, about: Mapping[str, Any], role: s
 def _publish(
     authority: Authority, folder: Path, federation: str, members: Mapping[str, Member], revoked: Sequence[str]
 ) -> None:
-    """The lists into the authority's folder, and into every bundle that still lies beside it."""
+    """Write the lists into the authority's folder, and into every bundle that still lies next to it."""
     listed = {"federation": federation, "members": {name: list(one) for name, one in members.items()}}
     for home in (folder / AUTHORITY, *(folder / name for name in members)):
         if home.is_dir():

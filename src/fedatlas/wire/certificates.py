@@ -1,4 +1,4 @@
-"""Who is who: a federation's own authority, a certificate a party with its role and name, and the lists that the authority signs.
+"""Identities: a federation's authority, a certificate per party with its role and name, and the lists that the authority signs.
 
 Keys are ECDSA on P-256. A certificate's name is a URI, ``fedatlas:FEDERATION/ROLE/NAME``. Two lists are signed with the authority's key:
 who is registered (with the number of the certificate and, of a node, the public key that signs its part in secure sums), and which
@@ -25,7 +25,7 @@ MEMBERS, REVOKED = "members.json", "revoked.json"
 
 
 class Caller(NamedTuple):
-    """Who stands at the other end, by its certificate."""
+    """The party at the other end, by its certificate."""
 
     federation: str
     role: str  # "server" | "node" | "operator"
@@ -35,7 +35,7 @@ class Caller(NamedTuple):
 
 
 def installed() -> None:
-    """ConfigError where the extra is missing."""
+    """Refuse to go on without the extra, with a ConfigError."""
     try:
         import cryptography  # noqa: F401
         import grpc  # noqa: F401
@@ -44,7 +44,7 @@ def installed() -> None:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """A file that only its owner may read, from its first byte on."""
+    """Write a file that only its owner can read, from its first byte on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ class Authority:
 
     @classmethod
     def make(cls, folder: Path, federation: str) -> Authority:
-        """A new one."""
+        """Make a new authority."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -90,7 +90,7 @@ class Authority:
     def issue(
         self, bundle: Path, federation: str, role: str, name: str, host: str = "", days: float = 365 * YEARS
     ) -> str:
-        """A key and a certificate into a bundle; the certificate's number."""
+        """Write a key and a certificate into a bundle; return the certificate's number."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -114,7 +114,7 @@ class Authority:
         return f"{made.serial_number:x}"
 
     def sign(self, path: Path, value: Any) -> None:
-        """Writes a list with the authority's signature."""
+        """Write a list with the authority's signature."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -124,7 +124,7 @@ class Authority:
 
 
 def signed_list(path: Path, ca: Path) -> Any:
-    """What `Authority.sign` wrote; ConfigError where the authority did not sign it."""
+    """Read a list that `Authority.sign` wrote. ConfigError where the authority did not sign it."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -145,7 +145,7 @@ def signed_list(path: Path, ca: Path) -> Any:
 
 
 def caller_of(pem: bytes) -> Caller | None:
-    """Who a certificate is of; None where it is of no party of a federation."""
+    """The party that a certificate names; None where it names none."""
     from cryptography import x509
 
     made = x509.load_pem_x509_certificate(pem)
@@ -186,20 +186,11 @@ def _begin(subject: Any, issuer: Any, key: Any, years: float) -> Any:
 
 
 def _usage(*, signs: bool) -> Any:
+    """A key that ``signs`` certificates and lists, or one that signs for its party."""
     from cryptography import x509
 
-    flags = dict.fromkeys(
-        (
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "encipher_only",
-            "decipher_only",
-        ),
-        False,
-    )
-    return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **flags)
+    no = False
+    return x509.KeyUsage(not signs, no, no, no, no, signs, signs, no, no)
 
 
 def _pem(certificate: Any) -> bytes:

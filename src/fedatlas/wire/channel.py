@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedatlas.errors import FedatlasError, TransportError
+from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle
-from fedatlas.wire.frames import FRAME, LIMIT, Assembler, Message
+from fedatlas.wire.frames import FRAME, frames, incoming
 
 OPTIONS = [
     ("grpc.max_receive_message_length", FRAME + 64),
@@ -29,37 +30,35 @@ def channel(bundle: Bundle) -> Any:
 
 
 def refusal(error: Any) -> str:
-    """Why the server did not take a call; "" where it was not there to say."""
+    """The server's reason for refusing a call; "" where it did not answer."""
     import grpc
 
     told = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION}
     return str(error.details()) if error.code() in told else ""
 
 
-class Refused(FedatlasError):
+class RefusedByServer(FedatlasError):
     """The server's own sentence."""
 
 
-def call(bundle: Bundle, message: Message) -> Iterator[Message]:
-    """What the server answers an operator. Refused with its reason; TransportError where it is not there."""
+def call(bundle: Bundle, asked: Any) -> Iterator[Any]:
+    """The server's answers to an operator's record. RefusedByServer with its reason; TransportError where it is not there."""
     import grpc
 
-    from fedatlas.wire.frames import frames
     from fedatlas.wire.listener import OPERATE, SERVICE
 
-    parts = list(frames(message))
+    parts = list(frames(messages.written(asked)))
     if len(parts) > 1:
         raise TransportError(f"what is sent is larger than {FRAME >> 20} MiB.")
     with channel(bundle) as way:
-        assembler = Assembler(LIMIT)
         try:
-            for frame in way.unary_stream(f"/{SERVICE}/{OPERATE}")(parts[0][9:]):
-                if (found := assembler.feed(frame)) is not None:
-                    yield found
+            for message in incoming(way.unary_stream(f"/{SERVICE}/{OPERATE}")(parts[0][9:])):
+                if message is not None:
+                    yield messages.answer(asked, message)
         except grpc.RpcError as error:
             if said := refusal(error):
-                raise Refused(said) from None
-            raise TransportError(f"the server at {bundle.address} is not to be reached: {_why(error)}.") from None
+                raise RefusedByServer(said) from None
+            raise TransportError(f"the server at {bundle.address} cannot be reached: {_why(error)}.") from None
 
 
 def _why(error: Any) -> str:

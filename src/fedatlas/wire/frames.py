@@ -13,7 +13,8 @@ Through a pipe between two processes of one machine it travels whole, behind the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import queue
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 from fedatlas.errors import TransportError
@@ -28,47 +29,54 @@ SILENT = 4.0  # seconds without one after which the other end counts as lost
 Body = bytes | bytearray | memoryview
 
 
-class Message(NamedTuple):
-    """What crosses: plain values, and bytes that nobody on the way looks into."""
+class RawMessage(NamedTuple):
+    """A message as it crosses: plain values, and bytes that only its receiver reads."""
 
     head: Mapping[str, Any]
     body: Body = b""
 
     @property
     def kind(self) -> str:
-        """What it is about."""
+        """Its name in the tables of `wire.messages`."""
         return str(self.head.get("kind", ""))
 
 
-def _parts(message: Message) -> tuple[bytes, memoryview]:
+def _parts(message: RawMessage) -> tuple[bytes, memoryview]:
     head = json.dumps(dict(message.head), separators=(",", ":")).encode()
     return len(head).to_bytes(4, "little") + head, memoryview(message.body).cast("B")
 
 
-def frames(message: Message) -> Iterator[bytes]:
+def frames(message: RawMessage) -> Iterator[bytes]:
     """The frames of a message."""
     head, body = _parts(message)
     first = FRAME - 9 - len(head)
     kind = BEGIN + (len(head) + len(body)).to_bytes(8, "little")
-    if first < 0:  # a head that fills frames of its own
+    if first < 0:  # a head longer than a frame
         head, body, first = b"", memoryview(head + body), FRAME - 9
     yield b"".join((kind, head, body[:first]))
     for at in range(first, len(body), FRAME - 1):
         yield b"".join((MORE, body[at : at + FRAME - 1]))
 
 
-def parsed(data: bytearray) -> Message:
-    """The message of these bytes; TransportError where they are none."""
+def parsed(data: bytearray) -> RawMessage:
+    """The message in these bytes. TransportError where they do not hold one."""
     length = int.from_bytes(data[:4], "little")
     if len(data) < 4 + length or length > HEAD:
         raise TransportError("a message is shorter than it says.")
     try:
-        head = json.loads(bytes(data[4 : 4 + length]))
+        head = json.loads(bytes(data[4 : 4 + length]), object_pairs_hook=_table)
     except (ValueError, RecursionError) as error:
         raise TransportError(f"a message's head is not JSON ({error}).") from None
     if not isinstance(head, dict) or not isinstance(head.get("kind"), str):
-        raise TransportError("a message's head does not say what it is about.")
-    return Message(head, memoryview(data)[4 + length :])
+        raise TransportError("a message's head has no kind.")
+    return RawMessage(head, memoryview(data)[4 + length :])
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("it names a field twice")
+    return table
 
 
 class Assembler:
@@ -78,8 +86,8 @@ class Assembler:
         self.limit, self.total = limit, 0
         self.data: bytearray | None = None
 
-    def feed(self, frame: bytes) -> Message | None:
-        """The message that a frame completes, if it does. TransportError for a frame that cannot come here."""
+    def feed(self, frame: bytes) -> RawMessage | None:
+        """Return the message that a frame completes, or None. TransportError for a frame that cannot come here."""
         kind, at = frame[:1], 1
         if kind == BEAT and len(frame) == 1:
             return None
@@ -99,16 +107,39 @@ class Assembler:
         return parsed(whole)
 
 
-def write(pipe: IO[bytes], message: Message) -> None:
-    """A message into a pipe."""
+def outgoing(
+    messages: queue.SimpleQueue[RawMessage | None], beats: Callable[[], bool] = lambda: True
+) -> Iterator[bytes]:
+    """The frames of what is put into a queue, up to None; a sign of life for each second without, while ``beats``."""
+    while True:
+        try:
+            message = messages.get(timeout=EVERY)
+        except queue.Empty:
+            if beats():
+                yield BEAT
+            continue
+        if message is None:
+            return
+        yield from frames(message)
+
+
+def incoming(pieces: Iterable[bytes]) -> Iterator[RawMessage | None]:
+    """For each frame the message that it completes, or None. TransportError for a frame that cannot come here."""
+    assembler = Assembler()
+    for frame in pieces:
+        yield assembler.feed(frame)
+
+
+def write(pipe: IO[bytes], message: RawMessage) -> None:
+    """Write a message into a pipe."""
     head, body = _parts(message)
     pipe.write((len(head) + len(body)).to_bytes(8, "little") + head)
     pipe.write(body)
     pipe.flush()
 
 
-def read(pipe: IO[bytes]) -> Message | None:
-    """The next message of a pipe; None where the other end is closed."""
+def read(pipe: IO[bytes]) -> RawMessage | None:
+    """Read the next message of a pipe; None where the other end is closed."""
     size = pipe.read(8)
     if len(size) < 8:
         return None

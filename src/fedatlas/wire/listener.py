@@ -2,9 +2,11 @@
 
 A node opens its stream and keeps it; what comes on it lies in ``events`` until somebody takes it, in the order in which it came:
 
-    (name, hello)    the node is there; the head says what its program said of itself
-    (name, ...)      whatever the node says
-    (name, left)     its stream ended, or was cut: the head says why
+    (name, NodeHello)     the node is there
+    (name, ...)           a message of the node or of its trainer, as a record (`wire.messages`)
+    (name, StreamEnded)   its stream ended, or was cut
+
+Bytes that are no message, and messages that do not fit their records, end the stream: the node is lost, and may come again.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedatlas.errors import ConfigError, FedatlasError, TransportError
-from fedatlas.wire.bundle import Bundle, a
+from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, TransportError
+from fedatlas.wire import messages
+from fedatlas.wire.bundle import Bundle, with_article
 from fedatlas.wire.certificates import Caller, caller_of
-from fedatlas.wire.frames import BEAT, EVERY, FRAME, LIMIT, SILENT, Assembler, Message, frames, parsed
+from fedatlas.wire.frames import EVERY, FRAME, SILENT, RawMessage, frames, incoming, outgoing, parsed
+from fedatlas.wire.messages import NodeHello, ServerHello, written
 
 SERVICE, STREAM, OPERATE = "fedatlas.Federation", "Stream", "Operate"
 ALL = "0.0.0.0"  # noqa: S104  # nodes come from elsewhere; nobody gets in without a certificate
@@ -33,22 +37,30 @@ OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5000),
 ]
 
-Event = tuple[str, Message]
-Operate = Callable[[Caller, Message], Iterator[Message]]
+Event = tuple[str, Any]
+"""(name of a node, a record)."""
+Operate = Callable[[Caller, Any], Iterator[Any]]
+"""Answers the record of an operator with records."""
+
+
+class StreamEnded(NamedTuple):
+    """A node's stream is over."""
+
+    why: str
 
 
 class Stream:
     """A node's stream."""
 
-    def __init__(self, caller: Caller, serial: int) -> None:
-        self.caller, self.number = caller, serial
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
         self.instance = ""  # of the node's folder, once it has said hello
         self.heard = time.monotonic()
-        self.out: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.out: queue.SimpleQueue[RawMessage | None] = queue.SimpleQueue()
         self.over = ""  # why it ends
 
     def end(self, why: str) -> None:
-        """No more is sent."""
+        """End it after what was sent."""
         self.over = self.over or why
         self.out.put(None)
 
@@ -62,13 +74,12 @@ class Listener:
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, float] = {}  # when a node was last heard, by the clock of the day
         self._lock = threading.Lock()
-        self._count = 0
         self._lists: tuple[Any, dict[str, Any], set[str]] | None = None
         self._over = threading.Event()
         self.listen = listen or ("127.0.0.1" if bundle.host in {"localhost", "127.0.0.1"} else ALL)
 
     def start(self) -> None:
-        """ConfigError where the port is taken."""
+        """Start to listen. ConfigError where the port is taken."""
         import grpc
 
         key, certificate, ca = self.bundle.pem()
@@ -93,25 +104,25 @@ class Listener:
         self.log(f"listens on {self.listen}:{bound} for {self.bundle.federation}")
 
     def stop(self) -> None:
-        """Ends all streams."""
+        """End all streams."""
         self._over.set()
         self.server.stop(0.2)
 
-    def send(self, name: str, message: Message) -> bool:
-        """Hands a message to a node's stream; whether there is one."""
+    def send(self, name: str, message: Any) -> bool:
+        """Put a record on a node's stream; return whether there is one."""
         stream = self.streams.get(name)
         if stream is None:
             return False
         if why := self._unwelcome(stream.caller, "node"):
             self._cut(stream, why)
             return False
-        stream.out.put(message)
+        stream.out.put(written(message))
         return True
 
     # ------------------------------------------------------------------------------------------------ who gets in
 
     def _current(self) -> tuple[dict[str, Any], set[str]]:
-        """The lists as they are now: what `deploy add` and `deploy revoke` wrote counts at the next ask."""
+        """Return the lists as they are now: changes by `deploy add` and `deploy revoke` count at the next ask."""
         paths = [self.bundle.path / name for name in ("members.json", "revoked.json")]
         stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
         if self._lists is None or self._lists[0] != stamp:
@@ -119,7 +130,7 @@ class Listener:
         return self._lists[1], self._lists[2]
 
     def _unwelcome(self, caller: Caller, role: str) -> str:
-        """Why somebody does not get in; "" for who does."""
+        """The reason for refusing somebody; "" for a party that gets in."""
         try:
             members, revoked = self._current()
         except ConfigError as error:
@@ -127,7 +138,7 @@ class Listener:
         if caller.federation != self.bundle.federation:
             return "its certificate is of another federation"
         if caller.role != role:
-            return f"its certificate is that of {a(caller.role)}, not of {a(role)}"
+            return f"its certificate is that of {with_article(caller.role)}, not of {with_article(role)}"
         if caller.until <= datetime.datetime.now(datetime.UTC):
             return "its certificate has expired"
         if caller.serial in revoked:
@@ -152,69 +163,65 @@ class Listener:
 
     # ------------------------------------------------------------------------------------------------ nodes
 
-    def _stream(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    def _stream(self, pieces: Iterator[bytes], context: Any) -> Iterator[bytes]:
         import grpc
 
-        caller = self._admit(context, "node")
-        with self._lock:
-            self._count += 1
-            stream = Stream(caller, self._count)
+        stream = Stream(self._admit(context, "node"))
         context.add_callback(lambda: stream.end("its stream ended"))
-        threading.Thread(target=self._read, args=(incoming, stream), daemon=True).start()
-        while True:
-            try:
-                message = stream.out.get(timeout=EVERY)
-            except queue.Empty:
-                yield BEAT
-                continue
-            if message is None:
-                break
-            yield from frames(message)
+        threading.Thread(target=self._read, args=(pieces, stream), daemon=True).start()
+        yield from outgoing(stream.out, lambda: bool(stream.instance))  # the first word is the server's hello
         self._leave(stream)
         if context.is_active():
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"refused: {stream.over}")
 
-    def _read(self, incoming: Iterator[bytes], stream: Stream) -> None:
-        assembler = Assembler(LIMIT)
+    def _read(self, pieces: Iterator[bytes], stream: Stream) -> None:
         try:
-            for frame in incoming:
+            for message in incoming(pieces):
                 stream.heard = time.monotonic()
-                message = assembler.feed(frame)
                 if message is None or stream.over:
                     continue
                 if not stream.instance:
                     self._greet(stream, message)
-                elif message.kind not in {"hello", "left"}:
-                    self.events.put((stream.caller.name, message))
-        except TransportError as error:
+                    continue
+                said = messages.read(message, messages.FROM_NODE, messages.FROM_TRAINER)
+                if not isinstance(said, NodeHello):
+                    self.events.put((stream.caller.name, said))
+        except (ProtocolError, TransportError) as error:
             self.log(f"cut '{stream.caller.name}': {error}")
             stream.end(str(error))
         except Exception:  # noqa: BLE001  # whatever gRPC raises where a stream breaks
             stream.end("its stream broke")
         stream.end("its stream ended")
 
-    def _greet(self, stream: Stream, message: Message) -> None:
-        """A node's first word: the same instance takes the place of its old stream, another one does not."""
-        name, instance = stream.caller.name, str(message.head.get("instance", ""))
-        if message.kind != "hello" or not instance:
-            raise TransportError("its first message is no hello.")
-        if (theirs := message.head.get("version")) != (ours := version("fedatlas")):
-            self.log(f"refused '{name}': it runs version {theirs}")
-            stream.end(f"it runs fedatlas {theirs} and the server {ours}: install the same version")
+    def _greet(self, stream: Stream, message: RawMessage) -> None:
+        """Takes a node's first message. The same instance replaces its old stream; another one is refused while the old is heard."""
+        name = stream.caller.name
+        if message.kind != "hello":
+            raise TransportError("its first message is not a hello.")
+        if why := messages.other_protocol(message, "it", "the server"):
+            self._refuse(stream, why)
+            return
+        hello = messages.read(message, messages.FROM_NODE)
+        if hello.version != (ours := version("fedatlas")):
+            self._refuse(stream, f"it runs fedatlas {hello.version} and the server {ours}: install the same version")
             return
         with self._lock:
             old = self.streams.get(name)
             fresh = old is not None and time.monotonic() - old.heard < SILENT + EVERY
-            if old is not None and fresh and old.instance != instance:
-                self.log(f"refused '{name}': another one of this name is connected")
-                stream.end("another one of this name is connected")
+            if old is not None and fresh and old.instance != hello.instance:
+                self._refuse(stream, "another one of this name is connected")
                 return
-            stream.instance = instance
+            stream.out.put(written(ServerHello(messages.PROTOCOL, ours)))
+            stream.instance = hello.instance
             self.streams[name] = stream
             if old is not None:
                 old.end("the same node came again")
-            self.events.put((name, message))
+            self.events.put((name, hello))
         self.log(f"'{name}' is connected")
+
+    def _refuse(self, stream: Stream, why: str) -> None:
+        self.log(f"refused '{stream.caller.name}': {why}")
+        stream.end(why)
 
     def _leave(self, stream: Stream) -> None:
         name = stream.caller.name
@@ -223,7 +230,7 @@ class Listener:
                 return
             del self.streams[name]
             self.seen[name] = time.time() - (time.monotonic() - stream.heard)
-            self.events.put((name, Message({"kind": "left", "why": stream.over})))
+            self.events.put((name, StreamEnded(stream.over)))
         self.log(f"'{name}' is gone: {stream.over}")
 
     def _cut(self, stream: Stream, why: str) -> None:
@@ -246,9 +253,9 @@ class Listener:
 
         caller = self._admit(context, "operator")
         try:
-            for message in self.operate(caller, parsed(bytearray(request))):
+            for answer in self.operate(caller, messages.read(parsed(bytearray(request)), messages.FROM_OPERATOR)):
                 if not context.is_active():
                     return
-                yield from frames(message)
+                yield from frames(written(answer))
         except FedatlasError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

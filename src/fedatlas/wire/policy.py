@@ -1,13 +1,14 @@
-"""What a node takes part in: ``policy.toml``, checked by the node itself at every ask. Nothing here needs torch."""
+"""A node's ``policy.toml``, which the node itself checks at every ask. Nothing here needs torch."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from fedatlas.errors import ConfigError, PrivacyError, unknown_name
+from fedatlas.errors import ConfigError, PrivacyError, ProtocolError, unknown_name
+from fedatlas.wire.fields import Bound, record
 
 TEMPLATE = """# What this node takes part in. It checks every ask against this file and refuses all else, with the reason.
 
@@ -20,18 +21,18 @@ min_cohort = 2                          # no round with fewer nodes
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
 """
 
-LabelCounts = Literal["masked", "plain", "no"]
+Whole = Annotated[int, Bound(least=1)]
 
 
 class Asked(NamedTuple):
-    """What an ask means to a policy."""
+    """An ask as a policy sees it."""
 
     operator: str
     algorithm: str
     epochs: float  # passes over the rows in this round
     rounds: int
     cohort: int  # nodes of this ask; 0 = not said
-    masked: bool  # whether the server sees sums alone
+    masked: bool  # whether the server sees only sums
     counts_labels: bool = False
 
 
@@ -40,15 +41,15 @@ class Policy(NamedTuple):
 
     algorithms: tuple[str, ...] | None = None
     operators: tuple[str, ...] | None = None
-    local_epochs: float | None = None
-    rounds: int | None = None
-    min_cohort: int = 1
+    local_epochs: Annotated[float, Bound(least=1e-9)] | None = None
+    rounds: Whole | None = None
+    min_cohort: Whole = 1
     secure_aggregation: bool = False
-    label_counts: LabelCounts = "masked"
+    label_counts: Literal["masked", "plain", "no"] = "masked"
 
     @classmethod
     def read(cls, path: Path) -> Policy:
-        """ConfigError for an unknown key or a value of another kind; without a file, what the template says."""
+        """Read a policy; without a file, the template. ConfigError for an unknown key or a value of another kind."""
         text = path.read_text(encoding="utf-8") if path.exists() else TEMPLATE
         try:
             given = tomllib.loads(text)
@@ -57,10 +58,12 @@ class Policy(NamedTuple):
         for key, value in given.items():
             if key not in cls._fields:
                 raise unknown_name("key of a policy", key, cls._fields)
-            if not _fits(key, value):
-                raise ConfigError(f"'{path}': {key} = {value!r} is none of {KINDS[key][1]}.")
-        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-        return cls(**{**given, **lists})
+            try:
+                record(cls, {key: value}, "policy")
+            except ProtocolError:
+                raise ConfigError(f"'{path}': {key} = {value!r} is not {WORDS[key]}.") from None
+        policy: Policy = record(cls, given, "policy")
+        return policy
 
     def check(self, asked: Asked) -> None:
         """PrivacyError, whose sentence the operator sees, for what this node takes no part in."""
@@ -82,26 +85,15 @@ class Policy(NamedTuple):
             raise PrivacyError(f"its policy.toml refuses {found[0]}")
 
 
-KINDS: dict[str, tuple[Any, str]] = {
-    "algorithms": (list, "a list of names"),
-    "operators": (list, "a list of names"),
-    "local_epochs": ((int, float), "a number above 0"),
-    "rounds": (int, "a whole number above 0"),
-    "min_cohort": (int, "a whole number above 0"),
-    "secure_aggregation": (bool, "true or false"),
-    "label_counts": (str, '"masked", "plain" or "no"'),
+WORDS = {
+    "algorithms": "a list of names",
+    "operators": "a list of names",
+    "local_epochs": "a number above 0",
+    "rounds": "a whole number above 0",
+    "min_cohort": "a whole number above 0",
+    "secure_aggregation": "true or false",
+    "label_counts": '"masked", "plain" or "no"',
 }
-
-
-def _fits(key: str, value: Any) -> bool:
-    kind = KINDS[key][0]
-    if kind is list:
-        return isinstance(value, list) and all(isinstance(one, str) for one in value)
-    if key == "label_counts":
-        return value in {"masked", "plain", "no"}
-    if kind is bool:
-        return isinstance(value, bool)
-    return isinstance(value, kind) and not isinstance(value, bool) and value > 0
 
 
 def _named(what: str, name: str, allowed: Collection[str] | None) -> str:

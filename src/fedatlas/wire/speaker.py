@@ -6,22 +6,25 @@ starts the trainer again where it ends; the trainer ends when its pipe is closed
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedatlas import secret
-from fedatlas.errors import TransportError
+from fedatlas.errors import ProtocolError, TransportError
 from fedatlas.files import write_text
+from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.channel import channel, refusal
-from fedatlas.wire.frames import BEAT, EVERY, LIMIT, SILENT, Assembler, Message, frames, read, write
+from fedatlas.wire.frames import EVERY, SILENT, RawMessage, incoming, outgoing, read, write
 from fedatlas.wire.listener import SERVICE, STREAM
+from fedatlas.wire.messages import ModelStored, NodeHello, Refusal, TrainerLost, TrainerReady, written
 
 BACK_OFF = (0.2, 5.0)  # seconds before it tries again: the first time, at most
 PIPE = 1 << 20  # bytes that a pipe holds: models go through in few turns
@@ -29,51 +32,52 @@ GIVE_UP = 3  # trainers that ended before they were ready, one after another
 
 
 def instance_of(folder: Path) -> str:
-    """What tells this folder from a copy that somebody else runs."""
+    """The number of this folder, which tells it from a copy that somebody else runs."""
     path = folder / "instance"
     if not path.exists():
         write_text(path, secret.random_bytes(16).hex())
     return path.read_text(encoding="utf-8").strip()
 
 
-class Trainer:
+class TrainerProcess:
     """The process that trains, behind pipes; started again where it ends."""
 
-    def __init__(self, command: Sequence[str], heard: Callable[[Message], None], log: Callable[[str], None]) -> None:
-        self.command, self.heard, self.log = list(command), heard, log
-        self.ready: Message | None = None  # its first word, while it is there
+    def __init__(
+        self, command: Sequence[str], forward: Callable[[RawMessage], None], log: Callable[[str], None]
+    ) -> None:
+        self.command, self.forward, self.log = list(command), forward, log
+        self.ready: TrainerReady | None = None  # its first word, while it is there
         self.over = False
         self.failed = 0  # times in a row that it ended before it was ready
-        self.told: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.told: queue.SimpleQueue[RawMessage | None] = queue.SimpleQueue()
         self._start()
 
     def _start(self) -> None:
         self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=PIPE)
         self.told = queue.SimpleQueue()
-        threading.Thread(target=self._write, args=(self.process, self.told), daemon=True).start()
-        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        threading.Thread(target=self._write, args=(self.process.stdin, self.told), daemon=True).start()
+        threading.Thread(target=self._read, args=(self.process, self.process.stdout), daemon=True).start()
 
-    def _write(self, process: subprocess.Popen[bytes], told: queue.SimpleQueue[Message | None]) -> None:
-        assert process.stdin is not None
-        try:
+    def _write(self, pipe: IO[bytes], told: queue.SimpleQueue[RawMessage | None]) -> None:
+        with contextlib.suppress(OSError), pipe:
             while (message := told.get()) is not None:
-                write(process.stdin, message)
-        except OSError:
-            pass
+                write(pipe, message)
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        while (message := read(process.stdout)) is not None:
-            if message.kind == "ready":
-                self.ready, self.failed = message, 0
-            self.heard(message)
+    def _read(self, process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
+        try:
+            with pipe:
+                while (message := read(pipe)) is not None:
+                    self._said(message)
+        except (ProtocolError, TransportError) as error:
+            self.log(f"the trainer's message cannot be read: {error}")
+            process.kill()
         self.told.put(None)
         code = process.wait()
         if self.over:
             return
         self.failed = self.failed + 1 if self.ready is None else 0
         self.ready = None
-        self.heard(Message({"kind": "trainer lost", "why": f"its trainer ended ({code})"}))
+        self.forward(written(TrainerLost(f"its trainer ended ({code})")))
         if self.failed >= GIVE_UP or code == 2:
             self.over = True
             return
@@ -81,11 +85,20 @@ class Trainer:
         time.sleep(BACK_OFF[0])
         self._start()
 
+    def _said(self, message: RawMessage) -> None:
+        said = messages.read(message, messages.FROM_TRAINER)
+        if isinstance(said, TrainerReady):
+            self.ready, self.failed = said, 0
+        elif isinstance(said, Refusal):
+            self.log(f"refused: {said.why}")
+        elif isinstance(said, ModelStored):
+            self.log(f"a run has ended, and its model is in '{said.where}'")
+        self.forward(message)
+
     def end(self) -> None:
-        """Closes its pipe, and waits for it a moment."""
+        """Close its pipe, and wait for it a moment."""
         self.over = True
         self.told.put(None)
-        assert self.process.stdin is not None
         self.process.terminate()
         try:
             self.process.wait(5)
@@ -99,19 +112,15 @@ class Speaker:
     def __init__(self, bundle: Bundle, command: Sequence[str], log: Callable[[str], None]) -> None:
         self.bundle, self.log = bundle, log
         self.instance = instance_of(bundle.path)
-        self.out: queue.SimpleQueue[Message | None] | None = None  # while there is a stream
-        self.trainer = Trainer(command, self._said, log)
+        self.out: queue.SimpleQueue[RawMessage | None] | None = None  # while there is a stream
+        self.trainer = TrainerProcess(command, self._send, log)
 
-    def _said(self, message: Message) -> None:
-        if message.kind == "refused":
-            self.log(f"refused: {message.head['why']}")
-        elif message.kind == "at home":
-            self.log(f"a run has ended, and its model is in '{message.head['where']}'")
+    def _send(self, message: RawMessage) -> None:
         if self.out is not None:
             self.out.put(message)
 
     def speak(self) -> None:
-        """Until the trainer gives up: a stream to the server, and another one where it breaks."""
+        """Keep a stream to the server, and open another one where it breaks, until the trainer gives up."""
         wait = BACK_OFF[0]
         while not self.trainer.over:
             if self.trainer.ready is None:
@@ -126,69 +135,56 @@ class Speaker:
             time.sleep(wait)
 
     def _stream(self) -> str:
-        """One stream, from hello to its end; why it ended, where the server said so."""
+        """Run one stream, from hello to its end; return why it ended."""
         import grpc
 
         with channel(self.bundle) as way:
             try:
                 grpc.channel_ready_future(way).result(timeout=BACK_OFF[1])
             except grpc.FutureTimeoutError:
-                return f"the server at {self.bundle.address} is not to be reached"
-            out: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-            self.out = out
+                return f"the server at {self.bundle.address} cannot be reached"
+            self.out = out = queue.SimpleQueue[RawMessage | None]()
             ready = self.trainer.ready
-            about = dict(ready.head) if ready else {}
-            hello = {
-                **about,
-                "kind": "hello",
-                "instance": self.instance,
-                "version": version("fedatlas"),
-                "ready": bool(ready),
-            }
-            out.put(Message(hello))
+            runs = ready.runs if ready else {}
+            out.put(written(NodeHello(messages.PROTOCOL, self.instance, version("fedatlas"), bool(ready), runs)))
             heard = [time.monotonic()]
-            call = way.stream_stream(f"/{SERVICE}/{STREAM}")(self._frames(out))
+            call = way.stream_stream(f"/{SERVICE}/{STREAM}")(outgoing(out))
             threading.Thread(target=self._watch, args=(call, heard), daemon=True).start()
             try:
-                self._listen(call, heard)
+                return self._listen(call, heard)
             except grpc.RpcError as error:
                 return refusal(error) or "the stream to the server broke"
-            except TransportError as error:
+            except (ProtocolError, TransportError) as error:
                 return str(error)
             finally:
                 out.put(None)
                 call.cancel()
-            return "the server ended the stream"
 
-    def _listen(self, call: Any, heard: list[float]) -> None:
-        assembler, welcome = Assembler(LIMIT), False
-        for frame in call:
-            if not welcome:
+    def _listen(self, call: Any, heard: list[float]) -> str:
+        """Hand the server's messages to the trainer; return why that ended. The first one has to be a hello of this protocol."""
+        greeted = False
+        for message in incoming(call):
+            heard[0] = time.monotonic()
+            if not greeted:
+                hello = message or RawMessage({})
+                if why := messages.other_protocol(hello, "the server", "this node"):
+                    return why
+                messages.read(hello, messages.TO_NODE)
                 self.log(f"speaks to the server at {self.bundle.address}")
-            heard[0], welcome = time.monotonic(), True
-            if (message := assembler.feed(frame)) is not None:
+                greeted = True
+            elif message is not None:
                 self.trainer.told.put(message)
+        return "the server ended the stream"
 
     def _watch(self, call: Any, heard: list[float]) -> None:
-        """Ends a stream on which nothing comes any more."""
+        """End a stream on which nothing comes any more."""
         while call.is_active():
             time.sleep(EVERY)
             if time.monotonic() - heard[0] > SILENT + EVERY:
                 call.cancel()
 
-    def _frames(self, out: queue.SimpleQueue[Message | None]) -> Iterator[bytes]:
-        while True:
-            try:
-                message = out.get(timeout=EVERY)
-            except queue.Empty:
-                yield BEAT
-                continue
-            if message is None:
-                return
-            yield from frames(message)
-
     def end(self) -> None:
-        """Ends the trainer, and with it `speak`."""
+        """End the trainer, and with it `speak`."""
         self.trainer.end()
         if self.out is not None:
             self.out.put(None)

@@ -42,7 +42,7 @@ def refusal(how: SecureBoost) -> str:
     return (
         ""
         if how.encrypted
-        else "gradients in the clear tell every label, which a simulation alone may do: add [[privacy]] with name = 'paillier'."
+        else "gradients in the clear tell every label, which is allowed only in a simulation: add [[privacy]] with name = 'paillier'."
     )
 
 

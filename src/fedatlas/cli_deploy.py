@@ -1,4 +1,4 @@
-"""``fedatlas deploy``: the commands of deployment. Light: what needs torch is imported by the processes that need it."""
+"""``fedatlas deploy``: the commands of deployment. Light: the processes that need torch import it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fedatlas.commands import INTERRUPTED, File, Json, Quiet, emit, split
 from fedatlas.errors import ConfigError
 
 app = typer.Typer(
@@ -18,25 +19,13 @@ app = typer.Typer(
     help="The same experiment between real parties: bundles, server, nodes, runs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-INTERRUPTED = 130
-
-Experiment = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[EXPERIMENT.toml] [table.key=value ...]", help="Experiment and overrides."),
-]
+Federation = Annotated[Path, typer.Argument(help="The folder that 'deploy init' made.")]
 Operator = Annotated[Path, typer.Option("--bundle", help="The operator's bundle.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
-
-
-def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
-    """The experiment file, if the first argument is no override, and the overrides."""
-    words = list(arguments or [])
-    path = Path(words.pop(0)) if words and "=" not in words[0] else None
-    return path, words
+Late = Annotated[bool, typer.Option("--late", hidden=True)]
 
 
 def dated(text: str) -> None:
-    """A line with the time, on standard error."""
+    """Write a line with the time to standard error."""
     sys.stderr.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
 
 
@@ -45,9 +34,19 @@ def names_of(text: str) -> list[str]:
     return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
-def emit(value: Any) -> None:
-    """One JSON value on standard output."""
-    sys.stdout.write(json.dumps(value) + "\n")
+def opened(path: Path, role: str = "operator") -> Any:
+    """The bundle in a folder."""
+    from fedatlas.wire.bundle import Bundle
+
+    return Bundle.open(path, role)
+
+
+def ask_server(bundle: Path, kind: str, *fields: Any) -> Any:
+    """The server's answer to a message of an operator."""
+    from fedatlas.deployment.operator_client import ask_server as ask
+    from fedatlas.wire.messages import FROM_OPERATOR
+
+    return ask(opened(bundle), FROM_OPERATOR[kind].record(*fields))
 
 
 @app.command()
@@ -67,17 +66,17 @@ def init(
     for name, path in made.items():
         typer.echo(f"{path}  for {name}: hand it over on a way that nobody else reads")
     typer.echo(
-        f"{folder / bundle.AUTHORITY}  stays here: whoever has it can add parties. This machine has seen all keys that it made."
+        f"{folder / bundle.AUTHORITY}  stays here: its holder can add parties. This machine has seen all keys that it made."
     )
 
 
 @app.command()
 def add(
-    folder: Annotated[Path, typer.Argument(help="The folder that 'deploy init' made.")],
+    folder: Federation,
     name: Annotated[str, typer.Argument(help="Name of the new party.")],
     operator: Annotated[bool, typer.Option("--operator", help="An operator, not a node.")] = False,
 ) -> None:
-    """Add a node (or an operator): a bundle of its own, and new lists for all others."""
+    """Add a node (or an operator): its bundle, and new lists for all others."""
     from fedatlas.wire import bundle
 
     path = bundle.add(folder, name, "operator" if operator else "node")
@@ -87,7 +86,7 @@ def add(
 
 @app.command()
 def revoke(
-    folder: Annotated[Path, typer.Argument(help="The folder that 'deploy init' made.")],
+    folder: Federation,
     name: Annotated[str, typer.Argument(help="Name of the party.")],
 ) -> None:
     """Revoke a party's certificate: the server cuts its stream when it has the new list."""
@@ -98,12 +97,6 @@ def revoke(
     typer.echo(f"{where}  copy it into the server's bundle: it counts at the next ask")
 
 
-def _until_there(path: Path) -> None:
-    """Waits for a file that is still being written."""
-    while not path.exists():
-        time.sleep(0.05)
-
-
 @app.command()
 def server(
     bundle: Annotated[Path, typer.Argument(help="The server's bundle.")],
@@ -111,16 +104,15 @@ def server(
     listen: Annotated[
         str, typer.Option(help="Address to listen on (default: all, or loopback where --host was it).")
     ] = "",
-    late: Annotated[bool, typer.Option("--late", hidden=True)] = False,
+    late: Late = False,
 ) -> None:
     """Run the server of a federation, until it is ended. Mutual TLS always."""
     from fedatlas.deployment.server import Server
-    from fedatlas.wire.bundle import Bundle
 
-    opened = Bundle.open(bundle, "server")
-    if late and test is not None:
-        _until_there(test)
-    made = Server(opened, test, listen)
+    own = opened(bundle, "server")
+    while late and test is not None and not test.exists():
+        time.sleep(0.05)
+    made = Server(own, test, listen)
     try:
         made.serve()
     except KeyboardInterrupt:
@@ -132,19 +124,19 @@ def server(
 def node(
     bundle: Annotated[Path, typer.Argument(help="The node's bundle.")],
     data: Annotated[Path, typer.Option(help="This node's rows: a table, a .npz, or a folder of pictures.")],
-    late: Annotated[bool, typer.Option("--late", hidden=True)] = False,
+    late: Late = False,
 ) -> None:
     """Run a node: it keeps its rows and its state here, and speaks to the server on one outbound stream."""
-    from fedatlas.wire.bundle import POLICY, Bundle
+    from fedatlas.wire.bundle import POLICY
     from fedatlas.wire.policy import Policy
     from fedatlas.wire.speaker import Speaker
 
-    opened = Bundle.open(bundle, "node")
+    own = opened(bundle, "node")
     Policy.read(bundle / POLICY)
     if not late and not data.exists():
-        raise ConfigError(f"--data {data}: there is no such file or folder.")
+        raise ConfigError(f"--data {data}: no such file or folder.")
     command = [sys.executable, "-m", "fedatlas.deployment.trainer", str(bundle), str(data)]
-    speaker = Speaker(opened, command, dated)
+    speaker = Speaker(own, command, dated)
     try:
         speaker.speak()
     except KeyboardInterrupt:
@@ -155,7 +147,7 @@ def node(
 
 @app.command()
 def run(
-    arguments: Experiment = None,
+    arguments: File = None,
     bundle: Operator = Path(),
     nodes: Annotated[
         str, typer.Option(help="Nodes of the run, between commas (default: all that are registered).")
@@ -165,31 +157,29 @@ def run(
     ] = None,
     attach: Annotated[str, typer.Option(help="Take up the watching of this run instead.")] = "",
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Submit an experiment, watch it, and fetch its run directory. Exit code 0 only where it came to its end."""
+    """Submit an experiment, watch it, and fetch its run directory. Exit code 0 only where it finished."""
     from fedatlas.deployment import operator_client
-    from fedatlas.wire.bundle import Bundle
 
     path, overrides = split(arguments)
     if attach and (path is not None or overrides or nodes):
-        raise ConfigError("--attach takes up a run as it was submitted: name no experiment beside it.")
-    opened = Bundle.open(bundle, "operator")
+        raise ConfigError("--attach takes up a run as it was submitted: name no experiment with it.")
+    own, say = opened(bundle), operator_client.silent if quiet or as_json else operator_client.to_stderr
     if out is not None:
         operator_client.check_out(out)
-    say = operator_client.silent if quiet or as_json else operator_client.aloud
-    name = attach or operator_client.submit(opened, path, overrides, names_of(nodes))
+    name = attach or operator_client.submit(own, path, overrides, names_of(nodes))
     again = f"fedatlas deploy run --attach {name} --bundle {bundle}"
     if not attach:
         say(f"Run {name} is submitted; '{again}' comes back to it.")
     try:
-        ended = operator_client.watch(opened, name, say)
+        ended = operator_client.watch(own, name, say)
     except KeyboardInterrupt:
         sys.stderr.write(f"fedatlas: the run goes on at the server; come back with: {again}\n")
         raise typer.Exit(INTERRUPTED) from None
     where = out or Path("runs") / name
     if ended["status"] != "failed":
-        operator_client.fetch(opened, name, where)
+        operator_client.fetch(own, name, where)
         say(f"Run directory: {where}")
     finish(ended, name, where, as_json)
 
@@ -209,22 +199,18 @@ def finish(ended: Any, name: str, where: Path, as_json: bool) -> None:
 @app.command()
 def status(bundle: Operator = Path(), as_json: Json = False) -> None:
     """Which nodes are connected, and how each run stands."""
-    from fedatlas.deployment.operator_client import asked
-    from fedatlas.wire.bundle import Bundle
-    from fedatlas.wire.frames import Message
+    from fedatlas.wire.fields import plain
 
-    found = {
-        k: v for k, v in asked(Bundle.open(bundle, "operator"), Message({"kind": "status"})).head.items() if k != "kind"
-    }
+    found = ask_server(bundle, "status")
     if as_json:
-        emit(found)
+        emit(plain(found))
         return
-    typer.echo(found["federation"])
-    for one in found["nodes"]:
-        heard = f"heard {time.time() - one['heard']:.0f} s ago" if one["heard"] else "never heard"
-        typer.echo(f"  {one['name']:<20} {'connected' if one['connected'] else 'away':<10} {heard}")
-    for one in found["runs"]:
-        typer.echo(f"  {one['run']:<40} {one['status']:<9} round {one['done']}/{one['rounds']}  {one['why']}".rstrip())
+    typer.echo(found.federation)
+    for one in found.nodes:
+        heard = f"heard {time.time() - one.heard:.0f} s ago" if one.heard else "never heard"
+        typer.echo(f"  {one.name:<20} {'connected' if one.connected else 'away':<10} {heard}")
+    for one in found.runs:
+        typer.echo(f"  {one.run:<40} {one.status:<9} round {one.done}/{one.rounds}  {one.why}".rstrip())
 
 
 @app.command()
@@ -232,24 +218,20 @@ def stop(
     run: Annotated[str, typer.Argument(help="Name of the run.")], bundle: Operator = Path(), as_json: Json = False
 ) -> None:
     """Stop a run; what was done is kept."""
-    from fedatlas.deployment.operator_client import asked
-    from fedatlas.wire.bundle import Bundle
-    from fedatlas.wire.frames import Message
-
-    found = asked(Bundle.open(bundle, "operator"), Message({"kind": "stop", "run": run})).head
-    emit({"run": run, "status": found["status"]}) if as_json else typer.echo(f"{run} is being stopped")
+    found = ask_server(bundle, "stop", run)
+    emit({"run": run, "status": found.status}) if as_json else typer.echo(f"{run} is being stopped")
 
 
 @app.command()
 def trial(
-    arguments: Experiment = None,
+    arguments: File = None,
     nodes: Annotated[int, typer.Option(help="How many nodes.", min=1)] = 3,
     judge: Annotated[
         Literal["server", "nodes"], typer.Option(help="Who holds the test rows: the server, or each node a part.")
     ] = "server",
     out: Annotated[Path | None, typer.Option(help="The run's directory (default: a new one in runs/).")] = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Try an experiment on this machine: real processes, mutual TLS, everything that a deployed run does."""
     from fedatlas.deployment.trial import trial as run_trial

@@ -1,0 +1,281 @@
+"""The link between the server half and the nodes: requests and replies over their streams.
+
+What makes it survive: a journal line on the disk says who closed an ask before the round goes on with it, so that a round that is
+driven again after a crash takes the replies it took; the verdict of a round (who counted) stands in the checkpoint that lands it,
+and is told with every request until the node has said that it knows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedatlas.algorithm import Update, Work
+from fedatlas.config.experiment import RoundConfig
+from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.terms import decoded
+from fedatlas.deployment.trainer import digest_of
+from fedatlas.errors import FedatlasError, TransportError, first_line
+from fedatlas.federation.link import Reply, Request
+from fedatlas.federation.secrets import append, whole_lines
+from fedatlas.tree import Tree
+from fedatlas.wire import codec
+from fedatlas.wire.messages import (
+    NodeHello,
+    Place,
+    Refusal,
+    RoundLanded,
+    RoundVerdicts,
+    RunStart,
+    RunStarted,
+    RunUnknown,
+    TaskReply,
+    TaskRequest,
+    TrainerReady,
+    Verdicts,
+)
+
+CLOSED, ANSWERS = "closed.jsonl", "answers.jsonl"
+BEGUN = -1  # in the place of an ask's number: the attempt was begun
+LOOK = 0.5  # seconds after which somebody who waits looks who has been gone for too long
+StartMessage = Callable[[int, int], RunStart]
+"""(number of a node, the last round that landed) -> the message that sets it up."""
+
+
+class TooFew(FedatlasError):
+    """Fewer nodes answered than the run needs."""
+
+
+class AskJournal:
+    """The journal of the replies that closed each ask, and of the attempts at a round that was restarted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[Place, tuple[int, ...]] = {}
+        for line in whole_lines(path) if path.exists() else []:
+            *place, who = json.loads(line)
+            self.known[place[0], place[1], place[2]] = tuple(who)
+
+    def close(self, place: Place, who: Collection[int]) -> None:
+        """Write down the replies to an ask; they are on the disk when this returns."""
+        if place not in self.known:
+            self.known[place] = tuple(sorted(who))
+            append(self.path, json.dumps([*place, sorted(who)]))
+
+    def attempt(self, round: int) -> int:
+        """The last attempt at a round."""
+        return max((place[1] for place in self.known if place[0] == round), default=0)
+
+    def forget(self, round: int) -> None:
+        """Forget the rounds up to this one, which have landed: their asks are not repeated."""
+        self.known = {place: who for place, who in self.known.items() if place[0] > round}
+
+
+class NodesLink:
+    """The link. ``begin`` makes the message for a node that comes back without the run."""
+
+    def __init__(
+        self,
+        run: str,
+        names: Sequence[str],
+        nodes: Nodes,
+        rules: RoundConfig,
+        folder: Path,
+        begin: StartMessage,
+        event: Callable[[Mapping[str, Any]], None] = lambda event: None,
+    ) -> None:
+        self.event = event  # tells those who watch
+        self.seconds: dict[int, dict[str, float]] = {}  # round -> node -> seconds that its replies took
+        self.run, self.names, self.nodes, self.rules = run, list(names), nodes, rules
+        self.folder, self.begin = folder, begin
+        self.closed = AskJournal(folder / CLOSED)
+        self.work: dict[int, Work] = {}  # of the replies of the ask under way
+        self.verdicts: dict[int, tuple[int, ...]] = {}  # rounds that not everybody has acknowledged: who counted
+        self.acknowledged: dict[int, int] = {}  # client -> the last round that it said has landed
+        self.check: Any = None  # (request, update) -> why a reply cannot be used, "" where it can
+
+    def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
+        """Yield replies as they come; none of a node that is lost, refuses, or sends a reply that cannot be used."""
+        ask = _OpenAsk(self, requests)
+        yield from ask.replies()
+
+    def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
+        """Note the verdict, which is told once the round has landed (`landed`)."""
+        self.verdicts.setdefault(round, tuple(sorted(counted)))
+
+    def told(self, client: int) -> Verdicts:
+        """The verdicts that a node has not acknowledged."""
+        after = self.acknowledged.get(client, -1)
+        return tuple((at, client in who) for at, who in sorted(self.verdicts.items()) if at > after)
+
+    def landed(self, number: int) -> None:
+        """Tell all nodes that are there."""
+        self.closed.forget(number)
+        for k, name in enumerate(self.names):
+            self.nodes.send(name, RoundVerdicts(self.run, self.told(k)))
+
+    def heard(self, client: int, landed: int) -> None:
+        """Note the last round that has landed at a node."""
+        self.acknowledged[client] = max(landed, self.acknowledged.get(client, -1))
+        least = min(self.acknowledged.get(k, -1) for k in range(len(self.names)))
+        self.verdicts = {at: who for at, who in self.verdicts.items() if at > least}
+
+    def note(self, **line: Any) -> None:
+        """Add a line to the record of replies."""
+        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        with open(self.folder / ANSWERS, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"at": at, **line}) + "\n")
+
+
+class _OpenAsk:
+    """One ask on its way."""
+
+    def __init__(self, link: NodesLink, requests: Sequence[Request]) -> None:
+        self.link, self.nodes, self.what = link, link.nodes, requests[0].what
+        self.requests = {request.client: request for request in requests}
+        self.place: Place = requests[0].ask[1:]
+        self.messages: dict[int, TaskRequest] = {}
+        for k, request in self.requests.items():
+            body = codec.encode(request.plain())
+            self.messages[k] = TaskRequest(link.run, self.place, digest_of(body), (), len(requests), body)
+        self.number = {name: k for k, name in enumerate(link.names)}
+        self.began = time.monotonic()
+        self.answered: set[int] = set()
+        self.lost: dict[int, str] = {}
+        self.dropped = ""  # why a round of several questions cannot be answered any further by one of them
+        if self.place[1] and not self.place[2]:  # an attempt stands in the journal before anybody hears of it
+            link.closed.close((*self.place[:2], BEGUN), ())
+        self.known = link.closed.known.get(self.place)  # driven again: exactly these replies were taken
+        self.due = {*self.requests} if self.known is None else {*self.known} & {*self.requests}
+        self.needed = min(link.rules.minimum, len(requests)) if self.known is None else len(self.known)
+        link.work = {}
+
+    def replies(self) -> Iterator[Reply]:
+        """Yield replies until none is due."""
+        until = self.began + self.link.rules.deadline if self.known is None else math.inf
+        for k in sorted(self.due):
+            self._send(k)
+        self._lose_gone()
+        while self.due:
+            event = self.nodes.next(min(until, time.monotonic() + LOOK))
+            if event is not None:
+                if (reply := self._heard(*event)) is not None:
+                    yield reply
+            elif time.monotonic() >= until:
+                for k in sorted(self.due):
+                    self._give_up(k)
+            self._lose_gone()
+        few = len(self.answered) < self.needed
+        if few and self.dropped:
+            self.link.event({"kind": "said", "text": f"Round {self.place[0]} is begun again: {self.dropped}."})
+        elif few:
+            reasons = "; ".join(f"{self.link.names[k]}: {why}" for k, why in sorted(self.lost.items()))
+            answered = f"{len(self.answered)} of {len(self.requests)} nodes answered, and the run needs {self.needed}"
+            raise TooFew(f"round {self.place[0]}: {answered} ({reasons}).")
+        self.link.closed.close(self.place, self.answered)
+
+    def _lose_gone(self) -> None:
+        """Give up nodes that are gone, as long as enough are left."""
+        for k in sorted(self.due) if self.known is None and self.link.rules.on_loss == "continue" else ():
+            why = self.nodes.lost(self.link.names[k])
+            if why and len(self.answered) + len(self.due) > self.needed:
+                self._lose(k, why)
+
+    def _send(self, k: int) -> None:
+        self.nodes.send(self.link.names[k], self.messages[k]._replace(verdicts=self.link.told(k)))
+
+    def _heard(self, name: str, said: Any) -> Reply | None:
+        k = self.number.get(name)
+        if k is None or getattr(said, "run", None) not in {None, self.link.run}:
+            return None
+        if isinstance(said, TaskReply | RoundLanded):
+            self.link.heard(k, said.landed)
+        here = getattr(said, "place", None) == self.place
+        if isinstance(said, RunStarted | NodeHello | TrainerReady):
+            if k in self.due and name in self.nodes.there:
+                self._send(k)
+        elif isinstance(said, TaskReply):
+            if here:
+                return self._taken(k, said)
+            self._note(k, "passed over: it answers another ask")
+        elif isinstance(said, RunUnknown) and here:
+            self.nodes.send(name, self.link.begin(k, self.place[0] - 1))
+        elif isinstance(said, Refusal) and k in self.due and (here or said.to == "begin"):
+            if said.dropped:
+                self.dropped = f"'{name}' {said.why}"
+            self._lose(k, f"refused: {said.why}")
+        return None
+
+    def _taken(self, k: int, said: TaskReply) -> Reply | None:
+        if k not in self.due:
+            self._note(k, "passed over: it has answered already" if k in self.answered else "passed over: it came late")
+            return None
+        try:
+            reply = read_reply(self.requests[k], self.messages[k].digest, said)
+            why = self.link.check(self.requests[k], reply.update) if self.link.check else ""
+        except Exception as error:  # noqa: BLE001  # whatever foreign bytes lead to
+            why = f"its reply cannot be read ({first_line(error)})"
+        if why:
+            self._lose(k, why)
+            return None
+        self.due.discard(k)
+        self.answered.add(k)
+        loss = said.work[4]
+        self.link.work[k] = Work(*said.work[:4], math.nan if loss is None else loss)
+        self._note(k, "answered", work=reply.seconds)
+        return reply
+
+    def _give_up(self, k: int) -> None:
+        """Lose a node that did not reply in time; the next ask does not wait as long for one that is not there."""
+        why, name = f"no reply within {self.link.rules.deadline:g} s", self.link.names[k]
+        if name not in self.nodes.there:
+            self.nodes.gone.setdefault(name, why)
+        self._lose(k, why)
+
+    def _lose(self, k: int, why: str) -> None:
+        self.due.discard(k)
+        self.lost[k] = why
+        self._note(k, f"lost: {why}")
+
+    def _note(self, k: int, outcome: str, **more: Any) -> None:
+        (at, attempt, number), name = self.place, self.link.names[k]
+        took = time.monotonic() - self.began
+        about = {"round": at, "attempt": attempt, "ask": number, "what": self.what, "node": name, "outcome": outcome}
+        self.link.note(**about, seconds=took, **more)
+        if outcome == "answered":
+            taken = self.link.seconds.setdefault(at, {})
+            taken[name] = taken.get(name, 0.0) + took
+        else:
+            self.link.event({"kind": "node", "round": at, "node": name, "outcome": outcome})
+
+
+def read_reply(request: Request, digest: str, said: TaskReply) -> Reply:
+    """Read the reply in a message. TransportError where it is of another ask, party or run."""
+    if said.digest != digest:
+        raise TransportError("it answers another request")
+    reply: Reply = decoded(Reply, said.body)
+    if reply.ask != request.ask or reply.client != request.client:
+        raise TransportError("it is another party's, or of another ask")
+    return reply
+
+
+def misshapen(update: Update, model: Mapping[str, Any] | None) -> str:
+    """The reason why an update cannot be added up: not finite, or other tensors than the model. "" for one that can."""
+    for part, value in update.items():
+        if isinstance(value, Tree) and model and part != "buffers":
+            odd = [name for name in value if name not in model or value[name].shape != model[name].shape]
+            if odd or (part == "model" and value.keys() != model.keys()):
+                return f"'{part}' of its reply has other tensors than the model (see '{(odd or [*model])[0]}')"
+            if any(value[name].dtype != model[name].dtype for name in value if part == "model"):
+                return f"'{part}' of its reply has tensors of another type than the model"
+        for x in value.values() if isinstance(value, Mapping) else [value]:
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and not bool(torch.isfinite(x).all()):
+                return f"'{part}' of its reply is not finite"
+    return ""

@@ -1,0 +1,402 @@
+"""The messages between server, nodes and operators: a record each, and the tables of who sends which and what answers it.
+
+A message has a kind, fields and, where its record ends with ``body``, bytes that only its receiver reads. `read` is the one way from a
+message to its record, `written` the one way back; the fields and their bounds are the record's annotations (`wire.fields`).
+
+To add a message: its record, its line in the table of its sender, PROTOCOL raised (CONTRIBUTING.md has the recipe).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from fedatlas.errors import ProtocolError
+from fedatlas.wire.fields import Bound, plain, record
+from fedatlas.wire.frames import Body, RawMessage
+
+PROTOCOL = 2
+"""Raised by every change of a message. Programs that speak different numbers refuse each other."""
+
+NAME = r"[a-z0-9][a-z0-9._-]{0,39}"
+PART = r"(?!\.\.?(?:/|$))[^/\\:\0\ud800-\udfff]{1,200}"
+Name = Annotated[str, Bound(pattern=NAME, what="the name of a party")]
+RunName = Annotated[str, Bound(pattern=r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", what="the name of a run")]
+FileName = Annotated[str, Bound(pattern=rf"{PART}(?:/{PART}){{0,9}}", what="the name of a file in a folder")]
+Digest = Annotated[str, Bound(pattern="[0-9a-f]{32}", what="a digest")]
+Text = Annotated[str, Bound(most=10_000)]
+Count = Annotated[int, Bound(least=0)]
+Landed = Annotated[int, Bound(least=-1)]
+"""The last round that landed; -1 before the first."""
+Place = tuple[Count, Count, Count]
+"""(round, attempt, number of the ask)."""
+Verdicts = tuple[tuple[Count, bool], ...]
+"""(a round that landed, whether the node counted in it)."""
+Work = tuple[Count, Count, Count, float, Annotated[float, Bound(nan=True)] | None]
+"""(rows, steps, examples, sum of learning rates, training loss) of a task."""
+Open = Annotated[Mapping[str, Any], Bound(most=1 << 24, open=True)]
+"""Plain values whose fields are read where they are used: an experiment, facts about rows, an event of a run."""
+
+
+# ---------------------------------------------------------------------------------------------- from the server to a node
+
+
+class ServerHello(NamedTuple):
+    """The server's first word on a stream that it has accepted."""
+
+    protocol: Count
+    version: Text
+
+
+class FactsQuestion(NamedTuple):
+    """Say what your rows are."""
+
+    run: RunName
+    config: Open
+    operator: Name
+    names: tuple[Name, ...]
+
+
+class SumQuestion(NamedTuple):
+    """Answer a question of round 0 about your rows (`deployment.terms.SumTerms`)."""
+
+    run: RunName
+    question: Text
+    index: Count  # type: ignore[assignment]  # hides tuple.index
+    config: Open
+    operator: Name
+    names: tuple[Name, ...]
+    body: Body
+
+
+class RunStart(NamedTuple):
+    """Prepare a run (`deployment.terms.RowsTerms` or `ColumnsTerms`)."""
+
+    run: RunName
+    body: Body
+
+
+class TaskRequest(NamedTuple):
+    """Do a task of a round (`federation.link.Request`)."""
+
+    run: RunName
+    place: Place
+    digest: Digest  # of the body
+    verdicts: Verdicts  # that the node has not acknowledged
+    cohort: Count  # nodes that are asked
+    body: Body
+
+
+class RoundVerdicts(NamedTuple):
+    """Rounds have landed."""
+
+    run: RunName
+    verdicts: Verdicts
+
+
+class FinishedModel(NamedTuple):
+    """Keep the files of a run that has ended."""
+
+    run: RunName
+    body: Body
+
+
+# ------------------------------------------------------------------------------------------------------------ from a node
+
+
+class NodeHello(NamedTuple):
+    """A node's first word on a stream."""
+
+    protocol: Count
+    instance: Annotated[str, Bound(most=100, pattern=".+", what="the number of a node's folder")]
+    version: Text
+    ready: bool  # whether its trainer is there
+    runs: Mapping[RunName, Landed] = {}
+
+
+class TrainerLost(NamedTuple):
+    """A node's trainer has ended."""
+
+    why: Text
+
+
+class TrainerReady(NamedTuple):
+    """A node's trainer is there."""
+
+    runs: Mapping[RunName, Landed]
+
+
+class NodeFacts(NamedTuple):
+    """Facts of a node's rows or table (`deployment.node_rows.RowsFacts` or `deployment.node_columns.ColumnsFacts`)."""
+
+    run: RunName
+    facts: Open
+
+
+class SumAnswer(NamedTuple):
+    """A node's answer to a question of round 0 (`deployment.terms.Sums`)."""
+
+    run: RunName
+    index: Count  # type: ignore[assignment]  # hides tuple.index
+    body: Body
+
+
+class RunStarted(NamedTuple):
+    """A node has prepared a run."""
+
+    run: RunName
+
+
+class TaskReply(NamedTuple):
+    """The reply to a task (`federation.link.Reply`)."""
+
+    run: RunName
+    place: Place
+    digest: Digest  # of the request
+    landed: Landed
+    work: Work
+    body: Body
+
+
+class RunUnknown(NamedTuple):
+    """A node was asked something of a run that it was not prepared for."""
+
+    run: RunName
+    place: Place
+
+
+class RoundLanded(NamedTuple):
+    """A node has kept its state as of a round that landed."""
+
+    run: RunName
+    landed: Landed
+
+
+class ModelStored(NamedTuple):
+    """A node has the folder of a run that has ended."""
+
+    run: RunName
+    where: Text
+
+
+class Refusal(NamedTuple):
+    """A node does not do what it was asked."""
+
+    to: Text  # the kind of the message
+    why: Text
+    run: RunName | None = None
+    place: Place | None = None
+    index: Count | None = None  # type: ignore[assignment]  # hides tuple.index
+    dropped: bool = False  # the round cannot go on with this node: what it keeps only in memory is gone
+
+
+# ------------------------------------------------------------------------------------------------------- from an operator
+
+
+class Submission(NamedTuple):
+    """Run an experiment."""
+
+    text: Annotated[str, Bound(most=1 << 20)]
+    overrides: tuple[Text, ...]
+    nodes: tuple[Text, ...]  # none: all that are registered
+
+
+class WatchRun(NamedTuple):
+    """Tell the events of a run from this number on."""
+
+    run: RunName
+    after: Count = 0
+
+
+class FetchRun(NamedTuple):
+    """Send the files of a run."""
+
+    run: RunName
+
+
+class StopRun(NamedTuple):
+    """Stop a run behind the round under way."""
+
+    run: RunName
+
+
+class StatusQuestion(NamedTuple):
+    """Say who is connected, and how each run stands."""
+
+
+# ------------------------------------------------------------------------------------------ from the server to an operator
+
+
+class Submitted(NamedTuple):
+    """A run waits for its turn."""
+
+    run: RunName
+
+
+class RunEvent(NamedTuple):
+    """Something happened in a run."""
+
+    number: Count
+    event: Open
+
+
+class NoEvent(NamedTuple):
+    """Nothing has happened for a while."""
+
+
+class RunFile(NamedTuple):
+    """A file of a run."""
+
+    name: FileName
+    body: Body
+
+
+class EndOfFiles(NamedTuple):
+    """All files of a run are sent."""
+
+
+class Stopping(NamedTuple):
+    """A run is told to stop."""
+
+    run: RunName
+    status: Text
+
+
+class NodeStatus(NamedTuple):
+    """A node as the server sees it."""
+
+    name: Name
+    connected: bool
+    heard: float | None  # seconds since 1970
+
+
+class RunStatus(NamedTuple):
+    """The state of a run."""
+
+    run: RunName
+    status: Text
+    why: Text
+    operator: Name
+    nodes: tuple[Name, ...]
+    submitted: float
+    rounds: Count | None
+    done: Count
+
+
+class ServerStatus(NamedTuple):
+    """Connected nodes, and the state of each run."""
+
+    federation: Text
+    nodes: tuple[NodeStatus, ...]
+    runs: tuple[RunStatus, ...]
+
+
+# -------------------------------------------------------------------------------------------------------------- the tables
+
+
+class MessageKind(NamedTuple):
+    """A kind of message: its record, and the kinds that may answer it."""
+
+    record: type[Any]
+    answers: tuple[str, ...] = ()
+
+
+TO_NODE = {
+    "hello": MessageKind(ServerHello),
+    "facts": MessageKind(FactsQuestion, ("facts", "refused")),
+    "learn": MessageKind(SumQuestion, ("learnt", "refused")),
+    "begin": MessageKind(RunStart, ("begun", "refused")),
+    "ask": MessageKind(TaskRequest, ("reply", "unknown", "refused")),
+    "commit": MessageKind(RoundVerdicts, ("landed", "refused")),
+    "home": MessageKind(FinishedModel, ("at home", "refused")),
+}
+"""The server sends them to a node."""
+FROM_NODE = {"hello": MessageKind(NodeHello, ("hello",)), "trainer lost": MessageKind(TrainerLost)}
+"""A node's process that holds the stream sends them."""
+FROM_TRAINER = {
+    "ready": MessageKind(TrainerReady),
+    "facts": MessageKind(NodeFacts),
+    "learnt": MessageKind(SumAnswer),
+    "begun": MessageKind(RunStarted),
+    "reply": MessageKind(TaskReply),
+    "unknown": MessageKind(RunUnknown),
+    "landed": MessageKind(RoundLanded),
+    "at home": MessageKind(ModelStored),
+    "refused": MessageKind(Refusal),
+}
+"""A node's process that trains sends them."""
+FROM_OPERATOR = {
+    "submit": MessageKind(Submission, ("submitted",)),
+    "watch": MessageKind(WatchRun, ("event", "waiting")),
+    "fetch": MessageKind(FetchRun, ("file", "end")),
+    "stop": MessageKind(StopRun, ("stopping",)),
+    "status": MessageKind(StatusQuestion, ("status",)),
+}
+"""An operator sends them."""
+TO_OPERATOR = {
+    "submitted": MessageKind(Submitted),
+    "event": MessageKind(RunEvent),
+    "waiting": MessageKind(NoEvent),
+    "file": MessageKind(RunFile),
+    "end": MessageKind(EndOfFiles),
+    "stopping": MessageKind(Stopping),
+    "status": MessageKind(ServerStatus),
+}
+"""The server sends them to an operator."""
+
+
+def read(message: RawMessage, *senders: Mapping[str, MessageKind]) -> Any:
+    """The record of a message of one of these tables. ProtocolError for another kind, and for a field that does not fit."""
+    kind = message.kind
+    found = next((table[kind] for table in senders if kind in table), None)
+    if found is None:
+        raise ProtocolError(f"the message {kind[:40]!a} is not one of protocol {PROTOCOL}.")
+    value = {name: one for name, one in message.head.items() if name != "kind"}
+    has = "body" in found.record._fields
+    if "body" in value or (len(message.body) and not has):
+        raise ProtocolError(f"the message '{kind}' has a body that it should not have.")
+    return record(found.record, {**value, "body": message.body} if has else value, kind)
+
+
+def kind_of(value: Any) -> tuple[str, MessageKind]:
+    """The kind of a record: its name on the wire, and its line in the tables."""
+    tables = (TO_NODE, FROM_NODE, FROM_TRAINER, FROM_OPERATOR, TO_OPERATOR)
+    return next(line for table in tables for line in table.items() if line[1].record is type(value))
+
+
+def written(value: Any) -> RawMessage:
+    """The message of a record."""
+    head = {"kind": kind_of(value)[0], **plain(value)}
+    return RawMessage(head, head.pop("body", b""))
+
+
+def refusal(message: RawMessage, why: str, *, dropped: bool = False) -> Refusal:
+    """The refusal of a message. It names the run, the place and the number of the question where these can be read."""
+    about = {name: one for name, one in message.head.items() if name in {"run", "place", "index"}}
+    said: dict[str, Any] = {
+        "to": message.kind[:40],
+        "why": why.encode(errors="replace").decode()[:10_000],
+        "dropped": dropped,
+    }
+    try:
+        made: Refusal = record(Refusal, {**said, **about}, "refused")
+    except ProtocolError:
+        made = Refusal(**said)
+    return made
+
+
+def answer(asked: Any, message: RawMessage) -> Any:
+    """The record of the server's answer to an operator. ProtocolError for one that does not answer what was asked."""
+    kind, line = kind_of(asked)
+    if message.kind not in line.answers:
+        raise ProtocolError(f"the server answers '{kind}' by {message.kind[:40]!a}.")
+    return read(message, TO_OPERATOR)
+
+
+def other_protocol(message: RawMessage, who: str, other: str) -> str:
+    """The reason why two programs cannot talk, from the ``hello`` of one; "" where both speak this protocol."""
+    theirs = message.head.get("protocol")
+    if type(theirs) is int and theirs == PROTOCOL:
+        return ""
+    said = f"protocol {theirs}" if type(theirs) is int and 0 <= theirs < 1 << 31 else "no protocol number"
+    return f"{who} speaks {said} and {other} protocol {PROTOCOL}: install the same version of fedatlas"
