@@ -40,7 +40,6 @@ def study(
 
     Exit code 0 also where cells were refused or diverged, which are outcomes; 1 where a run failed.
     """
-    from fedatlas.study.frame import export as write_frame
     from fedatlas.study.study import Study
     from fedatlas.study.study_status import show_dry_run, show_status
     from fedatlas.study.study_status import status as status_of
@@ -62,7 +61,7 @@ def study(
         emit(found) if as_json else typer.echo("\n".join(shown))
         return
     if export is not None:
-        typer.echo(f"{write_frame(Table.open(place), given.file.name, export)} runs written to {export}")
+        typer.echo(f"{Table.open(place).export(export, given.file.name)} runs written to {export}")
         return
     fine = True
     if not status:

@@ -1,6 +1,6 @@
 """Runs as children of one warm parent: forked when torch and the data are there already, dead when the parent is.
 
-A child works through `ensure` in the run's folder and says in one file beside it how it ended; the parent alone writes the table.
+A child calls `ensure` in the run's folder and writes how it ended into a file beside it; only the parent writes the table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedatlas.files import write_json
 from fedatlas.record.run_folder import LOCK, SUMMARY, RunFolder
 from fedatlas.runs.ensure import came_to_its_end, ensure
 from fedatlas.runs.preview import dry_run
-from fedatlas.study.responses import MESSAGES, Counter
+from fedatlas.study.messages import MESSAGES, MessageCounter
 
 END, LOG = "end.json", "log.txt"
 BUSY = "busy"  # another process still holds the run's folder
@@ -63,7 +63,7 @@ class Ended(NamedTuple):
 
 
 def begin(config: ExperimentConfig, folder: Path) -> Child:
-    """Forks a child that runs a configuration in ``folder / "run"``."""
+    """Fork a child that runs a configuration in ``folder / "run"``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / END).unlink(missing_ok=True)
     sys.stdout.flush()
@@ -77,15 +77,15 @@ def begin(config: ExperimentConfig, folder: Path) -> Child:
     code = 1
     try:
         die_with(parent)
-        quiet(folder / LOG)
-        write_json(folder / END, work(config, folder / "run"))
+        redirect_output(folder / LOG)
+        write_json(folder / END, run_and_report(config, folder / "run"))
         code = 0
     finally:
         os._exit(code)  # nothing of the parent's is closed, flushed or caught here
 
 
 def die_with(parent: int) -> None:
-    """From now on this process is killed when its parent ends; at once where that has happened already.
+    """Have this process killed when its parent ends; at once where that has happened already.
 
     Where the system cannot be asked for it (macOS), a run whose parent was killed ends by itself, and its folder's lock is waited for.
     """
@@ -97,19 +97,19 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def quiet(log: Path) -> None:
-    """What the child prints goes to a file, which says why where it ends in an unknown way."""
+def redirect_output(log: Path) -> None:
+    """Send what the child prints to a file, which tells why it ended where nothing else does."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for number in (1, 2):
         os.dup2(file, number)
 
 
-def work(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
-    """Runs it, and says how that ended."""
-    counter = Counter(folder.parent)
+def run_and_report(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
+    """Run the configuration; return how it ended."""
+    counter = MessageCounter(folder.parent)
     try:
         if any(table.name in SEALED for table in config.privacy):
-            begin_anew(folder)
+            empty_unfinished(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run = ensure(config, folder, report=False, observers=[counter], intervals=False)
@@ -134,10 +134,10 @@ def work(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
         counter.close()
 
 
-def begin_anew(folder: Path) -> None:
-    """Empties the folder of a run that was killed, so that it is the run that nobody killed.
+def empty_unfinished(folder: Path) -> None:
+    """Empty the folder of a run that was killed, so that it begins again and equals an uninterrupted run.
 
-    A sum that was opened and then lost is never asked for again: a run under masks or encryption that goes on has a round without result.
+    A sum that was opened and then lost is never asked for again: a resumed run under masks or encryption would have a round without result.
     """
     if folder.exists() and not came_to_its_end(folder):
         with RunFolder(folder).claimed():
@@ -150,12 +150,12 @@ def begin_anew(folder: Path) -> None:
 
 
 def ending() -> dict[str, Any]:
-    """What the child knows of itself at its end."""
+    """The child's memory at its end."""
     return {"memory": private_memory(os.getpid())}
 
 
 def expected(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be said of a run whose cohorts are secret: the expectation of bytes, messages and operations, never what was seen.
+    """The expected bytes, messages and operations of a run whose cohorts are secret: what was seen would show who took part.
 
     Operations: a backward pass counts as two forward passes, for each example of a round.
     """
@@ -188,12 +188,12 @@ def reaped(child: Child) -> Ended | None:
     if said:
         return Ended(said["status"], said.get("reason", ""), 0, spent, said)
     return Ended(
-        "failed", f"The run ended without a word (exit code {os.waitstatus_to_exitcode(status)}).", killed, spent, {}
+        "failed", f"The run ended without a report (exit code {os.waitstatus_to_exitcode(status)}).", killed, spent, {}
     )
 
 
 def kill(child: Child) -> None:
-    """Ends a child at once, and waits for it."""
+    """End a child at once, and wait for it."""
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(child.pid, signal.SIGKILL)
         os.waitpid(child.pid, 0)

@@ -146,7 +146,7 @@ class StudyFile(NamedTuple):
     sha256: str
 
 
-def read_study(path: Path) -> StudyFile:
+def read_study_file(path: Path) -> StudyFile:
     """The study in a file; ConfigError with one sentence for whatever is wrong with it alone."""
     text, values = toml_of(path, "study")
     refuse_flags(values, StudyTable)

@@ -16,16 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measurements import (
-    Floats,
-    Study,
-    by_cell,
-    cell_runs,
-    choice_names,
-    choice_of,
-    setting_names,
-    setting_of,
-)
+from fedatlas.study.measurements import Floats, Measurements
 from fedatlas.study.measurements import level as level_of
 
 DRAWS = 4000
@@ -96,13 +87,13 @@ def grouped_levels(levels: Sequence[str]) -> list[str]:
     return ["low" if x <= first else "middle" if x <= second else "high" for x in numbers]
 
 
-def effects(study: Study, response: str, *, seed: int = 0, level: float = 0.95, draws: int = DRAWS) -> Effects:
+def effects(study: Measurements, response: str, *, seed: int = 0, level: float = 0.95, draws: int = DRAWS) -> Effects:
     """Main and two-way effects on a response, with intervals that cover all at once in ``level`` of studies like this one."""
-    values = by_cell(study, response)
+    values = study.by_cell(response)
     noise = noise_between(values)
     there = np.isfinite(values)
     cells = np.argwhere(there.any(axis=2))
-    given, chosen = setting_names(study), choice_names(study)
+    given, chosen = study.setting_names(), study.choice_names()
     levels = _levels(study, [(given[i], chosen[j]) for i, j in cells])
     design, names, expand = _design(levels)
     inverse = np.linalg.pinv(design)
@@ -116,16 +107,16 @@ def effects(study: Study, response: str, *, seed: int = 0, level: float = 0.95, 
         Effect(*name, float(x), *((None, None) if margin is None else (float(x - margin[k]), float(x + margin[k]))))
         for k, (name, x) in enumerate(zip(kept, found, strict=True))
     ]
-    lost = [str(run["status"]) for run in cell_runs(study) if run["status"] != "done"]
+    lost = [str(run["status"]) for run in study.cells() if run["status"] != "done"]
     missing = [name for name, ok in zip(names, told, strict=True) if not ok]
     counts = {status: lost.count(status) for status in sorted(set(lost))}
     return Effects(float((inverse @ means)[0]), each, missing, counts, noise)
 
 
-def _levels(study: Study, cells: Sequence[tuple[tuple[str, ...], str]]) -> dict[str, list[str]]:
+def _levels(study: Measurements, cells: Sequence[tuple[tuple[str, ...], str]]) -> dict[str, list[str]]:
     """factor -> its level in each cell, for factors with more than one, in the order of the alphabet."""
-    of_choice = {choice_of(study, run): run for run in cell_runs(study)}
-    of_setting = {setting_of(study, run): run for run in cell_runs(study)}
+    of_choice = {study.choice_of(run): run for run in study.cells()}
+    of_setting = {study.setting_of(run): run for run in study.cells()}
     found = {factor: [str(level_of(of_setting[given], factor)) for given, _ in cells] for factor in study.settings}
     found |= {factor: [str(level_of(of_choice[chosen], factor)) for _, chosen in cells] for factor in study.choices}
     found = {factor: grouped_levels(column) for factor, column in sorted(found.items())}

@@ -18,6 +18,7 @@ from fedatlas.registry import builders_of, field_model, keywords
 from fedatlas.runs.run_key import data_files, described
 from fedatlas.setup.resolution import resolve
 from fedatlas.study.design import FactorTable, LevelTable, Role, StudyFile
+from fedatlas.study.frame import reserved
 from fedatlas.transforms import TRANSFORMS
 
 OWN = {
@@ -34,34 +35,6 @@ KINDS = {
     "partition": ("partitions", PARTITIONS),
     "compression": ("transforms", TRANSFORMS),
 }
-TAKEN = {
-    *("run_key", "study", "kind", "status", "reason", "seed", "rounds", "round", "role", "rates", "baseline"),
-    *(
-        "accuracy",
-        "macro_f1",
-        "loss",
-        "client_mean",
-        "client_p10",
-        "client_min",
-        "gap",
-        "gain",
-        "rounds_to",
-        "censored",
-    ),
-    *(
-        "cpu_seconds",
-        "seconds",
-        "bytes_up",
-        "bytes_down",
-        "messages_up",
-        "messages_down",
-        "flops",
-        "memory_mib",
-        "epsilon",
-    ),
-    *("node_count", "train_rows", "h", "class_count", "majority", "data_set", "server_sees"),
-}
-"""Columns of the table, which no factor may be called."""
 
 
 class Level(NamedTuple):
@@ -159,8 +132,8 @@ def factors_of(study: StudyFile) -> tuple[tuple[Factor, ...], list[str]]:
     """
     out, notices = [], []
     for given in study.table.factor:
-        if given.name in TAKEN:
-            raise ConfigError(f"factor '{given.name}': a column of the table is called so; give it another name.")
+        if given.name in reserved():
+            raise ConfigError(f"factor '{given.name}': a column of the table has this name; give the factor another.")
         levels = []
         for table in written_levels(given):
             why = absence(study.base, table)
