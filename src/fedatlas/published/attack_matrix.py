@@ -1,20 +1,16 @@
 """Attack by defence, cell by cell: what a figure is under each rule and each mechanism, or why the two do not go together.
 
 Digits, FedAvg and FedSeq (superclients of two). Poisoning by a fifth of twenty clients or of ten superclients, and attacks on views:
-inverted gradients of clients with one row each, and membership of clients with few rows. Each stands against every rule and every
+inverted gradients of clients with one row each, and membership of clients with few rows. Each is run against every rule and every
 mechanism. No cell is empty: it holds a figure with its 95% interval, or the sentence of the refusal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from rich.console import Console
-from rich.markup import escape
 
 from fedatlas.config import parse
 from fedatlas.course.progress import Progress
@@ -22,7 +18,7 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
 from fedatlas.leakage import ensure_attack
 from fedatlas.metrics.intervals import proportion
-from fedatlas.published.gates import Part, Study
+from fedatlas.published.gates import Part, Target
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.loop import run_one
@@ -117,12 +113,12 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The name of its folder."""
         return f"{self.algorithm}-{self.attack}-{self.defence}"
 
 
 class Found(NamedTuple):
-    """What came of a cell with one seed: a figure with its interval, or a sentence."""
+    """The result of a cell with one seed: a figure with its interval, or a sentence; ``run``: what the record keeps of the run."""
 
     text: str
     value: float | None = None
@@ -131,11 +127,11 @@ class Found(NamedTuple):
     run: Mapping[str, Any] = {}
 
 
-def attack_matrix(quick: bool = False, shorter: int | None = None) -> Study:
+def attack_matrix(quick: bool = False, shorter: int | None = None) -> Target:
     """Attack by rule and attack by mechanism, for FedAvg and FedSeq on digits."""
     seeds = (1,) if quick else (1, 2, 3)
-    parts = tuple(Part(one.name, one.tables, seeds) for one in cells(shorter or (QUICK if quick else ROUNDS)))
-    return Study(NAME, "Attacks and defences", "this software; no published figures", parts, (), NOTES)
+    parts = tuple(Part(one.name, one.tables, seeds, one) for one in cells(shorter or (QUICK if quick else ROUNDS)))
+    return Target(NAME, "Attacks and defences", "this software; no published figures", parts, (), NOTES)
 
 
 def cells(rounds: int) -> list[Cell]:
@@ -183,71 +179,45 @@ def observed(algorithm: str, attack: str, defence: str, defending: Mapping[str, 
     return Cell(algorithm, attack, defence, tables, "outsider" if defence == "central_dp" else "server")
 
 
-# ---------------------------------------------------------------------- what came of it
-
-
-def run_matrix(
-    study: Study,
-    rounds: int | None,
-    base: Path,
-    smaller: str,
-    only: Sequence[str] | None,
-    console: Console,
-    watch: Callable[[str], AbstractContextManager[Progress]],
-) -> dict[str, Any]:
-    """The entries ``gates`` (a cell each), ``parts`` and ``runs`` of a record; what is finished in ``base`` is not done again."""
-    asked = cells(rounds or (QUICK if "quick" in smaller else ROUNDS))
-    seeds = {part.name: part.seeds for part in study.parts}
-    gates, runs = [], []
-    for place, cell in enumerate(one for one in asked if not only or one.name in only):
-        found = []
-        for seed in seeds[cell.name]:
-            with watch(f"{cell.name}, seed {seed} (cell {place + 1} of {len(only or asked)})") as progress:
-                found.append(of_cell(cell, seed, base / cell.name / f"seed-{seed}", progress))
-            console.print(f"{cell.name}, seed {seed}: {escape(found[-1].text)}", soft_wrap=True)
-        runs += [
-            {"part": cell.name, "seed": seed, **one.run}
-            for seed, one in zip(seeds[cell.name], found, strict=True)
-            if one.run
-        ]
-        gates.append(as_gate(cell, found))
-    parts = [{"name": cell.name, "config": dict(cell.tables), "seeds": list(seeds[cell.name])} for cell in asked]
-    return {"gates": gates, "parts": parts, "runs": runs, "curves": []}
+# ---------------------------------------------------------------------- results
 
 
 def of_cell(cell: Cell, seed: int, folder: Path, progress: Progress) -> Found:
-    """What came of one cell; a refusal is a result."""
+    """The result of one cell; a refusal is a result."""
     try:
         if cell.role:
             return of_view(cell, seed, folder)
         done = ensure(parse({**cell.tables, "seed": seed}), folder, progress=progress, options={"baselines": False})
     except (ConfigError, PrivacyError) as error:
         return Found(str(error))
-    return of_run(cell.attack, done.summary)
+    return of_run(cell, done.summary)
 
 
-def of_run(attack: str, summary: Mapping[str, Any]) -> Found:
+def kept(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What the record keeps of a run."""
+    return {
+        "seconds": summary["cost"]["seconds"],
+        **{key: summary[key] for key in ("plan", "commit", "cpu")},
+        "rows": [],
+    }
+
+
+def of_run(cell: Cell, summary: Mapping[str, Any]) -> Found:
     """The figure of a run under an attack by clients, with an interval over the test rows."""
-    cost = {"seconds": summary["cost"]["seconds"], "plan": summary["plan"], "commit": summary["commit"]}
-    run = {**cost, "cpu": summary["cpu"], "rows": []}
-    final = summary["final"]
+    final, value = summary["final"], summary["final"]["accuracy"]
     if "diverged" in summary:
-        return Found(f"{100 * final['accuracy']:.1f}%: the model diverged", final["accuracy"], run=run)
-    if attack not in WHAT:
-        low, high = final["interval"]["accuracy"]
-        return shown(final["accuracy"], low, high, run)
-    matrix, one = final["confusion"], summary["attacks"][0]
-    if attack == "label_flip":
-        classes = sorted({c for pair in one["pairs"] for c in pair})
-        hit, of = sum(matrix[c][c] for c in classes), sum(sum(matrix[c]) for c in classes)
+        return Found(f"{100 * value:.1f}%: the model diverged", value, run=kept(summary))
+    if cell.attack in WHAT:
+        matrix, pairs = final["confusion"], summary["attacks"][0]["pairs"]
+        if cell.attack == "label_flip":
+            places = [(c, c) for c in sorted({c for pair in pairs for c in pair})]
+        else:
+            places = pairs
+        hit, of = sum(matrix[a][b] for a, b in places), sum(sum(matrix[a]) for a, _ in places)
+        value, (low, high) = hit / of, proportion(hit, of)
     else:
-        hit, of = sum(matrix[a][b] for a, b in one["pairs"]), sum(sum(matrix[a]) for a, _ in one["pairs"])
-    return shown(hit / of, *proportion(hit, of), run)
-
-
-def shown(value: float, low: float, high: float, run: Mapping[str, Any]) -> Found:
-    """A share with its interval."""
-    return Found(f"{100 * value:.1f}% [{100 * low:.1f}, {100 * high:.1f}]", value, low, high, run)
+        low, high = final["interval"]["accuracy"]
+    return Found(text_of(cell, value, low, high), value, low, high, kept(summary))
 
 
 def of_view(cell: Cell, seed: int, folder: Path) -> Found:
@@ -260,29 +230,27 @@ def of_view(cell: Cell, seed: int, folder: Path) -> Found:
     keys = {"role": cell.role, **VIEWS[cell.attack]}
     made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, run_one)
     (leak,) = made["leaks"].values()
-    value, low, high = (leak[key] for key in ("value", "low", "high"))
-    summary = RunFolder.open(folder).summary()
-    run = {
-        "seconds": summary["cost"]["seconds"],
-        "plan": summary["plan"],
-        "commit": summary["commit"],
-        "cpu": summary["cpu"],
-    }
-    shape, unit = ("+.3f", "") if cell.attack == "membership" else ("+.1f", " dB")
-    text = f"{value:{shape}}{unit} [{low:{shape}}, {high:{shape}}] ({cell.role})"
-    return Found(text, value, low, high, {**run, "rows": []})
+    value, low, high = leak["value"], leak["low"], leak["high"]
+    text = text_of(cell, value, low, high, sign="+")
+    return Found(text, value, low, high, kept(RunFolder.open(folder).summary()))
+
+
+def text_of(cell: Cell, value: float, low: float | None, high: float | None, sign: str = "") -> str:
+    """A figure with its interval, in the unit of its cell: percent of rows, dB, or of an AUC."""
+    shape, unit, by = (
+        (".3f", "", 1) if cell.attack == "membership" else (".1f", " dB", 1) if cell.role else (".1f", "%", 100)
+    )
+    span = "" if low is None or high is None else f" [{by * low:{sign}{shape}}, {by * high:{sign}{shape}}]"
+    return f"{by * value:{sign}{shape}}{unit}{span}" + (f" ({cell.role})" if cell.role else "")
 
 
 def as_gate(cell: Cell, found: Sequence[Found]) -> dict[str, Any]:
-    """A cell as a row of the page: reported, never gated."""
+    """A cell as a row of the page, over its seeds: reported, never gated."""
     values = [one.value for one in found if one.value is not None]
     text = found[0].text
     if len(found) > 1 and len(values) == len(found):
-        lows, highs = ([getattr(one, end) for one in found if getattr(one, end) is not None] for end in ("low", "high"))
-        mean, shape = math.fsum(values) / len(values), ".3f" if cell.attack == "membership" else ".1f"
-        unit, by = ("%", 100) if not cell.role else ("" if cell.attack == "membership" else " dB", 1)
-        span = f" [{by * min(lows):{shape}}, {by * max(highs):{shape}}]" if lows else ""
-        text = f"{by * mean:{shape}}{unit}{span}" + (f" ({cell.role})" if cell.role else "")
+        lows, highs = ([x for x in ends if x is not None] for ends in zip(*(one[2:4] for one in found), strict=True))
+        text = text_of(cell, math.fsum(values) / len(values), min(lows, default=None), max(highs, default=None))
     return {
         "name": f"{cell.algorithm}: {cell.attack} against {cell.defence}",
         "published": WHAT.get(cell.attack, "accuracy"),

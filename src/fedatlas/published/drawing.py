@@ -1,4 +1,4 @@
-"""The curves of a study: accuracy against rounds, obtained as lines, published as hollow marks."""
+"""The curves of a target: accuracy against rounds, obtained as lines, published as hollow marks."""
 
 from __future__ import annotations
 
