@@ -62,7 +62,6 @@ EXTRAS = {
     "dp": ("dp_accounting", "differential privacy"),
     "he": ("gmpy2", "masks, homomorphic encryption, private alignment"),
     "deploy": ("grpc", "runs between organisations"),
-    "flower": ("flwr", "the Flower adapter"),
 }
 BETWEEN: Mapping[str, Mapping[str, Builder]] = {
     "algorithms": {"secureboost": secureboost},
