@@ -13,7 +13,7 @@ import pytest
 
 from fedatlas.errors import DataError
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
-from fedatlas.recommender.contest import Fitted, fit_study, from_logit, quantiles, residuals
+from fedatlas.recommender.contest import Fitted, fit_study, from_logit, quantiles
 from fedatlas.recommender.predictors import Kernel, gaussian, inverse_distance, left_out
 from fedatlas.recommender.ranking import chances, rank
 from fedatlas.recommender.requirements import requirements
@@ -95,7 +95,7 @@ def test_where_privacy_asks_its_twin_stands_first():
     assert [entry["choice"] for entry in gentle["top"]] == ["fedavg_secagg", "noisy"]
     assert answer["reference"] == "fedavg_secagg"
     assert {entry["choice"] for entry in answer["refused"]} == {"bad", "fedavg", "scaffold"}
-    plain = forecast_at(fitted(), features_asked(fitted(), asked(0.8)), 0.9, new_data=True)
+    plain = forecast_at(fitted(), features_asked(fitted(), asked(0.8)), 0.9)
     twin, own = fitted().choices.index("fedavg_secagg"), fitted().choices.index("fedavg")
     np.testing.assert_array_equal(plain.values["accuracy"][twin], plain.values["accuracy"][own])
     assert (plain.values["bytes"][twin] > plain.values["bytes"][own]).all()
@@ -141,8 +141,8 @@ def test_relaxing_a_limit_never_lowers_the_best_utility_among_the_allowed():
             quality = dict.fromkeys(("accuracy", "macro_f1"), least - share)
             ask = asked(h, nodes, at_least=quality, at_most={"bytes": most * (1 + 5 * share)},
                         weights={"accuracy": 2.0, "bytes": 1.0})  # fmt: skip
-            seen = forecast_at(fitted(), features_asked(fitted(), ask), 0.9, new_data=True)
-            ranking = rank(fitted(), seen, ask, ("fedavg",))
+            seen = forecast_at(fitted(), features_asked(fitted(), ask), 0.9)
+            ranking = rank(fitted(), seen, ask)
             assert (ranking.chance <= 1).all()
             best.append(max((ranking.utility[at] for at in ranking.order), default=-np.inf))
         assert best[0] <= best[1] <= best[2]
@@ -152,7 +152,7 @@ def test_relaxing_a_limit_never_lowers_the_best_utility_among_the_allowed():
 
 def test_chance_is_joint_over_limits():
     ask = asked(0.5, at_least={"accuracy": 0.79})
-    seen = forecast_at(fitted(), features_asked(fitted(), ask), None, new_data=True)
+    seen = forecast_at(fitted(), features_asked(fitted(), ask), None)
     one, both = chances(seen, ask), chances(seen, asked(0.5, at_least={"accuracy": 0.79, "macro_f1": 0.78}))
     assert (both <= one).all()
     j = fitted().choices.index("fedavg")
@@ -200,7 +200,7 @@ def test_a_federation_left_out_lies_above_low_and_below_high_as_often_as_is_said
     hits = []
     for i in range(len(rest.settings)):
         level = float(from_logit(rest.levels["accuracy"][i]))
-        seen = forecast_at(fit, rest.x[i], level, new_data=new_data)
+        seen = forecast_at(fit._replace(new_data=new_data), rest.x[i], level)
         for j in range(2):
             low, high = quantiles(seen.spread["accuracy"][:, j, -1], 0.9)
             true = float(from_logit(rest.levels["accuracy"][i] + rest.gaps["accuracy"][i, j, -1]))
@@ -210,7 +210,9 @@ def test_a_federation_left_out_lies_above_low_and_below_high_as_often_as_is_said
     assert below >= 0.82
     if not new_data:
         assert max(above, below) <= 0.98
-    wide = [np.diff(quantiles(residuals(fit, "accuracy", new)[:, 0, -1], 0.9))[0] for new in (False, True)]
+    wide = [
+        np.diff(quantiles(fit._replace(new_data=new).residuals("accuracy")[:, 0, -1], 0.9))[0] for new in (False, True)
+    ]
     assert wide[1] > wide[0], "wider for new data"
 
 

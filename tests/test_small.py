@@ -37,7 +37,7 @@ def test_it_is_whole_and_small(small: Basis):
     assert set(small.fitted.choices) >= CHOICES
     assert small.about["seeds"] == [1, 2, 3]
     assert small.rates == {"local.lr": [0.02, 0.1, 0.5]}
-    assert small.references[0] == "fedavg"
+    assert small.fitted.references[0] == "fedavg"
     measured = np.isfinite(small.fitted.finishes[:, [small.fitted.choices.index(name) for name in CHOICES]])
     assert measured.all(), "every choice was run in every setting"
     assert (np.exp(small.fitted.x[:, 1]) >= 15).all(), (
@@ -64,7 +64,7 @@ from fedatlas.recommender.requirements import requirements
 from fedatlas.recommender.shipped import load_study
 small = load_study("small")
 asked = requirements({"federation": {"nodes": 20, "rows": 2000, "heterogeneity": 0.4, "classes": 2, "centralised": 0.8}})
-found = answer_for(small.fitted, asked, references=small.references)
+found = answer_for(small.fitted, asked)
 assert found["answer"] == "found", found
 assert found["track_record"]["federations"] > 0
 assert not {"torch", "pandas", "sklearn", "scipy"} & sys.modules.keys(), sorted(sys.modules)

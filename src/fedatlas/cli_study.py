@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,15 +20,15 @@ def study(
         Path | None, typer.Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say cells, refused ones, runs and hours; train nothing.")
+        bool, typer.Option("--dry-run", help="Print cells, refusals, runs and hours; train nothing.")
     ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Say how far it has come; run nothing.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Print how far it has come; run nothing.")] = False,
     retry: Annotated[
         str | None,
         typer.Option(help="Try runs with this status again: failed | memory | timeout | diverged | refused."),
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Write one row a run, with its responses, to this .csv; run nothing.")
+        Path | None, typer.Option(help="Write one row per run, with its responses, to this .csv; run nothing.")
     ] = None,
     analyse: Annotated[
         bool, typer.Option("--analyse", help="Write analysis.json and analysis.html of what is there; run nothing.")
@@ -36,7 +37,7 @@ def study(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every cell of a study into a table of runs; what is there already is not run again.
+    """Run every configuration of a study; finished runs are kept.
 
     Exit code 0 also where cells were refused or diverged, which are outcomes; 1 where a run failed.
     """
@@ -73,21 +74,21 @@ def study(
 
 
 def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, quiet: bool) -> bool:
-    """Runs a study, after runs with the status ``retry`` were given back; whether none failed. Stopped, it says how to go on."""
+    """Run a study, after runs with the status ``retry`` were planned again; whether none failed."""
     from fedatlas.study.table import Table
 
+    tell = None if quiet else _tell
     with stoppable():
         if retry is not None:
-            kept = Table.open(place, write=True)
-            many = kept.retry(given.file.name, retry)
-            kept.close()
-            if not quiet:
-                _said(f"{many} {retry} runs are tried again")
-        return bool(given.run(out, place, None if quiet else _said))
+            with contextlib.closing(Table.open(place, write=True)) as kept:
+                many = kept.retry(given.file.name, retry)
+            if tell:
+                tell(f"{many} {retry} runs are tried again")
+        return bool(given.run(out, place, tell))
 
 
-def _said(line: str) -> None:
-    """A line for whoever watches."""
+def _tell(line: str) -> None:
+    """Write a line to standard error."""
     sys.stderr.write(f"{line}\n")
 
 
@@ -103,7 +104,7 @@ def recommend(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say which configuration fits your requirements, with the evidence and experiment files that run.
+    """Recommend a configuration for your requirements, with the evidence and experiment files that run.
 
     Exit code 1 where none fits; the nearest miss is named.
     """
@@ -116,7 +117,7 @@ def recommend(
     if asked.experiment is not None:
         without_gpus("cpu")
     with stoppable(), noticing():
-        answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _said)
+        answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _tell)
     emit(answer) if as_json else typer.echo("\n".join(lines(answer, asked.confidence)))
     if answer["answer"] == "none":
         raise typer.Exit(1)

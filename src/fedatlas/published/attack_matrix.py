@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedatlas.config import parse
 from fedatlas.course.progress import Progress
@@ -22,21 +22,22 @@ from fedatlas.published.gates import Part, Target
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.loop import run_one
+from fedatlas.study.plain import Plain, Row
 
 NAME = "attack-matrix"
 ROUNDS, QUICK = 40, 12
 CLIENTS = 20
-LEAST: Mapping[str, Mapping[str, Any]] = {
+LEAST: Mapping[str, Row] = {
     "fedavg": {"name": "fedavg", "weights": "uniform"},
     "fedseq": {"name": "fedseq", "phi": "random", "group_size": 2, "rule": {"weights": "uniform"}},
 }
 RULES = ("krum", "multi_krum", "trimmed_mean", "median", "norm_clip")
-MECHANISMS: Mapping[str, Mapping[str, Any]] = {
+MECHANISMS: Mapping[str, Row] = {
     "local_dp": {"name": "local_dp", "epsilon": 100.0, "clip": 1.0, "noise": "seed"},
     "central_dp": {"name": "central_dp", "clip": 1.0, "noise_multiplier": 0.3, "noise": "seed"},
     "secagg": {"name": "secagg"},
 }
-POISONS: Mapping[str, Mapping[str, Any]] = {
+POISONS: Mapping[str, Row] = {
     "nobody": {},
     "label_flip": {"share": 0.2, "pairs": [[3, 5], [0, 8]]},
     "sign_flip": {"share": 0.2, "c": 10.0},
@@ -50,13 +51,13 @@ WHAT = {
     "dlg": "PSNR above the placebo's",
     "membership": "AUC above the placebo's",
 }
-VIEWS: Mapping[str, Mapping[str, Any]] = {
+VIEWS: Mapping[str, Row] = {
     "inverting_gradients": {"iterations": 300, "targets": 16},
     "dlg": {"iterations": 100, "restarts": 2, "targets": 16},
     "membership": {},
 }
 """Attacks on views, and their keys."""
-ONE_ROW: Mapping[str, Any] = {
+ONE_ROW: Row = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 16},
     "partition": {"name": "iid", "clients": 16},
@@ -64,7 +65,7 @@ ONE_ROW: Mapping[str, Any] = {
     "local": {"steps": 1, "lr": 0.1},
 }
 """Clients with one row each, who take one step: what they send is a gradient."""
-FEW_ROWS: Mapping[str, Any] = {
+FEW_ROWS: Row = {
     "rounds": 30,
     "data": {"name": "digits", "limit": 600},
     "partition": {"name": "iid", "clients": 10},
@@ -87,7 +88,7 @@ NOTES = (
 )
 
 
-TO_ONE: Mapping[str, Any] = {
+TO_ONE: Row = {
     "kind": "pictures",
     "rules": [],
     "scale": "none",
@@ -108,7 +109,7 @@ class Cell(NamedTuple):
     algorithm: str
     attack: str
     defence: str
-    tables: Mapping[str, Any]
+    tables: Row
     role: str = ""  # whose view is inverted; "" of attacks by clients
 
     @property
@@ -124,7 +125,7 @@ class Found(NamedTuple):
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    run: Mapping[str, Any] = {}
+    run: Row | None = None
 
 
 def attack_matrix(quick: bool = False, shorter: int | None = None) -> Target:
@@ -136,7 +137,7 @@ def attack_matrix(quick: bool = False, shorter: int | None = None) -> Target:
 
 def cells(rounds: int) -> list[Cell]:
     """All cells, in the order of the page."""
-    defences: dict[str, dict[str, Any]] = {"none": {"aggregation": {"name": "mean"}}}
+    defences: dict[str, Plain] = {"none": {"aggregation": {"name": "mean"}}}
     defences |= {name: {"aggregation": {"name": name}} for name in RULES}
     defences |= {name: {"privacy": [table]} for name, table in MECHANISMS.items()}
     out = []
@@ -148,9 +149,9 @@ def cells(rounds: int) -> list[Cell]:
     return out
 
 
-def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: Mapping[str, Any]) -> Cell:
+def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: Row) -> Cell:
     """A cell of hostile clients."""
-    table: dict[str, Any] = {"name": attack, **POISONS[attack]}
+    table: Plain = {"name": attack, **POISONS[attack]}
     seq = algorithm == "fedseq"
     if seq:
         table["unit"] = "superclient"
@@ -169,7 +170,7 @@ def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: 
     return Cell(algorithm, attack, defence, tables)
 
 
-def observed(algorithm: str, attack: str, defence: str, defending: Mapping[str, Any]) -> Cell:
+def observed(algorithm: str, attack: str, defence: str, defending: Row) -> Cell:
     """A cell of a view; a server that is trusted sees all, so that there an outsider looks."""
     tables = {**(FEW_ROWS if attack == "membership" else ONE_ROW), "algorithm": dict(LEAST[algorithm]), **defending}
     if attack == "membership":
@@ -193,7 +194,7 @@ def of_cell(cell: Cell, seed: int, folder: Path, progress: Progress) -> Found:
     return of_run(cell, done.summary)
 
 
-def kept(summary: Mapping[str, Any]) -> dict[str, Any]:
+def kept(summary: Row) -> Plain:
     """What the record keeps of a run."""
     return {
         "seconds": summary["cost"]["seconds"],
@@ -202,7 +203,7 @@ def kept(summary: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def of_run(cell: Cell, summary: Mapping[str, Any]) -> Found:
+def of_run(cell: Cell, summary: Row) -> Found:
     """The figure of a run under an attack by clients, with an interval over the test rows."""
     final, value = summary["final"], summary["final"]["accuracy"]
     if "diverged" in summary:
@@ -244,7 +245,7 @@ def text_of(cell: Cell, value: float, low: float | None, high: float | None, sig
     return f"{by * value:{sign}{shape}}{unit}{span}" + (f" ({cell.role})" if cell.role else "")
 
 
-def as_gate(cell: Cell, found: Sequence[Found]) -> dict[str, Any]:
+def as_gate(cell: Cell, found: Sequence[Found]) -> Plain:
     """A cell as a row of the page, over its seeds: reported, never gated."""
     values = [one.value for one in found if one.value is not None]
     text = found[0].text

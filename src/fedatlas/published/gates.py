@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fedatlas.study.plain import Row
+
 SOME = 0.8  # an order holds if it does in so large a share of the paired seeds
 
 
@@ -17,7 +19,7 @@ class Part(NamedTuple):
     """One experiment of a target: a configuration run once for every seed."""
 
     name: str
-    tables: Mapping[str, Any]
+    tables: Row
     seeds: tuple[int, ...] = (1,)
     cell: Any = None  # of a matrix: what is looked at in it
 
@@ -25,7 +27,7 @@ class Part(NamedTuple):
 class PartRuns(NamedTuple):
     """The rows of one part, by seed."""
 
-    rows: Mapping[int, Sequence[Mapping[str, Any]]]
+    rows: Mapping[int, Sequence[Row]]
 
     def curve(self, seed: int, key: str) -> list[float | None]:
         """One figure over the rounds, row 0 included."""

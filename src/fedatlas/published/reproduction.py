@@ -31,6 +31,7 @@ from fedatlas.published.t9_fedseq_cifar10 import fedseq_cifar10
 from fedatlas.published.t11_fedprox_synthetic import fedprox_synthetic
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure, finished
+from fedatlas.study.plain import Plain, Row
 
 EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "blog": blog,
@@ -44,7 +45,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
 }
 Watch = Callable[[str], AbstractContextManager[Progress]]
 """The name of a run -> its progress, for as long as it lasts."""
-Record = dict[str, Any]
+Record = Plain
 
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
 DRAWN = ("round", "accuracy", "loss")  # of a target with curves
@@ -178,7 +179,7 @@ def run_part(part: Part, seed: int, base: Path, called: str, console: Console, w
     console.print(f"{called}: {found}", soft_wrap=True)
 
 
-def published_runs(target: Target, record: Path | None) -> dict[tuple[str, int], Mapping[str, Any]]:
+def published_runs(target: Target, record: Path | None) -> dict[tuple[str, int], Row]:
     """(part, seed) -> what an earlier record holds of it, for parts whose configuration is still the same."""
     if record is None or not record.exists():
         return {}
@@ -189,7 +190,7 @@ def published_runs(target: Target, record: Path | None) -> dict[tuple[str, int],
     return {(run["part"], run["seed"]): run for run in earlier["runs"] if run["part"] in same}
 
 
-def finished_run(part: Part, seed: int, base: Path) -> dict[str, Any] | None:
+def finished_run(part: Part, seed: int, base: Path) -> Plain | None:
     """What a record keeps of a run; None if it is not finished."""
     folder = folder_of(part, seed, base)
     if not RunFolder(folder).finished():
@@ -208,10 +209,10 @@ def shorter(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def collect(target: Target, base: Path, smaller: str, published: Mapping[tuple[str, int], Mapping[str, Any]]) -> Record:
+def collect(target: Target, base: Path, smaller: str, published: Mapping[tuple[str, int], Row]) -> Record:
     """Everything that is finished, with the verdict on every gate that it allows; where curves are drawn, their points alone."""
     outcomes: dict[str, PartRuns] = {}
-    runs: list[dict[str, Any]] = []
+    runs: list[Plain] = []
     for part in target.parts:
         found = [finished_run(part, seed, base) or published.get((part.name, seed)) for seed in part.seeds]
         there = [dict(one) for one in found if one is not None]
@@ -229,7 +230,7 @@ def collect(target: Target, base: Path, smaller: str, published: Mapping[tuple[s
     }
 
 
-def row_of(gate: Gate, outcomes: Runs, parts: Sequence[Part], smaller: str) -> dict[str, Any]:
+def row_of(gate: Gate, outcomes: Runs, parts: Sequence[Part], smaller: str) -> Plain:
     """A gate as the record keeps it: open while a seed of its parts is missing."""
     alike = of_common_seeds(outcomes, gate.parts)
     verdict = verdict_on(gate, alike, smaller) if alike else Verdict("not run", None)

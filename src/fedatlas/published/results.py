@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedatlas.study.plain import Plain, Row
 from fedatlas.wording import count
 
-Record = Mapping[str, Any]
+Record = Row
 COLOURS = {"pass": "green", "FAIL": "red"}
 
 
@@ -111,7 +111,7 @@ def overview(records: Sequence[Record]) -> str:
     return "\n".join([*lines, "", ""])
 
 
-def read_records(folder: Path) -> list[dict[str, Any]]:
+def read_records(folder: Path) -> list[Plain]:
     """The records in ``docs/results``, each with what people wrote beside it (NAME.txt) of why it came out so."""
     found = []
     for path in sorted(folder.glob("*.json")):

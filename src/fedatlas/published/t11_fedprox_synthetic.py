@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fedatlas.published.gates import (
     Gate,
@@ -18,11 +17,12 @@ from fedatlas.published.gates import (
     mean_of_last,
     reported,
 )
+from fedatlas.study.plain import Plain, Row
 
 ROUNDS, SEEDS = 200, (1, 2, 3)
 STRAGGLERS = (0, 50, 90)  # per cent of the clients of a round
 HARDEST = STRAGGLERS[-1]
-METHODS: Mapping[str, tuple[Mapping[str, Any], str]] = {  # algorithm, and what becomes of stragglers
+METHODS: Mapping[str, tuple[Row, str]] = {  # algorithm, and what becomes of stragglers
     "fedavg": ({"name": "fedavg"}, "drop"),
     "partial": ({"name": "fedprox", "mu": 0.0}, "keep"),
     "fedprox": ({"name": "fedprox", "mu": 1.0}, "keep"),
@@ -63,7 +63,7 @@ def methods(share: int) -> list[str]:
     return [name for name in METHODS if share or name != "partial"]
 
 
-def tables(name: str, share: int, rounds: int) -> dict[str, Any]:
+def tables(name: str, share: int, rounds: int) -> Plain:
     """The configuration of one curve."""
     algorithm, late = METHODS[name]
     return {

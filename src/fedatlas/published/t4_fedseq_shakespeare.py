@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedatlas.published.gates import (
     Gate,
@@ -20,6 +20,7 @@ from fedatlas.published.gates import (
     named,
     reported,
 )
+from fedatlas.study.plain import Plain, Row
 
 ROUNDS = 250
 ROLES, TRAIN, TEST = 100, 2000, 400  # roles, and sequences of each
@@ -37,7 +38,7 @@ class Setting(NamedTuple):
 
     split: str
     fraction: float
-    grouping: Mapping[str, Any]
+    grouping: Row
     alpha: float  # FedDyn's
     mu: float  # FedProx's
 
@@ -75,13 +76,13 @@ def fedseq_shakespeare(quick: bool = False, shorter: int | None = None) -> Targe
     return Target("fedseq-shakespeare", title, source, parts, gates, NOTES, curves=tuple(map(picture, SETTINGS)))
 
 
-def tables(setting: Setting, algorithm: str, rounds: int, data: Mapping[str, Any]) -> dict[str, Any]:
+def tables(setting: Setting, algorithm: str, rounds: int, data: Row) -> Plain:
     """The configuration of one curve."""
-    partition: dict[str, Any] = {"name": "iid", "clients": data["roles"], "stratified": True}
+    partition: Plain = {"name": "iid", "clients": data["roles"], "stratified": True}
     if setting.split == "niid":
         partition = {"name": "natural", "clients": data["roles"]}
     groups = {"phi": "greedy", "min_examples": GROUP * data["per_role"], "max_clients": 5}
-    methods: Mapping[str, Mapping[str, Any]] = {
+    methods: Mapping[str, Row] = {
         "fedavg": {"name": "fedavg"},
         "fedseq": {"name": "fedseq", **setting.grouping, **groups},
         "scaffold": {"name": "scaffold", "variant": "fedseq_code"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedatlas.published import fedseq_cifar
 from fedatlas.published.gates import (
@@ -21,10 +21,11 @@ from fedatlas.published.gates import (
     near,
     points,
 )
+from fedatlas.study.plain import Plain, Row
 
 ALPHAS = (0.0, 0.2, 0.5)
 TOLERANCE, SPREAD = 0.015, 0.03
-RULES: Mapping[str, Mapping[str, Any]] = {
+RULES: Mapping[str, Row] = {
     "random": {"phi": "random"},
     "clf-kmeans": {"psi": "clf", "phi": "kmeans", "metric": "euclidean"},
     "conf-kmeans": {"psi": "conf", "phi": "kmeans", "metric": "euclidean"},
@@ -95,7 +96,7 @@ def part_name(data: str, alpha: float, rule: str) -> str:
     return f"{data}-{alpha:g}-{rule}"
 
 
-def tables(data: str, alpha: float, rule: str, quick: bool, shorter: int | None) -> dict[str, Any]:
+def tables(data: str, alpha: float, rule: str, quick: bool, shorter: int | None) -> Plain:
     """The configuration of one cell."""
     one, clients = SETS[data], 50 if quick else 500
     groups = {"min_examples": 8 * (5000 if quick else one.rows) // clients, "max_clients": 11}

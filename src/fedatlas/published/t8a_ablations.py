@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scipy.stats import spearmanr
 
@@ -26,6 +26,7 @@ from fedatlas.published.gates import (
     listed,
     percent,
 )
+from fedatlas.study.plain import Plain, Row
 
 ROUNDS, QUICK = 10_000, 100
 SPREAD = 0.02  # C changes the final accuracy by no more
@@ -36,7 +37,7 @@ class Factor(NamedTuple):
 
     title: str
     levels: Sequence[float]
-    keys: Callable[[float], Mapping[str, Mapping[str, Any]]]
+    keys: Callable[[float], Mapping[str, Row]]
     gates: Callable[[Sequence[str]], tuple[Gate, ...]]
 
 
@@ -62,7 +63,7 @@ def ablation(factor: str) -> Callable[[bool, int | None], Target]:
     return target
 
 
-def tables(changed: Mapping[str, Mapping[str, Any]], rounds: int, quick: bool) -> dict[str, Any]:
+def tables(changed: Mapping[str, Row], rounds: int, quick: bool) -> Plain:
     """The standard configuration with some keys changed; of a quick run, batches of an eighth: as many steps."""
     out = fedseq_cifar.tables(rounds, quick, 100, 100.0, {"name": "fedavg"})
     if quick:

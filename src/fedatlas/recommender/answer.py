@@ -7,8 +7,7 @@ are never named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -19,12 +18,12 @@ from fedatlas.recommender.requirements import SEES, Requirements
 from fedatlas.recommender.track_record import track_record
 from fedatlas.study.front import not_dominated
 from fedatlas.study.measurements import Floats, features_of
+from fedatlas.study.plain import Plain
 from fedatlas.study.responses import RESPONSES, which
 from fedatlas.wording import listed
 
 TOP = 3
 NEAREST = 3  # measured settings that are shown as evidence for a choice
-REFERENCES = ("fedavg", "fedavg_secagg")
 FEATURES = ("the number of nodes", "rows per node", "heterogeneity", "the number of classes")
 
 
@@ -32,22 +31,19 @@ def answer_for(
     fitted: Fitted,
     asked: Requirements,
     *,
-    references: Sequence[str] = REFERENCES,
     computed: Mapping[str, Floats] | None = None,
-    new_data: bool = True,
     track: bool = True,
     barred: Mapping[str, str] | None = None,
     measured: Forecast | None = None,
-) -> dict[str, Any]:
+) -> Plain:
     """The answer to requirements whose federation is known.
 
-    ``computed``: response -> (J, R) figures of the user's own model and machine, nan where not known. ``new_data`` False only for
-    one of the study's own data sets: intervals then come from left-out settings instead of left-out data sets. ``barred``: choice ->
-    why it cannot run there. ``measured``: what was measured there, in place of a forecast.
+    ``computed``: response -> (J, R) figures of the user's own model and machine, nan where not known. ``barred``: choice -> why it
+    cannot run there. ``measured``: what was measured there, in place of a forecast.
     """
     at, barred = features_asked(fitted, asked), barred or {}
-    seen = measured or forecast_at(fitted, at, asked.centralised, new_data=new_data, computed=computed)
-    ranking = rank(fitted, seen, asked, references, barred)
+    seen = measured or forecast_at(fitted, at, asked.centralised, computed)
+    ranking = rank(fitted, seen, asked, barred)
     top = [_entry(fitted, seen, asked, ranking, place, at) for place in ranking.order[:TOP]]
     return {
         "answer": "found" if top else "none",
@@ -57,8 +53,8 @@ def answer_for(
         "reference": None if ranking.reference is None else fitted.choices[ranking.reference],
         "setting": _setting(fitted, asked, at),
         "predicted_by": fitted.way,
-        "notes": _notes(fitted, asked, computed, new_data) if measured is None else [],
-        "track_record": track_record(fitted, asked, at, references, new_data=new_data) if track else None,
+        "notes": _notes(fitted, asked, computed) if measured is None else [],
+        "track_record": track_record(fitted, asked, at) if track else None,
     }
 
 
@@ -85,8 +81,6 @@ def forecast_at(
     fitted: Fitted,
     at: Floats,
     centralised: float | None,
-    *,
-    new_data: bool,
     computed: Mapping[str, Floats] | None = None,
 ) -> Forecast:
     """The forecast of every choice and number of rounds in a federation with features ``at``."""
@@ -95,7 +89,7 @@ def forecast_at(
         _nearest_costs(fitted, at) | dict(computed or {}),
         None if centralised is None else logit(centralised),
     )
-    return forecast(fitted, at, gaps, level, costs, np.arange(len(fitted.x)), new_data=new_data)
+    return forecast(fitted, at, gaps, level, costs, np.arange(len(fitted.x)))
 
 
 def _nearest_costs(fitted: Fitted, at: Floats) -> dict[str, Floats]:
@@ -113,7 +107,7 @@ def _nearest_costs(fitted: Fitted, at: Floats) -> dict[str, Floats]:
     return found
 
 
-def _named(fitted: Fitted, seen: Forecast, asked: Requirements, place: Place) -> dict[str, Any]:
+def _named(fitted: Fitted, seen: Forecast, asked: Requirements, place: Place) -> Plain:
     """What every candidate that is named tells."""
     return {
         "choice": fitted.choices[place[0]],
@@ -123,9 +117,7 @@ def _named(fitted: Fitted, seen: Forecast, asked: Requirements, place: Place) ->
     }
 
 
-def _entry(
-    fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking, place: Place, at: Floats
-) -> dict[str, Any]:
+def _entry(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking, place: Place, at: Floats) -> Plain:
     """One line of the answer."""
     return {
         **_named(fitted, seen, asked, place),
@@ -166,7 +158,7 @@ def _binding(seen: Forecast, asked: Requirements, ranking: Ranking, place: Place
     return found
 
 
-def _evidence(fitted: Fitted, place: Place, at: Floats, reference: int | None) -> list[dict[str, Any]]:
+def _evidence(fitted: Fitted, place: Place, at: Floats, reference: int | None) -> list[Plain]:
     """The nearest settings in which this choice was measured: how far away, its accuracy there, the reference's, the baseline's."""
     j, r = place
     away, found = fitted.distances(at), []
@@ -187,7 +179,7 @@ def _evidence(fitted: Fitted, place: Place, at: Floats, reference: int | None) -
     return found
 
 
-def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> dict[str, Any] | None:
+def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> Plain | None:
     """The candidate likeliest to keep all limits, ties to the larger utility, and by how much it misses each limit at this confidence."""
     known = ranking.permitted[:, None] & np.isfinite(ranking.utility)
     if not known.any():
@@ -205,7 +197,7 @@ def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: 
     return {**named, "chance": chance, "violates": violates}
 
 
-def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> dict[str, Any]:
+def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
     """The user's federation, the nearest measured one, and how far it is in words."""
     away = fitted.distances(at)
     between = np.array([fitted.distances(x) for x in fitted.x])
@@ -226,7 +218,7 @@ def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> dict[str, Any]:
     }
 
 
-def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] | None, new_data: bool) -> list[str]:
+def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] | None) -> list[str]:
     """What the reader has to know of this answer, a sentence each."""
     notes = []
     if asked.centralised is None:
@@ -237,7 +229,7 @@ def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] |
         notes.append("The number of classes is not known: the median of the study's was used.")
     if "bytes" not in (computed or {}):
         notes.append("Costs are those of the nearest measured setting's model, in proportion to nodes and rows.")
-    if new_data and not fitted.by_data:
+    if fitted.new_data and not fitted.by_data:
         notes.append(
             "The study has one data set: how much worse predictions are for new data is not known, and intervals are too narrow."
         )

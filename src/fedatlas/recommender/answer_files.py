@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 import tomli_w
@@ -16,6 +15,7 @@ from fedatlas.recommender.epsilon import epsilons
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import HERE, Basis
 from fedatlas.study.measurements import Floats
+from fedatlas.study.plain import Plain, Row
 
 Say = Callable[[str], None]
 
@@ -31,7 +31,7 @@ def epsilon_for(basis: Basis, asked: Requirements, at: Floats, plain: Floats) ->
     return found
 
 
-def configured(basis: Basis, near: int, entry: Mapping[str, Any]) -> dict[str, Any]:
+def configured(basis: Basis, near: int, entry: Row) -> Plain:
     """The experiment of a measured setting for the rounds of an answer, to be run for real.
 
     Secret noise, the usual engine and checkpoints, files that are found.
@@ -50,19 +50,12 @@ def configured(basis: Basis, near: int, entry: Mapping[str, Any]) -> dict[str, A
     return plain
 
 
-def write_experiment(out: Path, i: int, entry: dict[str, Any], plain: Mapping[str, Any], *head: str) -> None:
+def write_experiment(out: Path, i: int, entry: Plain, plain: Row, *head: str) -> None:
     """Write the experiment file of an answer's choice, and name it in the answer; ``head``: its first lines."""
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in entry["choice"])
     path = out / f"{i + 1}-{name}.toml"
-    write_text(path, "".join(f"# {line}\n" for line in head) + "\n" + tomli_w.dumps(without_none(plain)))
+    write_text(path, "".join(f"# {line}\n" for line in head) + "\n" + tomli_w.dumps(plain))
     entry["experiment"] = str(path)
-
-
-def without_none(value: Any) -> Any:
-    """Plain values without those that TOML cannot say."""
-    if isinstance(value, Mapping):
-        return {key: without_none(inner) for key, inner in value.items() if inner is not None}
-    return [without_none(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def record_of(basis: Basis) -> Path:
@@ -72,7 +65,7 @@ def record_of(basis: Basis) -> Path:
     return Path(platformdirs.user_cache_dir("fedatlas")) / "study" / f"{basis.name}-obtained.jsonl"
 
 
-def obtained(basis: Basis) -> dict[str, Any] | None:
+def obtained(basis: Basis) -> Plain | None:
     """What `--measure` found so far: how many predictions, how many of them kept their bounds, and their mean error; None without any."""
     path = record_of(basis)
     text = path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from fedatlas.study.plain import Row
 from fedatlas.study.responses import RESPONSES, told
 from fedatlas.wording import count, listed, number, share
 
 
-def lines(answer: Mapping[str, Any], confidence: float) -> list[str]:
+def lines(answer: Row, confidence: float) -> list[str]:
     """The whole answer."""
     out = [federation(answer)]
     out += [line for i, entry in enumerate(answer["top"]) for line in choice_lines(i, entry, confidence)]
@@ -20,7 +18,7 @@ def lines(answer: Mapping[str, Any], confidence: float) -> list[str]:
     return [*out, *(f"Note: {note}" for note in answer["notes"])]
 
 
-def federation(answer: Mapping[str, Any]) -> str:
+def federation(answer: Row) -> str:
     """The user's federation, and how near it is to what was measured."""
     at, study = answer["setting"], answer["study"]
     held = [count(at["nodes"], "node"), count(at["rows"], "training row")]
@@ -29,12 +27,12 @@ def federation(answer: Mapping[str, Any]) -> str:
     return f"Your federation: {', '.join(held)}, h = {number(at['heterogeneity'])}; {at['words']} ({measured})."
 
 
-def for_rounds(entry: Mapping[str, Any]) -> str:
+def for_rounds(entry: Row) -> str:
     """'fedavg for 50 rounds'."""
     return f"{entry['choice']} for {count(entry['rounds'], 'round')}"
 
 
-def choice_lines(i: int, entry: Mapping[str, Any], confidence: float) -> list[str]:
+def choice_lines(i: int, entry: Row, confidence: float) -> list[str]:
     """One choice: what is predicted, which limit binds, where it was measured, its file."""
     accuracy = entry["predicted"]["accuracy"]
     ends = f"at least {number(accuracy['low'])}, at most {number(accuracy['high'])}, each with {share(confidence)} confidence"
@@ -53,7 +51,7 @@ def choice_lines(i: int, entry: Mapping[str, Any], confidence: float) -> list[st
     return [*out, f"   File: {entry['experiment']}"]
 
 
-def first_lines(answer: Mapping[str, Any]) -> list[str]:
+def first_lines(answer: Row) -> list[str]:
     """Why the first one stands first, where that is not its figures."""
     first, *rest = answer["top"]
     if first["choice"] != answer["reference"] or all(entry["utility"] <= first["utility"] for entry in rest):
@@ -61,7 +59,7 @@ def first_lines(answer: Mapping[str, Any]) -> list[str]:
     return [f"{first['choice']} is first because no other choice is told apart from it with the confidence asked for."]
 
 
-def miss_lines(answer: Mapping[str, Any], confidence: float) -> list[str]:
+def miss_lines(answer: Row, confidence: float) -> list[str]:
     """That nothing fits, and what comes nearest."""
     miss = answer["nearest_miss"]
     if miss is None:
@@ -79,7 +77,7 @@ def miss_text(limit: str, by: float | None) -> str:
     return f"{name} by {told(limit, by) if limit in RESPONSES else number(by)}"
 
 
-def record_lines(record: Mapping[str, Any] | None) -> list[str]:
+def record_lines(record: Row | None) -> list[str]:
     """The track record, and what was obtained by those who measured."""
     if not record:
         return []
@@ -109,7 +107,7 @@ def record_lines(record: Mapping[str, Any] | None) -> list[str]:
     return out
 
 
-def measured_line(line: Mapping[str, Any]) -> str:
+def measured_line(line: Row) -> str:
     """Predicted against obtained, of one choice."""
     value, low, high = (number(line["predicted"][key]) for key in ("value", "low", "high"))
     return (

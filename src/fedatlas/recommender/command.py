@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedatlas.errors import ConfigError
 from fedatlas.files import write_json
@@ -16,18 +15,19 @@ from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
 from fedatlas.recommender.answer_files import Say, configured, epsilon_for, obtained, write_experiment
 from fedatlas.recommender.requirements import Requirements, read_requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study
+from fedatlas.study.plain import Plain, Row
 
 OUT = Path("runs") / "recommendations"
 ANSWER = "answer.json"
 
 
 def recommend(
-    asked: Path | str | Mapping[str, Any],
+    asked: Path | str | Row,
     *,
     measure: bool = False,
     out: Path | str | None = None,
     say: Say | None = None,
-) -> dict[str, Any]:
+) -> Plain:
     """Which configuration for these requirements: the answer as plain values, its experiment files written into ``out``.
 
     ``asked``: REQUIREMENTS.toml, or its tables. ``measure``: also run the best three, FedAvg and the centralised baseline on the
@@ -49,9 +49,7 @@ def recommend(
     return answer
 
 
-def by_experiment(
-    basis: Basis, asked: Requirements, path: Path, out: Path, *, measure: bool, say: Say
-) -> dict[str, Any]:
+def by_experiment(basis: Basis, asked: Requirements, path: Path, out: Path, *, measure: bool, say: Say) -> Plain:
     """The answer for an experiment file; with ``measure`` the one that its own runs give."""
     from fedatlas.recommender.user_experiment import completed, predicted
 
@@ -63,13 +61,13 @@ def by_experiment(
     return measured_answer(user, answer, barred, out, say)
 
 
-def by_numbers(basis: Basis, asked: Requirements, out: Path) -> dict[str, Any]:
+def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
     """The answer where nodes, rows and heterogeneity are told: no data are read."""
     fitted = basis.fitted
     at = features_asked(fitted, asked)
-    plain = forecast_at(fitted, at, asked.centralised, new_data=True).values["epsilon"]
+    plain = forecast_at(fitted, at, asked.centralised).values["epsilon"]
     computed = {"epsilon": epsilon_for(basis, asked, at, plain)}
-    answer = answer_for(fitted, asked, references=basis.references, computed=computed, new_data=True)
+    answer = answer_for(fitted, asked, computed=computed)
     for i, entry in enumerate(answer["top"]):
         near = basis.near(fitted.nearest(at), entry["choice"])
         where = ", ".join(fitted.settings[near])
@@ -82,7 +80,7 @@ def by_numbers(basis: Basis, asked: Requirements, out: Path) -> dict[str, Any]:
     return answer
 
 
-def about(basis: Basis) -> dict[str, Any]:
+def about(basis: Basis) -> Plain:
     """The study that answered."""
     return {
         "name": basis.name,

@@ -47,14 +47,26 @@ class Fitted(NamedTuple):
     by_setting: dict[str, Floats]  # quality -> (n, J, R) predictions with the setting left out
     by_data: dict[str, Floats]  # the same with its whole data set left out; empty with one data set
     score: dict[str, float]  # way, "nested" -> mean absolute error of accuracy's gap
+    references: tuple[str, ...]  # FedAvg, then its masked twin
+    new_data: bool = True
+    """Whether what is asked for has data that the study does not hold: whole data sets are then left out, where there are several."""
 
-    def left_out(self, new_data: bool) -> dict[str, Floats]:
-        """quality -> predictions of settings left out; for new data with their whole data sets, where there are several."""
-        return self.by_data if new_data and self.by_data else self.by_setting
+    def left_out(self) -> dict[str, Floats]:
+        """quality -> predictions of settings left out."""
+        return self.by_data if self.new_data and self.by_data else self.by_setting
 
-    def groups(self, new_data: bool) -> NDArray[Any]:
+    def groups(self) -> NDArray[Any]:
         """(n,) which settings are left out, and err, together: those of a data set where data are new, else each for itself."""
-        return np.array(self.data) if new_data and self.by_data else np.arange(len(self.data))
+        return np.array(self.data) if self.new_data and self.by_data else np.arange(len(self.data))
+
+    def others(self, i: int) -> NDArray[np.intp]:
+        """The settings that may be known where ``i`` is left out."""
+        groups = self.groups()
+        return np.flatnonzero(groups != groups[i])
+
+    def residuals(self, quality: str) -> Floats:
+        """(n, J, R) measured gap less predicted gap of left-out settings."""
+        return self.gaps[quality] - self.left_out()[quality]
 
     def distances(self, at: Floats) -> Floats:
         """(n,) distances of the measured settings from features ``at``, each feature in its standard deviations."""
@@ -130,6 +142,7 @@ def fit_study(study: Measurements, way: str | None = None) -> Fitted:
         found[way],
         by_data,
         score,
+        study.references,
     )
 
 
@@ -163,11 +176,6 @@ def predict_finishes(fitted: Fitted, at: Floats, among: NDArray[np.intp]) -> Flo
     z, point = fitted.x[among] / fitted.scale, (at / fitted.scale)[None, :]
     columns = fitted.finishes[among].T[:, :, None]
     return np.array([_predict(WAYS[0], z, y, point, None)[0, 0] for y in columns])
-
-
-def residuals(fitted: Fitted, quality: str, new_data: bool) -> Floats:
-    """(n, J, R) measured gap less predicted gap of left-out settings, for new data of left-out data sets where there are several."""
-    return fitted.gaps[quality] - fitted.left_out(new_data)[quality]
 
 
 def quantiles(values: Floats, confidence: float) -> tuple[float, float]:
@@ -236,14 +244,7 @@ def _sees(study: Measurements, chosen: list[str]) -> list[str]:
 
 def _finishes(study: Measurements, chosen: list[str]) -> Floats:
     """(n, J) share of a cell's runs that finished, among those that had an outcome."""
-    counts = np.zeros((2, len(study.setting_names()), len(chosen)))
-    place = {name: i for i, name in enumerate(study.setting_names())}
-    for run in study.cells():
-        if run["status"] in OUTCOMES and study.choice_of(run) in chosen:
-            at = place[study.setting_of(run)], chosen.index(study.choice_of(run))
-            counts[(0, *at)] += beats_majority(run)
-            counts[(1, *at)] += 1
-    found: Floats = np.divide(counts[0], counts[1], out=np.full(counts[0].shape, np.nan), where=counts[1] > 0)
+    found = _mean(study.collect(beats_majority, OUTCOMES), 2)
     for choice, twin in study.pairs(chosen):  # as its quality is the plain twin's, where it was run and where not
         found[:, choice] = found[:, twin]
     return found

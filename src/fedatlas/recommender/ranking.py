@@ -54,8 +54,6 @@ def forecast(
     centralised: Floats | float | None,
     costs: Mapping[str, Floats],
     among: NDArray[np.intp],
-    *,
-    new_data: bool,
 ) -> Forecast:
     """The forecast for a federation with features ``at`` from predicted gaps (J, R), by the errors of the settings ``among``.
 
@@ -69,16 +67,14 @@ def forecast(
         apart = (levels - base)[among]
         mean = float(np.nanmean(apart))
         level = (0.0 if centralised is None else float(centralised)) + mean
-        errors = (fitted.gaps[quality] - fitted.left_out(new_data)[quality])[among]
+        errors = fitted.residuals(quality)[among]
         values[quality] = from_logit(level + gap)
         spread[quality] = from_logit(level + (apart - mean)[:, None, None] + gap + errors)
     values |= costs
-    return Forecast(values, spread, predict_finishes(fitted, at, among), fitted.groups(new_data)[among])
+    return Forecast(values, spread, predict_finishes(fitted, at, among), fitted.groups()[among])
 
 
-def rank(
-    fitted: Fitted, seen: Forecast, asked: Requirements, references: Sequence[str], barred: Collection[str] = ()
-) -> Ranking:
+def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection[str] = ()) -> Ranking:
     """The order of the choices in a federation; ``barred`` ones cannot run in it."""
     utility = utility_of(fitted, seen.values, asked.weights)
     permitted = np.array(
@@ -89,7 +85,7 @@ def rank(
     )
     chance = chances(seen, asked)
     open_to = (chance >= asked.confidence - 1e-12) & permitted[:, None] & np.isfinite(utility)
-    known = [fitted.choices.index(name) for name in references if name in fitted.choices]
+    known = [fitted.choices.index(name) for name in fitted.references if name in fitted.choices]
     reference = next((j for j in known if permitted[j]), None)
     best = [pick(j, open_to[j], utility, seen) for j in range(len(utility)) if open_to[j].any()]
     best.sort(key=lambda at: (-utility[at], *_costs(seen, at), fitted.choices[at[0]]))

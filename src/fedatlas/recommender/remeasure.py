@@ -23,6 +23,7 @@ from fedatlas.recommender.ranking import Forecast
 from fedatlas.recommender.user_experiment import UserExperiment, completed
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Floats, Measurements, beats_majority, value_of
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.read_measurements import measured
 from fedatlas.study.responses import which
 from fedatlas.study.study import Study
@@ -32,9 +33,7 @@ SEEDS = (1, 2, 3)
 DRAWS = 2000
 
 
-def measured_answer(
-    user: UserExperiment, answer: dict[str, Any], barred: Mapping[str, str], out: Path, say: Say
-) -> dict[str, Any]:
+def measured_answer(user: UserExperiment, answer: Plain, barred: Mapping[str, str], out: Path, say: Say) -> Plain:
     """Run what the answer names, and answer again; ``before`` keeps what was predicted."""
     names, fitted = chosen(user, answer, barred), user.basis.fitted
     rounds = max([entry["rounds"] for entry in answer["top"]] or [answer["nearest_miss"]["rounds"]])
@@ -46,8 +45,6 @@ def measured_answer(
     again = answer_for(
         fitted,
         user.asked,
-        references=user.basis.references,
-        new_data=user.new_data,
         barred={**barred, **not_run},
         measured=as_forecast(user, runs),
     )
@@ -65,14 +62,14 @@ def measured_answer(
     }
 
 
-def named(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def named(answer: Row) -> list[Row]:
     """The candidates that an answer names."""
     return [*answer["top"], *filter(None, [answer["nearest_miss"]])]
 
 
-def chosen(user: UserExperiment, answer: Mapping[str, Any], barred: Mapping[str, str]) -> list[str]:
+def chosen(user: UserExperiment, answer: Row, barred: Mapping[str, str]) -> list[str]:
     """The best three, FedAvg, and its masked twin where that is the reference; ConfigError where nothing can be run."""
-    names = [*(entry["choice"] for entry in named(answer)), answer["reference"], *user.basis.references[:1]]
+    names = [*(entry["choice"] for entry in named(answer)), answer["reference"], *user.basis.fitted.references[:1]]
     names = [name for name in dict.fromkeys(names) if name not in barred and name in user.basis.fitted.choices]
     if not names:
         raise ConfigError("--measure: none of the study's choices can run on this experiment (refused says why).")
@@ -83,7 +80,7 @@ def study_of(user: UserExperiment, names: Sequence[str], rounds: int) -> Study:
     """The small study of these choices on the user's data."""
     levels = [{"name": name, "set": dict(user.basis.sets[name])} for name in names]
     base = {key: value for key, value in user.base.items() if key != "seed"}
-    tables: dict[str, Any] = {
+    tables: Plain = {
         "base": {**base, "local": user.local(names[0]), "rounds": rounds},
         "seeds": list(SEEDS),
         "factor": [{"name": "choice", "role": "choice", "level": levels}],
@@ -127,7 +124,7 @@ def resampled(each: Floats) -> Floats:
     return drawn
 
 
-def compared(user: UserExperiment, answer: Mapping[str, Any], runs: Measurements) -> list[dict[str, Any]]:
+def compared(user: UserExperiment, answer: Row, runs: Measurements) -> list[Plain]:
     """Predicted against obtained: accuracy of each choice that was named, at its rounds, on average over the seeds."""
     out, done = [], [run for run in runs.cells() if run["status"] == "done"]
     facts = {key: getattr(user.asked, key) for key in ("nodes", "rows", "heterogeneity", "classes")}
@@ -141,7 +138,7 @@ def compared(user: UserExperiment, answer: Mapping[str, Any], runs: Measurements
     return out
 
 
-def append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+def append(path: Path, lines: Sequence[Row]) -> None:
     """Add lines to a record that only grows; DiskError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.study.heterogeneity import heterogeneity, read_counts
+from fedatlas.study.plain import Row
 from fedatlas.study.responses import RESPONSES
 
 SEES = ("anything", "models", "sums", "noisy_sums")  # what the server sees of single clients, from most to least
@@ -76,7 +77,7 @@ def read_requirements(path: Path) -> Requirements:
     return requirements(raw, path.parent)
 
 
-def requirements(raw: Mapping[str, Any], folder: Path = Path()) -> Requirements:
+def requirements(raw: Row, folder: Path = Path()) -> Requirements:
     """The requirements of the tables of a file."""
     _known_keys(raw)
     least, most, weights = (_numbers(raw, table) for table in ("at_least", "at_most", "weights"))
@@ -99,7 +100,7 @@ def requirements(raw: Mapping[str, Any], folder: Path = Path()) -> Requirements:
     return Requirements(name, confidence, *known, centralised, experiment, least, most, sees, weights)
 
 
-def _known_keys(raw: Mapping[str, Any]) -> None:
+def _known_keys(raw: Row) -> None:
     """Refuse tables and keys that there are not, and those that a later version answers."""
     responses = [name for name, one in RESPONSES.items() if one.forecast]
     for table, inside in raw.items():
@@ -121,7 +122,7 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _numbers(raw: Mapping[str, Any], table: str) -> dict[str, float]:
+def _numbers(raw: Row, table: str) -> dict[str, float]:
     return {key: _number(f"{table}.{key}", value) for key, value in sorted(raw.get(table, {}).items())}
 
 
@@ -139,7 +140,7 @@ def _possible(least: Mapping[str, float], most: Mapping[str, float]) -> None:
             raise ConfigError(f"at_most.{response} is {value:g}: nothing is below 0.")
 
 
-def _facts(federation: Mapping[str, Any], told: Mapping[str, float], folder: Path) -> Known:
+def _facts(federation: Row, told: Mapping[str, float], folder: Path) -> Known:
     """nodes, rows, classes and h, as told, as counted, or all None where an experiment tells them."""
     if "experiment" in federation:
         if told or "counts" in federation:

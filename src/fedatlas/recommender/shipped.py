@@ -23,16 +23,28 @@ from fedatlas.recommender.contest import Fitted, fit_study
 from fedatlas.recommender.epsilon import for_any_nodes
 from fedatlas.recommender.predictors import Kernel
 from fedatlas.study.measurements import Measurements
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.read_measurements import measured
-from fedatlas.study.table import Table
+from fedatlas.study.table import Table, packed, unpacked
 
 VERSION = 1
 HERE = Path(__file__).parent  # a shipped study is a folder beside this file
 NAMES, ARRAYS, TABLE = "study.json", "study.npz", "table.sqlite"
-PLAIN = ("choices", "settings", "data", "rounds", "ranges", "sees", "against", "way", "score")  # fields of `Fitted`
+PLAIN = (
+    "choices",
+    "settings",
+    "data",
+    "rounds",
+    "ranges",
+    "sees",
+    "against",
+    "way",
+    "score",
+    "references",
+)  # fields of `Fitted`
 ARRAY = ("x", "scale", "finishes")
 BY_NAME = ("costs", "gaps", "levels", "by_setting", "by_data")  # response -> array
-OF_BASIS = ("references", "twins", "sets", "rates", "epsilon")
+OF_BASIS = ("twins", "sets", "rates", "epsilon")
 
 
 class Basis(NamedTuple):
@@ -41,16 +53,15 @@ class Basis(NamedTuple):
     name: str
     folder: Path  # where it lies, for files that its configurations name
     fitted: Fitted
-    references: tuple[str, ...]  # FedAvg, then its masked twin
     twins: Mapping[str, str]
-    sets: Mapping[str, Mapping[str, Any]]  # choice -> the keys that it sets
+    sets: Mapping[str, Row]  # choice -> the keys that it sets
     rates: Mapping[str, list[Any]]  # key -> values that were tried in every cell
-    picked: Mapping[tuple[int, str], Mapping[str, Any]]  # (setting, choice) -> the rates that did best there
-    configurations: Mapping[tuple[int, str], Mapping[str, Any]]  # (setting, choice) -> what was run
+    picked: Mapping[tuple[int, str], Row]  # (setting, choice) -> the rates that did best there
+    configurations: Mapping[tuple[int, str], Row]  # (setting, choice) -> what was run
     epsilon: Mapping[
         str, list[float]
     ]  # choice -> epsilon after `Fitted.rounds`, where it is the same for any number of nodes
-    about: Mapping[str, Any]  # hashes, seeds, runs by status
+    about: Row  # hashes, seeds, runs by status
 
     def near(self, order: np.ndarray, choice: str) -> int:
         """The first of some settings in which a choice was run."""
@@ -68,45 +79,38 @@ def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> 
     factors = {name: factor for name, factor in table.factors(study).items() if factor["role"] == "choice"}
     if any("set" not in factor for factor in factors.values()):
         raise DataError(f"the table of '{study}' does not say what its levels set: run 'fedatlas study' on it again.")
-    sets: dict[str, dict[str, Any]] = {}
-    picked: dict[tuple[int, str], Mapping[str, Any]] = {}
-    configurations: dict[tuple[int, str], Mapping[str, Any]] = {}
-    rates: dict[str, set[Any]] = {}
-    for row in found:
-        for key, value in row["rates"].items() if row["kind"] == "tuning" else ():
-            rates.setdefault(key, set()).add(value)
-        if row["kind"] == "cell" and row["status"] == "done" and read.setting_of(row) in place:
-            at = place[read.setting_of(row)], read.choice_of(row)
-            picked.setdefault(at, row["rates"])
-            configurations.setdefault(at, row["configuration"])
-            sets[at[1]] = {k: v for name in factors for k, v in factors[name]["set"][row["levels"][name]].items()}
-    ended = {row["run_key"]: row["status"] for row in found if read.setting_of(row) in place}
-    about = {
-        "data": table.data_of(study),
-        "study_sha256": table.file_of(study),
-        "runs": dict(sorted(Counter(ended.values()).items())),
-        "seeds": sorted({row["seed"] for row in found if row["kind"] == "cell"}),
-    }
-    known = {
-        choice: for_any_nodes([plain for (_, one), plain in configurations.items() if one == choice], fitted.rounds)
-        for choice in fitted.choices
-    }
+    here = [row for row in found if read.setting_of(row) in place]
+    done = [row for row in here if row["kind"] == "cell" and row["status"] == "done"]
+    first = {(place[read.setting_of(row)], read.choice_of(row)): row for row in reversed(done)}
+    tried = [row["rates"] for row in found if row["kind"] == "tuning"]
+    sets, plains = (
+        {},
+        {choice: [row["configuration"] for at, row in first.items() if at[1] == choice] for choice in fitted.choices},
+    )
+    for (_, choice), row in first.items():
+        sets[choice] = {k: v for name, one in factors.items() for k, v in one["set"][row["levels"][name]].items()}
+    known = {choice: for_any_nodes(each, fitted.rounds) for choice, each in plains.items()}
+    statuses = Counter({row["run_key"]: row["status"] for row in here}.values())
     return Basis(
         name=study,
         folder=table.path.parent,
         fitted=fitted,
-        references=read.references,
         twins=read.twins,
         sets=sets,
-        rates={key: sorted(values) for key, values in rates.items()},
-        picked=picked,
-        configurations=configurations,
+        rates={key: sorted({one[key] for one in tried}) for key in (tried[0] if tried else ())},
+        picked={at: row["rates"] for at, row in first.items()},
+        configurations={at: row["configuration"] for at, row in first.items()},
         epsilon={choice: values for choice, values in known.items() if values},
-        about=about,
+        about={
+            "data": table.data_of(study),
+            "study_sha256": table.file_of(study),
+            "runs": dict(sorted(statuses.items())),
+            "seeds": sorted({row["seed"] for row in found if row["kind"] == "cell"}),
+        },
     )
 
 
-def finished_settings(read: Measurements, found: Sequence[Mapping[str, Any]]) -> Measurements:
+def finished_settings(read: Measurements, found: Sequence[Row]) -> Measurements:
     """A study without the settings in which a run is still to be made; DataError where that leaves none."""
     waiting = {read.setting_of(row) for row in found if row["status"] in ("planned", "running")}
     kept = [run for run in read.runs if read.setting_of(run) not in waiting]
@@ -119,12 +123,11 @@ def save(table: Table, study: str | None, folder: Path) -> Basis:
     """Write the basis of a study, as far as its settings are finished, into a folder; return it."""
     basis = basis_of(table, study, whole=True)
     f = basis.fitted
-    arrays: dict[str, Any] = {name: getattr(f, name) for name in ARRAY}
+    arrays: Plain = {name: getattr(f, name) for name in ARRAY}
     arrays |= {f"{kind}/{name}": values for kind in BY_NAME for name, values in getattr(f, kind).items()}
     arrays["kernels"] = np.array([[*k.lengths, k.left_over, k.noise] for k in f.kernels])
     told = [[*at, basis.picked[at], plain] for at, plain in basis.configurations.items()]
-    packed = zlib.compress(json.dumps(told, sort_keys=True, separators=(",", ":")).encode(), 9)
-    arrays["configurations"] = np.frombuffer(packed, dtype=np.uint8)
+    arrays["configurations"] = np.frombuffer(packed(told), dtype=np.uint8)
     folder.mkdir(parents=True, exist_ok=True)
     kept = io.BytesIO()
     np.savez_compressed(kept, **arrays)
@@ -172,8 +175,8 @@ def read(folder: Path) -> Basis:
         ) from error
 
 
-def _basis(names: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> Basis:
-    fields: dict[str, Any] = {name: names[name] for name in PLAIN} | {name: arrays[name] for name in ARRAY}
+def _basis(names: Row, arrays: Mapping[str, np.ndarray], folder: Path) -> Basis:
+    fields: Plain = {name: names[name] for name in PLAIN} | {name: arrays[name] for name in ARRAY}
     fields |= {name: {} for name in BY_NAME}
     for key, values in arrays.items():
         kind, _, name = key.partition("/")
@@ -181,7 +184,7 @@ def _basis(names: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: P
             fields[kind][name] = values
     fields["settings"] = [tuple(name) for name in names["settings"]]
     fields["kernels"] = [Kernel(row[:-2], float(row[-2]), float(row[-1])) for row in arrays["kernels"]]
-    told = json.loads(zlib.decompress(arrays["configurations"].tobytes()))
+    told = unpacked(arrays["configurations"].tobytes())
     return Basis(
         name=names["name"],
         folder=folder,

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedatlas.recommender.contest import Fitted, from_logit
 from fedatlas.recommender.ranking import Forecast, Place, forecast, holds, pick, rank
@@ -42,19 +41,14 @@ def track_record(
     fitted: Fitted,
     asked: Requirements,
     at: Floats,
-    references: Sequence[str],
-    *,
-    new_data: bool = True,
-    most: int = MOST,
-    seed: int = 0,
 ) -> dict[str, Any]:
-    """The record over the ``most`` federations nearest to ``at``; the paired difference has a bootstrap interval of 95% over them."""
-    trials = [trial(fitted, asked, int(i), references, new_data=new_data) for i in fitted.nearest(at)[:most]]
+    """The record over the `MOST` federations nearest to ``at``; the paired difference has a bootstrap interval of 95% over them."""
+    trials = [trial(fitted, asked, int(i)) for i in fitted.nearest(at)[:MOST]]
     answered = [t for t in trials if t.answer is not None]
     pairs = np.array([t.difference for t in answered if t.difference is not None])
     interval: list[float | None] = [None, None]
     if len(pairs) > 1:
-        picks = numpy_stream(seed, "track").integers(len(pairs), size=(DRAWS, len(pairs)))
+        picks = numpy_stream(0, "track").integers(len(pairs), size=(DRAWS, len(pairs)))
         interval = [float(x) for x in np.quantile(pairs[picks].mean(axis=1), [0.025, 0.975])]
     value = float(pairs.mean()) if len(pairs) else None
     return {
@@ -75,15 +69,14 @@ def tally(trials: Sequence[Trial]) -> dict[str, int]:
     }
 
 
-def trial(fitted: Fitted, asked: Requirements, i: int, references: Sequence[str], *, new_data: bool = True) -> Trial:
+def trial(fitted: Fitted, asked: Requirements, i: int) -> Trial:
     """Setting ``i`` asked as if it had not been measured; its costs, which are computed, are its own."""
     costs = {cost: y[i] for cost, y in fitted.costs.items()}
     costs["seconds"] = costs["cpu_seconds"]  # by the clock: those of its one process
-    gaps = {quality: y[i] for quality, y in fitted.left_out(new_data).items() if quality in fitted.gaps}
+    gaps = {quality: y[i] for quality, y in fitted.left_out().items() if quality in fitted.gaps}
     level = None if asked.centralised is None else fitted.levels["accuracy"][i]
-    rest = others(fitted, i, new_data)
-    seen = forecast(fitted, fitted.x[i], gaps, level, costs, rest, new_data=new_data)
-    ranking = rank(fitted, seen, asked, references)
+    seen = forecast(fitted, fitted.x[i], gaps, level, costs, fitted.others(i))
+    ranking = rank(fitted, seen, asked)
     measured = {
         q: from_logit(fitted.levels[RESPONSES[q].against or q][i] + y[i]) for q, y in fitted.gaps.items()
     } | costs
@@ -116,9 +109,3 @@ def _reference(j: int | None, utility: Floats, seen: Forecast) -> Place | None:
     if j is None or not np.isfinite(utility[j]).any():
         return None
     return pick(j, np.isfinite(utility[j]), utility, seen)
-
-
-def others(fitted: Fitted, i: int, new_data: bool) -> NDArray[np.intp]:
-    """The settings that may be known where ``i`` is left out: those of other data sets, or all but itself."""
-    groups = fitted.groups(new_data)
-    return np.flatnonzero(groups != groups[i])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from fedatlas.study.design import toml_of
 from fedatlas.study.heterogeneity import heterogeneity
 from fedatlas.study.levels import overridden
 from fedatlas.study.measurements import Floats
+from fedatlas.study.plain import Plain, Row
 from fedatlas.wording import count
 
 DROPPED = ("algorithm", "privacy", "compression", "seeds", "local")  # of the user's file: the choice says them
@@ -37,21 +38,20 @@ class UserExperiment(NamedTuple):
     """The user's experiment, and what is known of it."""
 
     basis: Basis
-    base: dict[str, Any]  # without what the choices say
+    base: Plain  # without what the choices say
     asked: Requirements  # with nodes, rows, classes, h and the baseline's accuracy
     at: Floats  # the features of its federation
-    new_data: bool
 
-    def local(self, choice: str) -> dict[str, Any]:
+    def local(self, choice: str) -> Plain:
         """The local work that the study did under a choice, in the nearest setting."""
-        found: dict[str, Any] = copy.deepcopy(self.basis.configurations[self.near(choice), choice]["local"])
+        found: Plain = copy.deepcopy(self.basis.configurations[self.near(choice), choice]["local"])
         return found
 
     def near(self, choice: str) -> int:
         """The nearest setting in which a choice was run."""
         return self.basis.near(self.basis.fitted.nearest(self.at), choice)
 
-    def values(self, choice: str, rounds: int, rates: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def values(self, choice: str, rounds: int, rates: Row | None = None) -> Plain:
         """The experiment under a choice, with the rates that did best in the nearest setting unless others are given."""
         picked = self.basis.picked[self.near(choice), choice] if rates is None else rates
         sets = [self.basis.sets[choice], dict(picked), {"rounds": rounds}]
@@ -60,19 +60,16 @@ class UserExperiment(NamedTuple):
 
 def predicted(
     basis: Basis, asked: Requirements, path: Path, out: Path, say: Say
-) -> tuple[UserExperiment, dict[str, Any], dict[str, str]]:
+) -> tuple[UserExperiment, Plain, dict[str, str]]:
     """(the experiment, the answer, choice -> why it cannot run there); the baseline is trained in ``out``."""
     with read_once():
         user = read_experiment(basis, asked, path)
         computed, barred = costs(user, say)
         user = user._replace(asked=with_baseline(user, out, say))
-    more: Any = {"references": basis.references, "computed": computed, "new_data": user.new_data, "barred": barred}
-    return user, answer_for(basis.fitted, user.asked, **more), barred
+    return user, answer_for(user.basis.fitted, user.asked, computed=computed, barred=barred), barred
 
 
-def completed(
-    user: UserExperiment, answer: dict[str, Any], out: Path, rates: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str, Row]) -> Plain:
     """The answer with its experiment files, and what was obtained so far; ``rates``: those picked on the user's own rows."""
     for i, entry in enumerate(answer["top"]):
         values = user.values(entry["choice"], entry["rounds"], rates.get(entry["choice"]))
@@ -81,7 +78,7 @@ def completed(
     local = user.local(user.basis.fitted.choices[0])
     passes = f"{count(local['epochs'], 'epoch')}, batches of {local['batch_size']}"
     answer["notes"].append(f"Local work is the study's: {passes}; your file's [local] is not used.")
-    if not user.new_data:
+    if not user.basis.fitted.new_data:
         answer["notes"].append(
             "The study holds this data set: intervals are those of its left-out federations, not of new data."
         )
@@ -114,13 +111,14 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
         heterogeneity=heterogeneity(counts),
     )
     at = features_asked(basis.fitted, known)
-    return UserExperiment(basis, base, known, at, held.dataset.name not in basis.fitted.data)
+    fitted = basis.fitted._replace(new_data=held.dataset.name not in basis.fitted.data)
+    return UserExperiment(basis._replace(fitted=fitted), base, known, at)
 
 
 def costs(user: UserExperiment, say: Say) -> tuple[dict[str, Floats], dict[str, str]]:
     """(response -> (J, R) of the user's own model and machine, choice -> why it cannot run there)."""
     fitted, rounds = user.basis.fitted, np.array(user.basis.fitted.rounds, dtype=float)
-    plain = forecast_at(fitted, user.at, user.asked.centralised, new_data=user.new_data).values["epsilon"]
+    plain = forecast_at(fitted, user.at, user.asked.centralised).values["epsilon"]
     found = {key: np.full(plain.shape, np.nan) for key in ("bytes", "flops", "seconds", "cpu_seconds")}
     barred: dict[str, str] = {}
     for j, choice in enumerate(fitted.choices):
@@ -135,7 +133,7 @@ def costs(user: UserExperiment, say: Say) -> tuple[dict[str, Floats], dict[str, 
     return {**found, "epsilon": epsilon_for(user.basis, user.asked, user.at, plain)}, barred
 
 
-def costs_after(one: Mapping[str, Any], rounds: Floats) -> dict[str, Floats]:
+def costs_after(one: Row, rounds: Floats) -> dict[str, Floats]:
     """What a dry run of ``rounds[-1]`` rounds says of each number of rounds."""
     sent = sum(one[f"bytes_{way}_per_round"] for way in ("up", "down", "peer"))
     before = one["seconds_setup"] + one.get("privacy", {}).get("seconds_keys", 0.0)
@@ -163,5 +161,5 @@ def baseline(user: UserExperiment) -> ExperimentConfig:
     fitted = user.basis.fitted
     measured = np.isfinite(fitted.gaps["accuracy"]).any(axis=(0, 1))
     rounds = fitted.rounds[int(np.flatnonzero(measured)[-1])]
-    local = user.local([*user.basis.references, *fitted.choices][0])
+    local = user.local([*fitted.references, *fitted.choices][0])
     return baseline_config(parse({**copy.deepcopy(user.base), "local": local, "rounds": rounds}), "centralised", rounds)

@@ -17,6 +17,7 @@ from fedatlas.study.effects import effects, grouped_levels
 from fedatlas.study.front import FrontChoice, fronts
 from fedatlas.study.measurements import FEATURES, Measurements, Run, level, value_of
 from fedatlas.study.page import render
+from fedatlas.study.plain import Plain
 from fedatlas.study.read_measurements import measured
 from fedatlas.study.responses import which
 from fedatlas.study.study_status import reasons
@@ -29,7 +30,7 @@ ANALYSIS, PAGE = "analysis.json", "analysis.html"
 Standings = Mapping[tuple[str, ...], Standing]
 
 
-def analyse(table: Table, study: str, folder: Path) -> dict[str, Any]:
+def analyse(table: Table, study: str, folder: Path) -> Plain:
     """Write analysis.json and analysis.html of a study into its folder; return what the first holds."""
     found = analysis(measured(table, study))
     found["runs"] = {status: n for status, n in table.counts(study).items() if n}
@@ -39,7 +40,7 @@ def analyse(table: Table, study: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def analysis(study: Measurements, *, seed: int = 0) -> dict[str, Any]:
+def analysis(study: Measurements, *, seed: int = 0) -> Plain:
     """The whole analysis of what was measured. Without several seeds there are no intervals, and a sentence tells it."""
     where, front = standings(study, seed=seed, level=LEVEL), fronts(study, seed=seed)
     told = [name for name in which(effects=True) if np.isfinite(study.by_cell(name)).any()]
@@ -61,7 +62,7 @@ def analysis(study: Measurements, *, seed: int = 0) -> dict[str, Any]:
 
 def setting(
     study: Measurements, name: tuple[str, ...], standing: Standing | None, front: Sequence[FrontChoice]
-) -> dict[str, Any]:
+) -> Plain:
     """One setting: what it is, its baseline, its choices on and off the front, and who is first."""
     cells = [run for run in study.cells() if study.setting_of(run) == name]
     pooled = [run for run in study.pooled() if study.setting_of(run) == name]
@@ -78,7 +79,7 @@ def setting(
     }
 
 
-def on_front(one: FrontChoice) -> dict[str, Any]:
+def on_front(one: FrontChoice) -> Plain:
     """A choice of a setting; accuracy is called ``quality``."""
     values = {"quality" if name == "accuracy" else name: value for name, value in one.values.items()}
     return {"choice": one.choice, **values, "on_front": one.on_front, "chance": one.chance}
@@ -95,7 +96,7 @@ def mean(values: Sequence[Any]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def record(study: Measurements, where: Standings, choice: str) -> dict[str, Any]:
+def record(study: Measurements, where: Standings, choice: str) -> Plain:
     """Where a choice stands first, alone or among others, and how it compares with the reference."""
     one, reference = study.twins.get(choice, choice), study.reference()
     compared = reference if reference is not None and reference != one else ""
@@ -115,7 +116,7 @@ def record(study: Measurements, where: Standings, choice: str) -> dict[str, Any]
     }
 
 
-def effects_of(study: Measurements, response: str, seed: int) -> dict[str, Any]:
+def effects_of(study: Measurements, response: str, seed: int) -> Plain:
     """Main and two-way effects on a response, and the baseline's mean over the settings of each level."""
     found = effects(study, response, seed=seed, level=LEVEL)
     return {

@@ -14,9 +14,8 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import (
@@ -35,11 +34,20 @@ from fedatlas.record.run_folder import LOCK, SUMMARY, RunFolder
 from fedatlas.runs.ensure import came_to_its_end, ensure
 from fedatlas.runs.preview import dry_run
 from fedatlas.study.messages import MESSAGES, MessageCounter
+from fedatlas.study.plain import Plain, Row
 
 END, LOG = "end.json", "log.txt"
 BUSY = "busy"  # another process still holds the run's folder
 SPOILT = "spoilt"  # its checkpoint cannot be used: the run begins anew
 DISK = "disk"  # the study stops, whole
+STATUS_OF: dict[type[Exception], str] = {
+    DivergedError: "diverged",
+    CheckpointError: SPOILT,
+    DiskError: DISK,
+    ConfigError: "refused",
+    DataError: "refused",
+    PrivacyError: "refused",
+}
 SEALED = {"secagg", "paillier"}  # mechanisms whose sums are opened once
 PR_SET_PDEATHSIG = 1
 
@@ -59,7 +67,7 @@ class Ended(NamedTuple):
     reason: str
     signal: int
     cpu_seconds: float
-    said: Mapping[str, Any]
+    said: Row
 
 
 def begin(config: ExperimentConfig, folder: Path) -> Child:
@@ -104,34 +112,39 @@ def redirect_output(log: Path) -> None:
         os.dup2(file, number)
 
 
-def run_and_report(config: ExperimentConfig, folder: Path) -> dict[str, Any]:
+def run_and_report(config: ExperimentConfig, folder: Path) -> Plain:
     """Run the configuration; return how it ended."""
     counter = MessageCounter(folder.parent)
+    said: Plain = {"status": "done"}
     try:
         if any(table.name in SEALED for table in config.privacy):
             empty_unfinished(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run = ensure(config, folder, report=False, observers=[counter], intervals=False)
-        secret = any(row["bytes_up"] is None for row in RunFolder.open(folder).rows())
-        return {"status": "done", **ending(), **(expected(config, run.summary) if secret else {})}
-    except DivergedError as error:
-        kept = (folder / SUMMARY).exists()
-        return {"status": "diverged", "reason": str(error).partition(" Everything up to")[0], "kept": kept, **ending()}
-    except CheckpointError as error:
-        return {"status": SPOILT, "reason": str(error)}
-    except DiskError as error:
-        return {"status": DISK, "reason": str(error)}
-    except (ConfigError, DataError, PrivacyError) as error:
-        status = BUSY if "is being run by another process" in str(error) else "refused"
-        return {"status": status, "reason": str(error), **ending()}
-    except FedatlasError as error:
-        return {"status": "failed", "reason": str(error), **ending()}
+        if any(row["bytes_up"] is None for row in RunFolder.open(folder).rows()):
+            said["expected"] = expected(config, run.summary)
     except Exception as error:  # noqa: BLE001  (whatever a plug-in raises is an outcome of its run)
-        status = "memory" if lacks_memory(error) else "failed"
-        return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}.", **ending()}
+        said = {"status": status_of(error), "reason": reason_of(error)}
+        said["kept"] = said["status"] == "diverged" and (folder / SUMMARY).exists()
     finally:
         counter.close()
+    return {**said, "memory": private_memory(os.getpid())}
+
+
+def status_of(error: Exception) -> str:
+    """The status of a run that an error ended."""
+    if "is being run by another process" in str(error):
+        return BUSY
+    known = next((status for kind, status in STATUS_OF.items() if isinstance(error, kind)), "failed")
+    return "memory" if not isinstance(error, FedatlasError) and lacks_memory(error) else known
+
+
+def reason_of(error: Exception) -> str:
+    """The sentence that says why a run ended."""
+    if isinstance(error, FedatlasError):
+        return str(error).partition(" Everything up to")[0]
+    return f"{type(error).__name__}: {first_line(error)}."
 
 
 def empty_unfinished(folder: Path) -> None:
@@ -149,12 +162,7 @@ def empty_unfinished(folder: Path) -> None:
             os.truncate(folder.parent / MESSAGES, 0)
 
 
-def ending() -> dict[str, Any]:
-    """The child's memory at its end."""
-    return {"memory": private_memory(os.getpid())}
-
-
-def expected(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
+def expected(config: ExperimentConfig, summary: Row) -> Plain:
     """The expected bytes, messages and operations of a run whose cohorts are secret: what was seen would show who took part.
 
     Operations: a backward pass counts as two forward passes, for each example of a round.
@@ -163,7 +171,7 @@ def expected(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, 
     trained = 3 * summary["forward_flops"] * found["examples_per_round"]
     out = {"bytes_up": found["bytes_up_per_round"], "bytes_down": found["bytes_down_per_round"], "flops": trained}
     out |= {"messages_up": found["returning"], "messages_down": found["cohort"]}
-    return {"expected": {key: value * rounds for key, value in out.items()}}
+    return {key: value * rounds for key, value in out.items()}
 
 
 def private_memory(pid: int) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -17,17 +16,18 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedatlas.config import ConfigTable, bytes_of
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Count, config_error, refuse_flags
+from fedatlas.study.plain import Plain, Row
 
 Role = Literal["setting", "choice"]
 Number = Annotated[int, Field(ge=1)]
-Value = str | int | float | bool | list[Any] | dict[str, Any]
+Value = str | int | float | bool | list[Any] | Plain
 
 
 class LevelTable(ConfigTable):
     """``[[factor.level]]``: a level by name, with what it sets."""
 
     name: str = Field(min_length=1)
-    set: dict[str, Any] = Field(default={})
+    set: Plain = Field(default={})
     optional: bool = False
 
 
@@ -114,7 +114,7 @@ class StudyTable(ConfigTable):
     """The whole file."""
 
     name: str | None = None
-    base: str | dict[str, Any] = Field(default={})
+    base: str | Plain = Field(default={})
     seeds: tuple[Count, ...] = (1,)
     alone: bool = False  # whether each client is also trained alone, for `gain`
     factor: tuple[FactorTable, ...] = ()
@@ -142,7 +142,7 @@ class StudyFile(NamedTuple):
 
     name: str
     table: StudyTable
-    base: Mapping[str, Any]
+    base: Row
     sha256: str
 
 
@@ -153,7 +153,7 @@ def read_study_file(path: Path) -> StudyFile:
     return study_of(values, path.stem, path.parent, text)
 
 
-def study_of(values: Mapping[str, Any], name: str, folder: Path, text: str = "") -> StudyFile:
+def study_of(values: Row, name: str, folder: Path, text: str = "") -> StudyFile:
     """The study of plain values; a base file is looked for in ``folder``."""
     try:
         table = StudyTable.model_validate(dict(values))
@@ -165,7 +165,7 @@ def study_of(values: Mapping[str, Any], name: str, folder: Path, text: str = "")
     return StudyFile(table.name or name, table, base, hashlib.sha256((text or repr(values)).encode()).hexdigest())
 
 
-def toml_of(path: Path, what: str) -> tuple[str, dict[str, Any]]:
+def toml_of(path: Path, what: str) -> tuple[str, Plain]:
     """(text, values) of a TOML file; ConfigError where it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import FACTS, columns, merit
 
 if TYPE_CHECKING:
     import pandas
 
-Run = Mapping[str, Any]
-Rows = Callable[[str], Sequence[Mapping[str, Any]]]
+Run = Row
+Rows = Callable[[str], Sequence[Row]]
 """run_key -> the rows of that run."""
 ENOUGH = 0.95  # of the baseline's accuracy: the level that rounds are counted to
 HEAD = ("run_key", "study", "kind", "status", "reason", "seed", "rounds")
@@ -33,7 +34,7 @@ def reserved() -> set[str]:
     return {*of_runs, "round", *columns_of(quality=True), *columns_of(quality=False), *FACTS}
 
 
-def frame(study: str, factors: Mapping[str, Mapping[str, Any]], runs: Sequence[Run], rows_of: Rows) -> pandas.DataFrame:
+def frame(study: str, factors: Mapping[str, Row], runs: Sequence[Run], rows_of: Rows) -> pandas.DataFrame:
     """One row per run, refused ones too.
 
     ``run_key study kind status reason seed rounds``; a column for each factor (the level's name; none where a baseline has no level of a
@@ -58,13 +59,12 @@ def frame(study: str, factors: Mapping[str, Mapping[str, Any]], runs: Sequence[R
         pooled, alone = (baselines.get((name, *at), {}) if compared else {} for name in ("centralised", "local_only"))
         level = pooled.get("accuracy")
         reached = rounds_to(rows_of(run["run_key"]), level, run["rounds"]) if level else (None, None)
-        given = {column: number(run["responses"].get(column)) for column in (*qualities, *costs, *MEASURED)}
+        given = {column: math.inf if x == "infinite" else x for column, x in run["responses"].items()}
         rows.append(
             head(study, factors, run)
             | {"rates": json.dumps(run["rates"]) if run["rates"] else None, **given}
             | {"gap": better(pooled, run["responses"]), "gain": better(run["responses"], alone, clients=True)}
-            | {"rounds_to": number(reached[0]), "censored": reached[1]}
-            | {column: run["responses"].get(column) for column in WORDS}
+            | {"rounds_to": reached[0], "censored": reached[1]}
         )
     order = [*HEAD, *factors, "rates", "baseline", *qualities, *COMPARED, "censored", *costs, *FACTS]
     out = pandas.DataFrame(rows, columns=order)
@@ -72,13 +72,13 @@ def frame(study: str, factors: Mapping[str, Mapping[str, Any]], runs: Sequence[R
     return out.astype(dict.fromkeys((*qualities, *COMPARED, *costs, *MEASURED), "float64"))
 
 
-def head(study: str, factors: Collection[str], run: Run) -> dict[str, Any]:
+def head(study: str, factors: Collection[str], run: Run) -> Plain:
     """The columns that name a run in either frame."""
     named = {key: run.get(key, study) for key in HEAD} | {name: run["levels"].get(name) for name in factors}
     return named | {"baseline": baseline_name(run)}
 
 
-def rounds_to(rows: Sequence[Mapping[str, Any]], level: float, rounds: int) -> tuple[int, bool]:
+def rounds_to(rows: Sequence[Row], level: float, rounds: int) -> tuple[int, bool]:
     """(rounds until a run first had `ENOUGH` of the baseline's accuracy, False), or (all its rounds, True) where it never had."""
     for row in rows:
         if row["round"] and row.get("accuracy") is not None and row["accuracy"] >= ENOUGH * level:
@@ -86,7 +86,7 @@ def rounds_to(rows: Sequence[Mapping[str, Any]], level: float, rounds: int) -> t
     return rounds, True
 
 
-def curves(study: str, factors: Mapping[str, Any], runs: Sequence[Run], rows_of: Rows) -> pandas.DataFrame:
+def curves(study: str, factors: Row, runs: Sequence[Run], rows_of: Rows) -> pandas.DataFrame:
     """One row per round of each run that has any: what it is, its levels, ``round``, quality, and the costs so far that are exact.
 
     Rounds that were not judged are left out.
@@ -117,7 +117,7 @@ def setting_of(run: Run, settings: Collection[str]) -> tuple[Any, ...]:
     return *sorted((name, level) for name, level in run["levels"].items() if name in settings), run["seed"]
 
 
-def better(one: Mapping[str, Any], other: Mapping[str, Any], *, clients: bool = False) -> float:
+def better(one: Row, other: Row, *, clients: bool = False) -> float:
     """By how much one run is better than the other (`responses.merit`); nan where one of the two does not tell."""
     first, second = merit(one, clients=clients), merit(other, clients=clients)
     return math.nan if first is None or second is None else first - second

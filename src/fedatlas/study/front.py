@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.effects import Noise, noise_between, root_of
+from fedatlas.study.effects import Noise, noise_between, root_of, shared
 from fedatlas.study.measurements import Floats, Measurements
 from fedatlas.study.responses import RESPONSES, which
 
@@ -109,8 +109,6 @@ def _draw(
     """(draws, choices) means over the seeds that each choice has, with the noise that they have in common."""
     if axis.noise is None:
         return np.broadcast_to(means, (draws, len(means)))
-    seen = np.isfinite(axis.values[i, there]).astype(float)
-    number = seen.sum(axis=1)
-    covariance = axis.noise.covariance[np.ix_(there, there)] * (seen @ seen.T) / (number[:, None] * number[None, :])
+    covariance = axis.noise.covariance[np.ix_(there, there)] * shared(np.isfinite(axis.values[i, there]))
     drawn: Floats = means + stream.standard_normal((draws, len(means))) @ root_of(covariance).T
     return drawn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from fedatlas.algorithms import ALGORITHMS
@@ -19,6 +19,7 @@ from fedatlas.runs.run_key import data_files, described
 from fedatlas.setup.resolution import resolve
 from fedatlas.study.design import FactorTable, LevelTable, Role, StudyFile
 from fedatlas.study.frame import reserved
+from fedatlas.study.plain import Plain, Row
 from fedatlas.transforms import TRANSFORMS
 
 OWN = {
@@ -41,7 +42,7 @@ class Level(NamedTuple):
     """One value of a factor: its name, and key -> value of what it sets."""
 
     name: str
-    set: Mapping[str, Any]
+    set: Row
 
 
 class Factor(NamedTuple):
@@ -65,7 +66,7 @@ def level_name(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def overridden(base: Mapping[str, Any], sets: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def overridden(base: Row, sets: Iterable[Row]) -> Plain:
     """The values of an experiment with keys set: another component takes away its predecessor's keys, as on the command line."""
     values = copy.deepcopy(dict(base))
     given = {key: value for one in sets for key, value in one.items()}
@@ -164,7 +165,7 @@ def written_levels(factor: FactorTable) -> list[LevelTable]:
     return tables
 
 
-def absence(base: Mapping[str, Any], level: LevelTable) -> str:
+def absence(base: Row, level: LevelTable) -> str:
     """Why a level is not there: a key, component or data file that is unknown; "" where it is. Refusals are left to its cells."""
     try:
         for key in level.set:
@@ -178,7 +179,7 @@ def absence(base: Mapping[str, Any], level: LevelTable) -> str:
     return ""
 
 
-def refuse_alike(name: str, base: Mapping[str, Any], levels: Sequence[Level]) -> None:
+def refuse_alike(name: str, base: Row, levels: Sequence[Level]) -> None:
     """ConfigError where two levels make the same experiment of the base."""
     seen: dict[str, str] = {}
     for level in levels:

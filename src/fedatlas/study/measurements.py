@@ -8,13 +8,14 @@ holds pairs of round and value by column. A setting is given to the user, a choi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.errors import DataError
+from fedatlas.study.plain import Row
 from fedatlas.study.responses import RESPONSES
 
 OUTCOMES = (
@@ -27,7 +28,7 @@ FEATURES = ("nodes", "rows", "heterogeneity", "classes")
 ROUNDS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 
 Floats = NDArray[np.float64]
-Run = Mapping[str, Any]
+Run = Row
 
 
 class Measurements(NamedTuple):
@@ -76,15 +77,18 @@ class Measurements(NamedTuple):
         """The seeds of the cells."""
         return sorted({str(run["seed"]) for run in self.cells()})
 
-    def by_cell(self, response: str, rounds: int | None = None) -> Floats:
-        """(settings, choices, seeds) values of the runs that are done, nan elsewhere; seeds are paired over a setting's choices."""
+    def collect(self, value: Callable[[Run], float], statuses: Collection[str] = ("done",)) -> Floats:
+        """(settings, choices, seeds) values of the cells' runs with these statuses, nan elsewhere; seeds are paired over choices."""
         given, chosen, seeds = (_places(x) for x in (self.setting_names(), self.choice_names(), self.seeds()))
         found = np.full((len(given), len(chosen), len(seeds)), np.nan)
         for run in self.cells():
-            if run["status"] == "done":
-                at = given[self.setting_of(run)], chosen[self.choice_of(run)], seeds[str(run["seed"])]
-                found[at] = value_of(run, response, rounds)
+            if run["status"] in statuses and (choice := self.choice_of(run)) in chosen:
+                found[given[self.setting_of(run)], chosen[choice], seeds[str(run["seed"])]] = value(run)
         return found
+
+    def by_cell(self, response: str, rounds: int | None = None) -> Floats:
+        """(settings, choices, seeds) a response of the cells' runs that are done, at their last round or after ``rounds``."""
+        return self.collect(lambda run: value_of(run, response, rounds))
 
     def baselines(self, response: str) -> Floats:
         """(settings, seeds) a response of the centralised baseline at its last round, nan where it was not run."""
@@ -130,7 +134,7 @@ def level(run: Run, factor: str) -> Any:
     return run.get("levels", run).get(factor, "")
 
 
-def levels_text(levels: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
+def levels_text(levels: Row | Iterable[tuple[str, Any]]) -> str:
     """Levels as people read them: 'nodes 10, skew 0.2'."""
     return ", ".join(f"{factor} {name}" for factor, name in dict(levels).items()) or "the base"
 

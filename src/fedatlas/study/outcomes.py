@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.study.children import Ended
 from fedatlas.study.heterogeneity import heterogeneity
 from fedatlas.study.messages import count_messages
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import prefix, responses
 from fedatlas.study.table import Outcome, Table
 
@@ -51,7 +50,7 @@ def outcome_of_longer(table: Table, run_key: str) -> Outcome | None:
     return Outcome("done", DONE, mine, None, {**found, "prefix_of": other[0]})
 
 
-def facts(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
+def facts(config: ExperimentConfig, summary: Row) -> Plain:
     """The federation of a run, measured on its rows (`responses.FACTS`); ``h`` and classes are None where the target is a number."""
     held = summary["partition_facts"]
     counts, path = held.get("histogram"), dict(config.data.model_extra or {}).get("path")

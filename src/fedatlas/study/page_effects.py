@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Choice, Figure, Option, Table, Text
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots, heat
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.page_parts import BASELINE, Analysis, ordered, shaded
+from fedatlas.study.plain import Row
 from fedatlas.study.responses import RESPONSES
 from fedatlas.wording import capital, count, csv_text, interval_text, number, signed
 
@@ -37,7 +37,7 @@ def effects(found: Analysis) -> list[Block]:
     return [*blocks, *(effects_table(name, of) for name, of in found["effects"].items())]
 
 
-def main_figure(about: Mapping[str, Any], factor: str) -> Figure:
+def main_figure(about: Row, factor: str) -> Figure:
     """The mean of each level with its interval, and the baseline."""
     own = sorted((e for e in about["effects"] if e["factors"] == [factor]), key=lambda e: ordered(e["levels"][0]))
     names, mean = [e["levels"][0] for e in own], about["mean"]
@@ -58,7 +58,7 @@ def main_figure(about: Mapping[str, Any], factor: str) -> Figure:
     return Figure(f"effect-{factor}", label, how, draw, csv, (NARROW, WIDE))
 
 
-def pair_figure(found: Analysis, about: Mapping[str, Any], *factors: str) -> Figure:
+def pair_figure(found: Analysis, about: Row, *factors: str) -> Figure:
     """Means of pairs of levels; the last line is the baseline."""
     one, other = factors if found["factors"][factors[0]] == "choice" else factors[::-1]  # a choice goes into lines
     by_levels = {frozenset(zip(e["factors"], e["levels"], strict=True)): e for e in about["effects"]}
@@ -85,7 +85,7 @@ def pair_figure(found: Analysis, about: Mapping[str, Any], *factors: str) -> Fig
     return Figure(f"effect-{one}-{other}", label, how, draw, csv_text([one, *columns], table), (NARROW, WIDE))
 
 
-def effects_table(name: str, about: Mapping[str, Any]) -> Table:
+def effects_table(name: str, about: Row) -> Table:
     """All effects on a response, folded."""
     title, text = capital(RESPONSES[name].name), RESPONSES[name].text
     signed_text = partial(difference_text, text=text)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Choice, Figure, Option, Table, Text
 from fedatlas.reporting.drawing.charts import Axis, Named, Point, scatter
 from fedatlas.study.page_parts import BASELINE, DRAWN, Analysis, setting_names
+from fedatlas.study.plain import Row
 from fedatlas.study.responses import RESPONSES, told, which
 from fedatlas.wording import capital, count, csv_text, listed, number, share
 
@@ -36,13 +36,13 @@ def fronts(found: Analysis) -> list[Block]:
     return [*blocks, front_table(found, names)]
 
 
-def members(one: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def members(one: Row) -> list[Row]:
     """The choices of a setting, and behind them the baseline, with the accuracy under its name."""
     base = {"choice": BASELINE, **one["baseline"], "on_front": None, "chance": None}
     return [*({**m, "accuracy": m["quality"]} for m in one["choices"]), base]
 
 
-def front_figure(one: Mapping[str, Any], name: str, i: int) -> Figure:
+def front_figure(one: Row, name: str, i: int) -> Figure:
     """Accuracy over CPU-seconds; the marks tell the other responses."""
     keys, every = ["choice", *which(front=True), *TAIL], members(one)
     y, x = which(front=True)[:2]
@@ -64,7 +64,7 @@ def front_figure(one: Mapping[str, Any], name: str, i: int) -> Figure:
     )
 
 
-def tip(m: Mapping[str, Any]) -> str:
+def tip(m: Row) -> str:
     """The words of a mark."""
     chance = "" if m["chance"] is None else f", on the front with chance {share(m['chance'])}"
     return f"{m['choice']}: {', '.join(told(axis, m[axis]) for axis in which(front=True))}{chance}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fedatlas.reporting.drawing.charts import Shaded
 from fedatlas.study.measurements import levels_text
+from fedatlas.study.plain import Row
 
-Analysis = Mapping[str, Any]
+Analysis = Row
 BASELINE = "all rows together"
 DRAWN = 24  # settings whose fronts are drawn; the table has all
 NAMED = 12  # settings that a picture names; of more, their numbers
@@ -19,7 +19,7 @@ def setting_names(found: Analysis) -> list[str]:
     return [levels_text(one["levels"]) for one in found["settings"]]
 
 
-def accuracy_of(one: Mapping[str, Any], choice: str) -> float | None:
+def accuracy_of(one: Row, choice: str) -> float | None:
     """Accuracy of a choice in a setting; None where it has none."""
     return next((member["quality"] for member in one["choices"] if member["choice"] == choice), None)
 

@@ -13,6 +13,7 @@ from fedatlas.runs.run_key import Described, Keys, data_hashes, described, keys,
 from fedatlas.study.cells import Cell, Levels, cells_of
 from fedatlas.study.design import StudyFile
 from fedatlas.study.levels import Factor, factors_of, overridden
+from fedatlas.study.plain import Plain, Row
 
 Kind = Literal["cell", "baseline", "tuning", "holdout"]
 Rates = tuple[tuple[str, Any], ...]
@@ -25,7 +26,7 @@ class PlannedRun(NamedTuple):
     levels: Levels
     rates: Rates  # that are tried, or were picked
     keys: Keys
-    plain: Mapping[str, Any]  # the configuration, as far as it could be completed
+    plain: Row  # the configuration, as far as it could be completed
     config: ExperimentConfig | None  # None where it is refused
     refused: str
     data: Mapping[str, str]  # file -> SHA-256
@@ -67,7 +68,7 @@ def plan_of(study: StudyFile) -> StudyPlan:
 
 def values_of(
     study: StudyFile, factors: Sequence[Factor], levels: Levels, rates: Iterable[tuple[str, Any]] = ()
-) -> dict[str, Any]:
+) -> Plain:
     """The experiment's values under some levels and rates."""
     by_name = {factor.name: factor for factor in factors}
     return overridden(study.base, [*(by_name[name].level(level).set for name, level in levels), dict(rates)])

@@ -14,13 +14,14 @@ from typing import Any
 from fedatlas.errors import DataError
 from fedatlas.study.frame import number
 from fedatlas.study.measurements import ROUNDS, Measurements, measurements_of
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import FACTS, columns
 from fedatlas.study.table import Table
 
 MASKING = {"secagg", "paillier"}
 OWN = ("privacy", "checkpoint", "observe", "engine", "seed")  # of a run, beside its rates
 HEAD = ("run_key", "kind", "levels", "status", "reason", "seed", "rounds", "rates")
-Examples = Mapping[str, Mapping[tuple[str, ...], Mapping[str, Any]]]
+Examples = Mapping[str, Mapping[tuple[str, ...], Row]]
 """choice -> setting -> one of its runs."""
 
 
@@ -39,14 +40,14 @@ def measured(table: Table, study: str | None = None) -> Measurements:
         )
     settings, choices = ([name for name in factors if factors[name]["role"] == role] for role in ("setting", "choice"))
     plain = measurements_of(runs, settings, choices, name=study)
-    examples: dict[str, dict[tuple[str, ...], Mapping[str, Any]]] = {}
+    examples: dict[str, dict[tuple[str, ...], Row]] = {}
     for row in found:
         if row["kind"] == "cell":
             examples.setdefault(plain.choice_of(row), {}).setdefault(plain.setting_of(row), row)
     return plain._replace(references=references(examples), twins=twins(examples))
 
 
-def run_of(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+def run_of(table: Table, row: Row) -> Plain:
     """A run as `study.measurements` describes it."""
     given = {column: row["responses"].get(column) for column in (*columns(), *FACTS)}
     out = {key: row[key] for key in HEAD} | {FACTS.get(column, column): x for column, x in given.items()}
@@ -57,7 +58,7 @@ def run_of(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def curves_of(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, list[list[float]]]:
+def curves_of(rows: Sequence[Row], summary: Row) -> dict[str, list[list[float]]]:
     """column -> [round, value] at `ROUNDS`: qualities that are predicted, sums so far where every row tells its part, and the ledger's."""
     out = {}
     for column, one in columns().items():
@@ -73,17 +74,17 @@ def curves_of(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> 
     return {column: pairs for column, pairs in out.items() if pairs}
 
 
-def algorithm(row: Mapping[str, Any]) -> str:
+def algorithm(row: Row) -> str:
     """The name of a run's algorithm."""
     return str(row["configuration"].get("algorithm", {}).get("name", ""))
 
 
-def protected(row: Mapping[str, Any]) -> set[str]:
+def protected(row: Row) -> set[str]:
     """The mechanisms of a run."""
     return {str(table.get("name")) for table in row["configuration"].get("privacy") or ()}
 
 
-def unprotected(row: Mapping[str, Any]) -> dict[str, Any]:
+def unprotected(row: Row) -> Plain:
     """What a run has in common with its twin without protection: everything but that, its picked rates and its seed."""
     out = copy.deepcopy({key: value for key, value in row["configuration"].items() if key not in OWN})
     for key in row["rates"]:

@@ -7,12 +7,12 @@ memory) is counted by the process that runs the study. To add one, see CONTRIBUT
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from fedatlas.study.plain import Plain, Row
 from fedatlas.wording import bytes_text, flops_text, number, seconds_text
 
-Row = Mapping[str, Any]
 FACTS = {
     "node_count": "nodes",  # clients with rows
     "train_rows": "rows",  # training rows of all of them
@@ -145,13 +145,13 @@ def columns() -> dict[str, Response]:
     return {one.column or name: one for name, one in RESPONSES.items() if not one.parts}
 
 
-def responses(rows: Sequence[Row], summary: Row) -> dict[str, Any]:
+def responses(rows: Sequence[Row], summary: Row) -> Plain:
     """Column -> value of a run at its last judged row, as far as the run tells it; {} where nothing was judged.
 
     A sum is None where a row must not tell its part.
     """
     judged = [row for row in rows if row.get("loss") is not None]
-    out: dict[str, Any] = {}
+    out: Plain = {}
     for column, one in columns().items() if judged else ():
         if one.run is not None:
             out[column] = one.run(summary)
@@ -163,7 +163,7 @@ def responses(rows: Sequence[Row], summary: Row) -> dict[str, Any]:
     return out
 
 
-def prefix(rows: Sequence[Row], given: Row, rounds: int) -> dict[str, Any]:
+def prefix(rows: Sequence[Row], given: Row, rounds: int) -> Plain:
     """The responses of a longer run, ``given``, as of one that ended after ``rounds``.
 
     Counts that no round keeps (messages, CPU-seconds) are taken in proportion; memory and facts are the longer run's.

@@ -11,6 +11,7 @@ from fedatlas.files import write_text
 from fedatlas.study import study_status
 from fedatlas.study.design import StudyFile, read_study_file, study_of
 from fedatlas.study.execute import execute
+from fedatlas.study.plain import Plain
 from fedatlas.study.plan import plan_of
 from fedatlas.study.table import Table
 
@@ -53,13 +54,13 @@ class Study(NamedTuple):
                 tell(notice)
             return execute(plan, kept, tell)
 
-    def analyse(self, out: Path | None = None, table: Path | None = None) -> dict[str, Any]:
+    def analyse(self, out: Path | None = None, table: Path | None = None) -> Plain:
         """Write analysis.json and analysis.html of what has been run; return the analysis (`study.analyse`)."""
         from fedatlas.study.analyse import analyse
 
         with closing(Table.open(self.table(out, table))) as kept:
             return analyse(kept, self.file.name, self.folder(out))
 
-    def dry_run(self) -> dict[str, Any]:
+    def dry_run(self) -> Plain:
         """Cells, refusals, runs and hours; nothing is kept."""
         return study_status.dry_run(plan_of(self.file))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from fedatlas.data.sources import read_once
 from fedatlas.errors import FedatlasError
@@ -11,6 +10,7 @@ from fedatlas.runs.preview import dry_run as forecast
 from fedatlas.setup.assembly import set_up
 from fedatlas.study.execute import PARALLEL, preload
 from fedatlas.study.measurements import levels_text
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.plan import PlannedRun, StudyPlan
 from fedatlas.study.table import ENDED, STATUSES, Table
 from fedatlas.wording import count, seconds_text
@@ -19,7 +19,7 @@ TIMED = 12  # runs whose rounds are timed for a forecast
 SHOWN = 20  # sentences that are shown
 
 
-def dry_run(plan: StudyPlan) -> dict[str, Any]:
+def dry_run(plan: StudyPlan) -> Plain:
     """Cells, those that would be refused with their sentence, runs and hours.
 
     Every cell is set up with its first seed, since some refusals need the data. Hours are the seconds of rounds, evaluation and set-up
@@ -77,7 +77,7 @@ def timed(runs: Sequence[PlannedRun]) -> float:
     return sum(seconds) / max(len(seconds), 1)
 
 
-def show_dry_run(found: Mapping[str, Any]) -> list[str]:
+def show_dry_run(found: Row) -> list[str]:
     """`dry_run` for people, a line each."""
     kinds = found["runs_by_kind"]
     held = f", {found['holdout']} of them in settings that are held out" if found["holdout"] else ""
@@ -93,7 +93,7 @@ def show_dry_run(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def show_reasons(found: Iterable[Mapping[str, Any]], what: str) -> list[str]:
+def show_reasons(found: Iterable[Row], what: str) -> list[str]:
     """Sentences with the cells they hold for."""
     by_reason: dict[str, dict[str, None]] = {}
     for one in found:
@@ -107,7 +107,7 @@ def show_reasons(found: Iterable[Mapping[str, Any]], what: str) -> list[str]:
     return out
 
 
-def reasons(table: Table, study: str, statuses: Sequence[str]) -> list[dict[str, Any]]:
+def reasons(table: Table, study: str, statuses: Sequence[str]) -> list[Plain]:
     """Status, sentence, levels and seed of a study's runs with one of these statuses."""
     found = [
         {"status": one["status"], "reason": one["reason"], "levels": one["levels"], "seed": one["seed"]}
@@ -117,13 +117,13 @@ def reasons(table: Table, study: str, statuses: Sequence[str]) -> list[dict[str,
     return sorted(found, key=lambda one: (one["status"], str(one["levels"]), one["seed"]))
 
 
-def status(table: Table, study: str) -> dict[str, Any]:
+def status(table: Table, study: str) -> Plain:
     """How far a study has come: runs by status, and why those that did not come to their end."""
     told = reasons(table, study, ENDED[1:])
     return {"study": study, "table": str(table.path), "runs": table.counts(study), "reasons": told}
 
 
-def show_status(found: Mapping[str, Any]) -> list[str]:
+def show_status(found: Row) -> list[str]:
     """`status` for people, a line each."""
     runs = ", ".join(f"{number} {state}" for state, number in found["runs"].items() if number)
     out = [f"Study {found['study']} in {found['table']}: {runs or 'no runs'}."]

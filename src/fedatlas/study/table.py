@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedatlas.errors import ConfigError, DiskError, unknown_name
 from fedatlas.files import write_text
 from fedatlas.study import frame as frames
+from fedatlas.study.plain import Plain, Row
 
 if TYPE_CHECKING:
     import pandas
@@ -47,10 +48,10 @@ class NewRun(NamedTuple):
 
     run_key: str
     curve_key: str
-    configuration: Mapping[str, Any]
+    configuration: Row
     kind: str
     levels: Mapping[str, str]
-    rates: Mapping[str, Any]
+    rates: Row
     refused: str
 
 
@@ -59,8 +60,8 @@ class Outcome(NamedTuple):
 
     status: str
     reason: str = ""
-    rows: Sequence[Mapping[str, Any]] = ()
-    summary: Mapping[str, Any] | None = None
+    rows: Sequence[Row] = ()
+    summary: Row | None = None
     responses: Mapping[str, Any] = {}
 
 
@@ -165,7 +166,7 @@ class Table:
         found = self.db.execute(f"SELECT {column} FROM {of} WHERE {name} = ?", (key,)).fetchone()  # noqa: S608  (names of columns)
         return found[0] if found else None
 
-    def begin(self, study: str, factors: Mapping[str, Any], data: Mapping[str, str], file: str) -> None:
+    def begin(self, study: str, factors: Row, data: Mapping[str, str], file: str) -> None:
         """Note a study; its members are entered again, its runs stay."""
         with self.writing():
             self.db.execute("DELETE FROM members WHERE study = ?", (study,))
@@ -280,7 +281,7 @@ class Table:
         )
         return dict.fromkeys(STATUSES, 0) | dict(found.fetchall())
 
-    def members(self, study: str) -> list[dict[str, Any]]:
+    def members(self, study: str) -> list[Plain]:
         """The runs of a study with their levels, in a fixed order."""
         found = self.db.execute(
             f"SELECT {', '.join(MEMBER)} FROM members JOIN runs USING (run_key) WHERE study = ?"  # noqa: S608  (names of columns)
@@ -292,20 +293,20 @@ class Table:
             row |= {key: json.loads(row[key] or "{}") for key in ("levels", "rates", "configuration", "responses")}
         return rows
 
-    def responses(self, run_key: str) -> dict[str, Any]:
+    def responses(self, run_key: str) -> Plain:
         """The responses of a run at its last round; {} where it has none."""
         return dict(json.loads(self._get("responses", run_key) or "{}"))
 
-    def rows(self, run_key: str) -> list[dict[str, Any]]:
+    def rows(self, run_key: str) -> list[Plain]:
         """All rows of a run; [] where it has none."""
         return unpacked(self._get("rows", run_key, "rounds")) or []
 
-    def summary(self, run_key: str) -> dict[str, Any] | None:
+    def summary(self, run_key: str) -> Plain | None:
         """The summary of a run; None where it has none."""
-        found: dict[str, Any] | None = unpacked(self._get("summary", run_key))
+        found: Plain | None = unpacked(self._get("summary", run_key))
         return found
 
-    def factors(self, study: str | None = None) -> dict[str, dict[str, Any]]:
+    def factors(self, study: str | None = None) -> dict[str, Plain]:
         """factor -> ``role`` ("setting" or "choice"), ``scale`` and the names of its ``levels``."""
         return dict(json.loads(self._get("factors", self.name_of(study), "studies")))
 

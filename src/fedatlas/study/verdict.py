@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.page_parts import accuracy_of
+from fedatlas.study.plain import Row
 from fedatlas.wording import count, interval_text, listed
 
 FEW = 6  # settings that are named one by one
 
 
-def sentences(found: Mapping[str, Any]) -> list[str]:
+def sentences(found: Row) -> list[str]:
     """The answer of an analysis (`study.analyse`), a sentence each."""
     settings = [one for one in found["settings"] if one["first"]]
     if not settings:
@@ -34,7 +34,7 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def in_setting(one: Mapping[str, Any]) -> str:
+def in_setting(one: Row) -> str:
     """The sentence on one setting."""
     where, first, lead = levels_text(one["levels"]), one["first"], one["lead"]
     accuracy = accuracy_of(one, first[0])
@@ -47,7 +47,7 @@ def in_setting(one: Mapping[str, Any]) -> str:
     return f"{where}: {first[0]} is the only choice that came to its end{reached}."
 
 
-def over_settings(found: Mapping[str, Any], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def over_settings(found: Row, settings: Sequence[Row]) -> list[str]:
     """How often each choice wins, where most, and how often no choice does."""
     out, total = [], len(settings)
     winners = (one for one in found["record"] if one["alone"] and not one["twin"])
@@ -65,7 +65,7 @@ def over_settings(found: Mapping[str, Any], settings: Sequence[Mapping[str, Any]
     return out
 
 
-def most_where(one: Mapping[str, Any], settings: Sequence[Mapping[str, Any]]) -> str:
+def most_where(one: Row, settings: Sequence[Row]) -> str:
     """The level of a setting's factor in which a choice wins far more often than elsewhere; "" where none stands out."""
     best, text = 0.0, ""
     share = one["alone"] / len(settings)
@@ -78,7 +78,7 @@ def most_where(one: Mapping[str, Any], settings: Sequence[Mapping[str, Any]]) ->
     return text
 
 
-def against_reference(found: Mapping[str, Any]) -> list[str]:
+def against_reference(found: Row) -> list[str]:
     """Each choice compared with FedAvg, in one sentence."""
     told = [one for one in found["record"] if one["difference"] is not None and not one["twin"]]
     if found["reference"] is None or not told or len(found["settings"]) <= 1:
@@ -91,7 +91,7 @@ def against_reference(found: Mapping[str, Any]) -> list[str]:
     return [f"Compared with {found['reference']}, each with the rate picked for it: {'; '.join(parts)}."]
 
 
-def against_baseline(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def against_baseline(settings: Sequence[Row]) -> list[str]:
     """How far the best choices lie from training on all rows together."""
     pairs = [(one["baseline"]["accuracy"], accuracy_of(one, one["first"][0])) for one in settings]
     known = [(base, base - best) for base, best in pairs if base is not None and best is not None]
@@ -102,7 +102,7 @@ def against_baseline(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"All rows in one place reach {base:.3f} on average; the best choice of a setting lies {below}."]
 
 
-def main_effects(found: Mapping[str, Any]) -> list[str]:
+def main_effects(found: Row) -> list[str]:
     """The factors by how much they move accuracy."""
     spread: dict[str, list[float]] = {}
     for effect in found["effects"].get("accuracy", {}).get("effects", ()):
@@ -115,7 +115,7 @@ def main_effects(found: Mapping[str, Any]) -> list[str]:
     return [f"From its best to its worst level, on average over the others, accuracy moves in points with {parts}."]
 
 
-def lost_runs(found: Mapping[str, Any]) -> list[str]:
+def lost_runs(found: Row) -> list[str]:
     """Runs without accuracy, which no average includes."""
     out, waiting = [], 0
     for choice, statuses in sorted(found["outcomes"].items()):
@@ -128,7 +128,7 @@ def lost_runs(found: Mapping[str, Any]) -> list[str]:
     return [*out, *([f"{count(waiting, 'run')} of cells had not ended when this was written."] if waiting else [])]
 
 
-def twins(found: Mapping[str, Any]) -> list[str]:
+def twins(found: Row) -> list[str]:
     """Choices that have another's quality."""
     return [
         f"{one} has the quality of {other} by construction: masks change costs and what the server sees."
@@ -136,7 +136,7 @@ def twins(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def margin(lead: Mapping[str, Any]) -> str:
+def margin(lead: Row) -> str:
     """A difference in points of accuracy, with its interval."""
     interval = interval_text(lead["low"], lead["high"], points)
     return f"{points(lead['value'])} points{f' ({interval})' if interval else ''}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.effects import noise_between, root_of
+from fedatlas.study.effects import noise_between, root_of, shared
 from fedatlas.study.measurements import Measurements
 
 DRAWS = 2000
@@ -75,11 +75,10 @@ def standings(
         errors = np.zeros(len(pairs))
         if pairs and noise.df:
             contrast = one_of[[a for a, _ in pairs]] - one_of[[b for _, b in pairs]]
-            count = np.maximum(here.sum(axis=1), 1)
-            both = here.astype(float) @ here.astype(float).T / (count[:, None] * count[None, :])
-            shared = both * noise.covariance
-            errors = np.sqrt(np.maximum(np.einsum("pj,jk,pk->p", contrast, shared, contrast), 0.0))
-            off = stream.standard_normal((draws, len(chosen))) @ (contrast @ root_of(shared)).T
+            both = shared(here)
+            own = both * noise.covariance
+            errors = np.sqrt(np.maximum(np.einsum("pj,jk,pk->p", contrast, own, contrast), 0.0))
+            off = stream.standard_normal((draws, len(chosen))) @ (contrast @ root_of(own)).T
             squares = np.einsum("pj,djk,pk->dp", contrast, estimated * both, contrast, optimize=True)
             ratios = np.abs(off) / np.sqrt(np.maximum(squares, 1e-300))
             largest = np.maximum(largest, np.where(errors > 0, ratios, 0.0).max(axis=1))
