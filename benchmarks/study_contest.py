@@ -17,6 +17,7 @@ from table import table as markdown
 from fedatlas.recommender.contest import WAYS, Fitted, fit_study, from_logit, quantiles
 from fedatlas.recommender.requirements import Requirements, requirements
 from fedatlas.recommender.track_record import Trial, trial
+from fedatlas.recommender.track_record import tally as counted
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Floats
 from fedatlas.study.read_measurements import measured
@@ -140,22 +141,14 @@ def limited(fitted: Fitted) -> dict[str, Any]:
         for name, limits in limits_of(base, *spent).items():
             found.setdefault(name, []).append(trial(fitted, asked(base, limits), i))
     out = {name: tally(trials) for name, trials in found.items()}
-    answered = np.array([float(t.kept) for trials in found.values() for t in trials if t.answer is not None])
+    answered = np.array([float(t.kept) for trials in found.values() for t in trials if t.answered])
     every = tally([t for trials in found.values() for t in trials])
     return {"by_limits": out, **every, "kept_share": with_interval(answered, lambda x: x.mean(axis=-1))}
 
 
 def tally(trials: list[Trial]) -> dict[str, int]:
     """Counts of left-out settings."""
-    answered = [t for t in trials if t.answer is not None]
-    return {
-        "asked": len(trials),
-        "possible": sum(t.possible for t in trials),
-        "answered": len(answered),
-        "kept": sum(t.kept for t in answered),
-        "wrong_none": sum(t.answer is None and t.possible for t in trials),
-        "reference_kept": sum(t.reference_kept for t in answered),
-    }
+    return {"asked": len(trials), "possible": sum(t.possible for t in trials), **counted(trials)}
 
 
 def covered(fitted: Fitted) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedatlas.study.execute import begin, best_rates, new_run
 from fedatlas.study.outcomes import server_sees
-from fedatlas.study.plan import PlannedRun, picked_runs, plan_of
+from fedatlas.study.plan import PlannedRun, plan_of
 from fedatlas.study.responses import responses
 from fedatlas.study.study import Study
 from fedatlas.study.table import Outcome, Table
@@ -86,7 +86,7 @@ def filled(given: Study, path: Path, reached: Callable[[PlannedRun], float], **f
     for job in (*plan.baselines, *(job for one in plan.cells for job in one.trials)):
         table.finish(job.keys.run_key, planted(job, reached(job), facts))
     for one in plan.cells:
-        jobs = picked_runs(given.file, plan.factors, one.cell, best_rates(table, one.trials) if one.trials else ())
+        jobs = plan.picked_runs(one.cell, best_rates(table, one.trials) if one.trials else ())
         table.enter(given.file.name, map(new_run, jobs))
         for job in jobs:
             if not job.refused:

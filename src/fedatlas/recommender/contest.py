@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedatlas.errors import DataError
 from fedatlas.recommender.predictors import Kernel, fit, gaussian, inverse_distance, left_out, scales
 from fedatlas.study.effects import noise_between
-from fedatlas.study.measurements import OUTCOMES, ROUNDS, Floats, Measurements, beats_majority
+from fedatlas.study.measurements import OUTCOMES, ROUNDS, Bools, Floats, Ints, Measurements, Setting, beats_majority
 from fedatlas.study.responses import RESPONSES, which
 
 EDGE = 1e-3  # a share is taken as at least this far from 0 and 1 before its logit
@@ -30,7 +30,7 @@ class Fitted(NamedTuple):
     """What answers need, plain arrays: n settings, J choices, R rounds; nan where there is nothing."""
 
     choices: list[str]
-    settings: list[tuple[str, ...]]
+    settings: list[Setting]
     data: list[str]  # of each setting
     rounds: tuple[int, ...]
     x: Floats  # (n, features)
@@ -59,7 +59,7 @@ class Fitted(NamedTuple):
         """(n,) which settings are left out, and err, together: those of a data set where data are new, else each for itself."""
         return np.array(self.data) if self.new_data and self.by_data else np.arange(len(self.data))
 
-    def others(self, i: int) -> NDArray[np.intp]:
+    def others(self, i: int) -> Ints:
         """The settings that may be known where ``i`` is left out."""
         groups = self.groups()
         return np.flatnonzero(groups != groups[i])
@@ -73,7 +73,7 @@ class Fitted(NamedTuple):
         found: Floats = np.sqrt(np.square((self.x - at) / self.scale).sum(axis=1))
         return found
 
-    def nearest(self, at: Floats) -> NDArray[np.intp]:
+    def nearest(self, at: Floats) -> Ints:
         """(n,) the measured settings, the nearest first."""
         return np.argsort(self.distances(at), kind="stable")
 
@@ -103,7 +103,7 @@ def fit_study(study: Measurements, way: str | None = None) -> Fitted:
     z, each = x / scale, np.arange(len(x))
     blocks = each % BLOCKS
 
-    def kernels(among: NDArray[np.bool_]) -> list[Kernel]:
+    def kernels(among: Bools) -> list[Kernel]:
         return [_kernel(z, apart["accuracy"][:, j], noise[j], among) for j in range(len(chosen))]
 
     def by_choice(predict: Any) -> dict[str, Floats]:
@@ -171,7 +171,7 @@ def _own(values: Floats, against: int) -> Floats:
     return found
 
 
-def predict_finishes(fitted: Fitted, at: Floats, among: NDArray[np.intp]) -> Floats:
+def predict_finishes(fitted: Fitted, at: Floats, among: Ints) -> Floats:
     """(J,) share of runs that finish, by inverse distance within a choice from the settings ``among``."""
     z, point = fitted.x[among] / fitted.scale, (at / fitted.scale)[None, :]
     columns = fitted.finishes[among].T[:, :, None]
@@ -259,14 +259,14 @@ def _mean(values: Floats, axis: int) -> Floats:
     return found
 
 
-def _whole_outputs(y: Floats, among: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _whole_outputs(y: Floats, among: Bools) -> tuple[Bools, Bools]:
     """The outputs that are measured anywhere among the settings, and the settings in which all of those are."""
     outputs = np.isfinite(y[among]).any(axis=0)
-    whole: NDArray[np.bool_] = among & np.isfinite(y[:, outputs]).all(axis=1) & outputs.any()
+    whole: Bools = among & np.isfinite(y[:, outputs]).all(axis=1) & outputs.any()
     return np.asarray(outputs), whole
 
 
-def _kernel(z: Floats, y: Floats, noise: float, among: NDArray[np.bool_]) -> Kernel:
+def _kernel(z: Floats, y: Floats, noise: float, among: Bools) -> Kernel:
     outputs, whole = _whole_outputs(y, among)
     return fit(z[whole], y[np.ix_(whole, outputs)], noise)
 
@@ -290,7 +290,7 @@ def _from_others(way: str, z: Floats, y: Floats, groups: NDArray[Any], kernels: 
     return found
 
 
-def _left_out_gaussian(z: Floats, y: Floats, kernels: Sequence[Kernel], blocks: NDArray[np.intp]) -> Floats:
+def _left_out_gaussian(z: Floats, y: Floats, kernels: Sequence[Kernel], blocks: Ints) -> Floats:
     """(n, R) each setting from all others, with the kernel that was fitted without its block."""
     found = np.full(y.shape, np.nan)
     outputs, whole = _whole_outputs(y, np.ones(len(y), bool))

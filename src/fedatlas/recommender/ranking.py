@@ -8,17 +8,16 @@ relaxing one only adds candidates.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedatlas.errors import ConfigError
 from fedatlas.recommender.contest import Fitted, from_logit, predict_finishes, quantiles
 from fedatlas.recommender.requirements import SEES, Requirements
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measurements import Floats
+from fedatlas.study.measurements import Bools, Floats, Ints
 from fedatlas.study.responses import RESPONSES
 
 DRAWS = 4000
@@ -33,7 +32,7 @@ class Forecast(NamedTuple):
     values: dict[str, Floats]  # response -> (J, R)
     spread: dict[str, Floats]  # quality -> (n, J, R)
     finishes: Floats  # (J,)
-    groups: Sequence[object] | NDArray[np.generic] | None = None
+    groups: Any = None
     """(n,) which residual vectors err together; None: each is a mean drawn again."""
 
 
@@ -43,7 +42,7 @@ class Ranking(NamedTuple):
     order: list[Place]
     chance: Floats  # (J, R)
     utility: Floats  # (J, R)
-    permitted: NDArray[np.bool_]  # (J,) under what the server may see
+    permitted: Bools  # (J,) under what the server may see
     reference: int | None  # FedAvg or the twin that privacy asks for; None where none was measured
 
 
@@ -53,7 +52,7 @@ def forecast(
     gaps: Mapping[str, Floats],
     centralised: Floats | float | None,
     costs: Mapping[str, Floats],
-    among: NDArray[np.intp],
+    among: Ints,
 ) -> Forecast:
     """The forecast for a federation with features ``at`` from predicted gaps (J, R), by the errors of the settings ``among``.
 
@@ -111,7 +110,7 @@ def utility_of(fitted: Fitted, values: Mapping[str, Floats], weights: Mapping[st
     return total / sum(weights.values())
 
 
-def holds(values: Mapping[str, Floats], asked: Requirements) -> NDArray[np.bool_]:
+def holds(values: Mapping[str, Floats], asked: Requirements) -> Bools:
     """Whether all limits hold, element by element. What is not known holds no limit."""
     found = np.ones(np.broadcast_shapes(*(x.shape for x in values.values())), bool)
     for limit in asked.limits():
@@ -133,7 +132,7 @@ def chances(seen: Forecast, asked: Requirements) -> Floats:
     return found
 
 
-def pick(choice: int, allowed: NDArray[np.bool_], utility: Floats, seen: Forecast) -> Place:
+def pick(choice: int, allowed: Bools, utility: Floats, seen: Forecast) -> Place:
     """The rounds with the largest utility among those allowed, ties to what costs less."""
     places = [(choice, int(r)) for r in np.flatnonzero(allowed)]
     return min(places, key=lambda at: (-utility[at], *_costs(seen, at)))
@@ -163,7 +162,7 @@ def told_apart(
     return mean_low(apart, seen.groups, confidence) > 0 and bool(np.nanmean(apart) > TIE)
 
 
-def mean_low(values: Floats, groups: Sequence[object] | NDArray[np.generic] | None, confidence: float) -> float:
+def mean_low(values: Floats, groups: Any, confidence: float) -> float:
     """The one-sided lower bound of the mean of ``values`` (n,); of the values themselves where each is a mean already."""
     if groups is None or not np.isfinite(values).any():
         return quantiles(values, confidence)[0]

@@ -82,6 +82,7 @@ def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> 
     here = [row for row in found if read.setting_of(row) in place]
     done = [row for row in here if row["kind"] == "cell" and row["status"] == "done"]
     first = {(place[read.setting_of(row)], read.choice_of(row)): row for row in reversed(done)}
+    first = dict(reversed(first.items()))
     tried = [row["rates"] for row in found if row["kind"] == "tuning"]
     sets, plains = (
         {},

@@ -24,10 +24,9 @@ DRAWS = 2000
 
 
 class Trial(NamedTuple):
-    """One federation, left out: what was answered, and what it came to. ``answer`` None: none was found to fit."""
+    """One federation, left out: whether a choice was found to fit, and what that answer came to."""
 
-    setting: tuple[str, ...]
-    answer: tuple[str, int] | None
+    answered: bool
     kept: bool  # the answer finished there and kept all limits
     near_best: bool  # within one point of the best accuracy that keeps the limits
     reference_kept: bool
@@ -44,7 +43,7 @@ def track_record(
 ) -> dict[str, Any]:
     """The record over the `MOST` federations nearest to ``at``; the paired difference has a bootstrap interval of 95% over them."""
     trials = [trial(fitted, asked, int(i)) for i in fitted.nearest(at)[:MOST]]
-    answered = [t for t in trials if t.answer is not None]
+    answered = [t for t in trials if t.answered]
     pairs = np.array([t.difference for t in answered if t.difference is not None])
     interval: list[float | None] = [None, None]
     if len(pairs) > 1:
@@ -60,11 +59,11 @@ def track_record(
 
 def tally(trials: Sequence[Trial]) -> dict[str, int]:
     """Counts of left-out federations by what came of their answers."""
-    answered = [t for t in trials if t.answer is not None]
+    answered = [t for t in trials if t.answered]
     kept = ("kept", "near_best", "reference_kept", "reference_near_best")
     return {
         "answered": len(answered),
-        "wrong_none": sum(t.answer is None and t.possible for t in trials),
+        "wrong_none": sum(t.possible and not t.answered for t in trials),
         **{name: sum(getattr(t, name) for t in answered) for name in kept},
     }
 
@@ -94,8 +93,7 @@ def trial(fitted: Fitted, asked: Requirements, i: int) -> Trial:
 
     first, second = reached(place), reached(_reference(ranking.reference, ranking.utility, seen))
     return Trial(
-        fitted.settings[i],
-        None if place is None else (fitted.choices[place[0]], fitted.rounds[place[1]]),
+        place is not None,
         *first[:2],
         *second[:2],
         first[2] - second[2] if np.isfinite(first[2] - second[2]) else None,

@@ -15,7 +15,7 @@ import numpy as np
 from fedatlas.files import write_json, write_text
 from fedatlas.study.effects import effects, grouped_levels
 from fedatlas.study.front import FrontChoice, fronts
-from fedatlas.study.measurements import FEATURES, Measurements, Run, level, value_of
+from fedatlas.study.measurements import FEATURES, Measurements, Run, Setting, level, value_of
 from fedatlas.study.page import render
 from fedatlas.study.plain import Plain
 from fedatlas.study.read_measurements import measured
@@ -27,7 +27,7 @@ from fedatlas.study.winners import Standing, better_and_worse, standings
 
 LEVEL = 0.95
 ANALYSIS, PAGE = "analysis.json", "analysis.html"
-Standings = Mapping[tuple[str, ...], Standing]
+Standings = Mapping[Setting, Standing]
 
 
 def analyse(table: Table, study: str, folder: Path) -> Plain:
@@ -60,9 +60,7 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
     return dict(as_json(found | {"sentences": sentences(found)}))
 
 
-def setting(
-    study: Measurements, name: tuple[str, ...], standing: Standing | None, front: Sequence[FrontChoice]
-) -> Plain:
+def setting(study: Measurements, name: Setting, standing: Standing | None, front: Sequence[FrontChoice]) -> Plain:
     """One setting: what it is, its baseline, its choices on and off the front, and who is first."""
     cells = [run for run in study.cells() if study.setting_of(run) == name]
     pooled = [run for run in study.pooled() if study.setting_of(run) == name]

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measurements import Floats, Measurements
+from fedatlas.study.measurements import Bools, Floats, Ints, Measurements
 from fedatlas.study.measurements import level as level_of
 
 DRAWS = 4000
@@ -74,7 +73,7 @@ def noise_between(values: Floats) -> Noise:
     return Noise(mended, int(freedom.diagonal().min(initial=np.inf)) if choices else 0)
 
 
-def shared(there: NDArray[np.bool_]) -> Floats:
+def shared(there: Bools) -> Floats:
     """(J, J) by which a covariance of noise is that of means over seeds, of choices that are ``there`` (J, seeds)."""
     seen = there.astype(float)
     count = np.maximum(seen.sum(axis=1), 1)
@@ -122,7 +121,7 @@ def effects(study: Measurements, response: str, *, seed: int = 0, level: float =
     return Effects(float((inverse @ means)[0]), each, missing, dict(sorted(lost.items())), noise)
 
 
-def _levels(study: Measurements, cells: NDArray[np.intp]) -> dict[str, list[str]]:
+def _levels(study: Measurements, cells: Ints) -> dict[str, list[str]]:
     """factor -> its level in each cell, for factors with more than one, in the order of the alphabet."""
     given, chosen = study.setting_names(), study.choice_names()
     one_of = {(study.setting_of(run), study.choice_of(run)): run for run in study.cells()}

@@ -19,7 +19,7 @@ from fedatlas.study import children
 from fedatlas.study.children import Child, Ended
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.outcomes import outcome_of, outcome_of_longer
-from fedatlas.study.plan import CellRuns, PlannedRun, Rates, StudyPlan, picked_runs
+from fedatlas.study.plan import CellRuns, PlannedRun, Rates, StudyPlan
 from fedatlas.study.responses import merit
 from fedatlas.study.table import ENDED, NewRun, Outcome, Table
 
@@ -101,7 +101,7 @@ class StudyRunner:
         due, self.due = self.due, []
         for one in due:
             if one in self.untuned and all(self.table.status(run.keys.run_key) in ENDED for run in one.trials):
-                runs = picked_runs(self.study, self.plan.factors, one.cell, best_rates(self.table, one.trials))
+                runs = self.plan.picked_runs(one.cell, best_rates(self.table, one.trials))
                 self.table.enter(self.study.name, map(new_run, runs))
                 self.untuned.remove(one)
                 self.waiting = sorted([*runs, *self.waiting], key=self.turn)

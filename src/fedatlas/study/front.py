@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedatlas.rng import numpy_stream
 from fedatlas.study.effects import Noise, noise_between, root_of, shared
-from fedatlas.study.measurements import Floats, Measurements
+from fedatlas.study.measurements import Bools, Floats, Ints, Measurements, Setting
 from fedatlas.study.responses import RESPONSES, which
 
 DRAWS = 10_000
@@ -43,7 +42,7 @@ class Axis(NamedTuple):
         return float(np.exp(value) if self.log else value)
 
 
-def not_dominated(better: Floats) -> NDArray[np.bool_]:
+def not_dominated(better: Floats) -> Bools:
     """(..., n) which of n points no other one beats: ``better`` (..., n, k) holds k figures of which more is better.
 
     A point beats another where it is as good in all figures and better in one.
@@ -68,7 +67,7 @@ def axes_of(study: Measurements) -> list[Axis]:
     return found
 
 
-def fronts(study: Measurements, *, seed: int = 0, draws: int = DRAWS) -> dict[tuple[str, ...], list[FrontChoice]]:
+def fronts(study: Measurements, *, seed: int = 0, draws: int = DRAWS) -> dict[Setting, list[FrontChoice]]:
     """setting -> its choices, those on the front first, then by quality."""
     axes, chosen, found = axes_of(study), study.choice_names(), {}
     known = np.sum([axis.values for axis in axes], axis=0)
@@ -103,9 +102,7 @@ def _equal(values: Floats, axis: Axis, twins: Sequence[tuple[int, int]]) -> Floa
     return values
 
 
-def _draw(
-    axis: Axis, means: Floats, there: NDArray[np.intp], i: int, draws: int, stream: np.random.Generator
-) -> Floats:
+def _draw(axis: Axis, means: Floats, there: Ints, i: int, draws: int, stream: np.random.Generator) -> Floats:
     """(draws, choices) means over the seeds that each choice has, with the noise that they have in common."""
     if axis.noise is None:
         return np.broadcast_to(means, (draws, len(means)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -194,15 +195,12 @@ def refuse_alike(name: str, base: Row, levels: Sequence[Level]) -> None:
 
 def refuse_shared_keys(factors: Sequence[Factor], tuned: Sequence[str]) -> None:
     """ConfigError where two factors, or a factor and ``[tuning]``, set the same key, or one a table that the other sets a key of."""
-    owners: list[tuple[str, str]] = [(key, "[tuning]") for key in tuned]
     for key in tuned:
         check_key(key)
+    owners = [(key, "[tuning]") for key in tuned]
     for factor in factors:
         keys = sorted({key for level in factor.levels for key in level.set})
-        for key in keys:
-            for other, owner in owners:
-                if key == other or key.startswith(f"{other}.") or other.startswith(f"{key}."):
-                    raise ConfigError(
-                        f"key '{key}' is set by {owner} and by factor '{factor.name}': leave it to one of them."
-                    )
         owners += [(key, f"factor '{factor.name}'") for key in keys]
+    for (other, owner), (key, mine) in itertools.combinations(owners, 2):
+        if owner != mine and (f"{key}.".startswith(f"{other}.") or other.startswith(f"{key}.")):
+            raise ConfigError(f"key '{key}' is set by {owner} and by {mine}: leave it to one of them.")

@@ -28,6 +28,10 @@ FEATURES = ("nodes", "rows", "heterogeneity", "classes")
 ROUNDS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.intp]
+Setting = tuple[str, ...]
+"""The levels of a setting's factors, in the order of these."""
 Run = Row
 
 
@@ -41,7 +45,7 @@ class Measurements(NamedTuple):
     references: tuple[str, ...] = ("fedavg", "fedavg_secagg")  # FedAvg, then its twins that show less
     twins: Mapping[str, str] = {}  # choice -> the one whose quality it has by construction
 
-    def setting_of(self, run: Run) -> tuple[str, ...]:
+    def setting_of(self, run: Run) -> Setting:
         """The levels of the setting's factors."""
         return tuple(str(level(run, factor)) for factor in self.settings)
 
@@ -57,7 +61,7 @@ class Measurements(NamedTuple):
         """The finished runs of the centralised baseline."""
         return [run for run in self.runs if run["kind"] == "baseline" and run["status"] == "done"]
 
-    def setting_names(self) -> list[tuple[str, ...]]:
+    def setting_names(self) -> list[Setting]:
         """All settings with a cell."""
         return sorted({self.setting_of(run) for run in self.cells()})
 
@@ -101,8 +105,8 @@ class Measurements(NamedTuple):
 
     def features(self) -> tuple[Floats, list[str]]:
         """(settings, 4) `features_of` each setting, averaged over its runs; and the data set of each setting."""
-        rows: dict[tuple[str, ...], list[Floats]] = {name: [] for name in self.setting_names()}
-        data: dict[tuple[str, ...], str] = {}
+        rows: dict[Setting, list[Floats]] = {name: [] for name in self.setting_names()}
+        data: dict[Setting, str] = {}
         for run in self.cells():
             at = self.setting_of(run)
             data[at] = str(run.get("data", ""))

@@ -6,16 +6,14 @@ It sets what ``analysis.json`` holds (`fedatlas.study.analyse`); training on all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import version
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Code, Facts, Figure, Section, Table, Text
-from fedatlas.reporting.drawing.charts import heat
+from fedatlas.reporting.blocks import Block, Cell, Code, Facts, Section, Table, Text
 from fedatlas.reporting.page import document
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.page_effects import effects
 from fedatlas.study.page_fronts import fronts
-from fedatlas.study.page_parts import BASELINE, DRAWN, NAMED, Analysis, accuracy_of, setting_names, shaded
+from fedatlas.study.page_parts import BASELINE, DRAWN, NAMED, Analysis, accuracy_of, heat_figure, setting_names
 from fedatlas.wording import count, csv_text, interval_note, number, share, signed
 
 
@@ -50,17 +48,16 @@ def settings(found: Analysis) -> list[Block]:
     heads = names if len(names) <= NAMED else [str(i + 1) for i in range(len(names))]
     values = [[accuracy_of(one, row) for one in found["settings"]] for row in found["choices"]]
     values.append([one["baseline"]["accuracy"] for one in found["settings"]])
-    lines = list(zip(rows, values, strict=True))
-    cells = shaded(
-        [[(v, f"{row}, {name}: {number(v)}") for name, v in zip(names, line, strict=True)] for row, line in lines]
-    )
+    lines = [
+        [(v, f"{row}, {name}: {number(v)}") for name, v in zip(names, line, strict=True)]
+        for row, line in zip(rows, values, strict=True)
+    ]
     how = "Darker is more accurate, on average over the seeds. The last line is training on all rows in one place."
     if len(names) > NAMED:
         how += " Settings are numbered as in the table below; each cell names its own."
     label = "Accuracy by choice and setting"
-    draw = partial(heat, rows=rows, columns=heads, cells=cells, titles=("choice", "setting"), label=label)
-    csv = csv_text(["choice", *names], [[row, *line] for row, line in lines])
-    return [Figure("by-setting", label, how, draw, csv, (NARROW, WIDE)), winners(found, names)]
+    figure = heat_figure("by-setting", label, how, ("choice", "setting"), rows, names, lines, heads)
+    return [figure, winners(found, names)]
 
 
 def winners(found: Analysis, names: Sequence[str]) -> Table:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Choice, Figure, Option, Table, Text
-from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots, heat
+from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.study.measurements import levels_text
-from fedatlas.study.page_parts import BASELINE, Analysis, ordered, shaded
+from fedatlas.study.page_parts import BASELINE, Analysis, heat_figure, ordered
 from fedatlas.study.plain import Row
 from fedatlas.study.responses import RESPONSES
 from fedatlas.wording import capital, count, csv_text, interval_text, number, signed
@@ -80,9 +80,7 @@ def pair_figure(found: Analysis, about: Row, *factors: str) -> Figure:
     label = f"Accuracy by {one} and {other}"
     beyond = "Fitted mean accuracy of each pair, and what it is beyond both effects alone"
     how = f"{beyond}; the last line is all rows together, by {other}."
-    draw = partial(heat, rows=rows, columns=columns, cells=shaded(values), titles=(one, other), label=label)
-    table = [[row, *(v for v, _ in line)] for row, line in zip(rows, values, strict=True)]
-    return Figure(f"effect-{one}-{other}", label, how, draw, csv_text([one, *columns], table), (NARROW, WIDE))
+    return heat_figure(f"effect-{one}-{other}", label, how, (one, other), rows, columns, values)
 
 
 def effects_table(name: str, about: Row) -> Table:

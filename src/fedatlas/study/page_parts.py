@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from fedatlas.reporting.drawing.charts import Shaded
+from fedatlas.reporting.blocks import NARROW, WIDE, Figure
+from fedatlas.reporting.drawing.charts import Shaded, heat
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.plain import Row
+from fedatlas.wording import csv_text
 
 Analysis = Row
 BASELINE = "all rows together"
@@ -30,6 +33,23 @@ def ordered(level: str) -> tuple[float, str]:
         return float(level), ""
     except ValueError:
         return float("inf"), {"low": "0", "middle": "1", "high": "2"}.get(level, level)
+
+
+def heat_figure(
+    id: str,
+    label: str,
+    how: str,
+    titles: tuple[str, str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    lines: Sequence[Sequence[tuple[float | None, str]]],
+    heads: Sequence[str] = (),
+) -> Figure:
+    """A shaded table of values with their tips; ``heads``: its columns in the picture, where they are not named."""
+    cells = shaded(lines)
+    draw = partial(heat, rows=rows, columns=heads or columns, cells=cells, titles=titles, label=label)
+    table = [[row, *(v for v, _ in line)] for row, line in zip(rows, lines, strict=True)]
+    return Figure(id, label, how, draw, csv_text([titles[0], *columns], table), (NARROW, WIDE))
 
 
 def short(v: float | None) -> str:

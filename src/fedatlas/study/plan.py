@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from fedatlas.config import ExperimentConfig
@@ -46,32 +46,35 @@ class StudyPlan(NamedTuple):
 
     study: StudyFile
     factors: tuple[Factor, ...]
-    baselines: tuple[PlannedRun, ...]
-    cells: tuple[CellRuns, ...]
     notices: tuple[str, ...]
+    baselines: tuple[PlannedRun, ...] = ()
+    cells: tuple[CellRuns, ...] = ()
 
     def known(self) -> list[PlannedRun]:
         """The runs whose configuration is known before anything has run."""
         return [*self.baselines, *(run for one in self.cells for run in one.trials or one.runs)]
 
+    def values_of(self, levels: Levels, rates: Rates = ()) -> Plain:
+        """The experiment's values under some levels and rates."""
+        by_name = {factor.name: factor for factor in self.factors}
+        return overridden(self.study.base, [*(by_name[name].level(level).set for name, level in levels), dict(rates)])
+
+    def picked_runs(self, cell: Cell, rates: Rates = ()) -> tuple[PlannedRun, ...]:
+        """The runs of a cell by each seed, with the rates that were picked for it."""
+        seeds = sorted(self.study.table.seeds)
+        found = described(written(self.values_of(cell.levels, rates), seeds[0]))
+        return with_seeds("holdout" if cell.holdout else "cell", cell.levels, rates, found, seeds)
+
 
 def plan_of(study: StudyFile) -> StudyPlan:
     """The runs of a study; ConfigError for whatever is wrong with it."""
     factors, notices = factors_of(study)
-    cells = cells_of(study, factors)
-    planned = tuple(runs_of_cell(study, factors, cell) for cell in cells)
+    cells, plan = cells_of(study, factors), StudyPlan(study, factors, tuple(notices))
+    planned = tuple(runs_of_cell(plan, cell) for cell in cells)
     settings = dict.fromkeys(cell.setting for cell in cells)
-    names = ("centralised", *(("local_only",) if study.table.alone else ()))
-    baselines = [run for setting in settings for name in names for run in baselines_of(study, factors, setting, name)]
-    return StudyPlan(study, factors, tuple(baselines), planned, tuple(notices))
-
-
-def values_of(
-    study: StudyFile, factors: Sequence[Factor], levels: Levels, rates: Iterable[tuple[str, Any]] = ()
-) -> Plain:
-    """The experiment's values under some levels and rates."""
-    by_name = {factor.name: factor for factor in factors}
-    return overridden(study.base, [*(by_name[name].level(level).set for name, level in levels), dict(rates)])
+    names = ("centralised", "local_only") if study.table.alone else ("centralised",)
+    baselines = [run for setting in settings for name in names for run in baselines_of(plan, setting, name)]
+    return plan._replace(baselines=tuple(baselines), cells=planned)
 
 
 def with_seeds(
@@ -86,16 +89,15 @@ def with_seeds(
     return tuple(out)
 
 
-def runs_of_cell(study: StudyFile, factors: Sequence[Factor], cell: Cell) -> CellRuns:
+def runs_of_cell(plan: StudyPlan, cell: Cell) -> CellRuns:
     """The runs of one cell. A cell that is refused with the base's rates is recorded so, and nothing is tried in it."""
-    runs = picked_runs(study, factors, cell, ())
-    tuning = study.table.tuning
+    runs, tuning = plan.picked_runs(cell), plan.study.table.tuning
     if tuning is None or all(run.refused for run in runs):
         return CellRuns(cell, (), runs)
     trials: list[PlannedRun] = []
     for tried in itertools.product(*tuning.keys.values()):
         rates = tuple(zip(tuning.keys, tried, strict=True))
-        values = values_of(study, factors, cell.levels, rates)
+        values = plan.values_of(cell.levels, rates)
         judged = {key: x for key, x in values.get("evaluation", {}).items() if key not in ("every", "rounds")}
         last = max(values.get("rounds", ExperimentConfig.model_fields["rounds"].default), 1)  # only it decides
         values["evaluation"] = {**judged, "on": "validation", "validation": tuning.validation, "every": last}
@@ -104,17 +106,9 @@ def runs_of_cell(study: StudyFile, factors: Sequence[Factor], cell: Cell) -> Cel
     return CellRuns(cell, tuple(trials), runs)
 
 
-def picked_runs(study: StudyFile, factors: Sequence[Factor], cell: Cell, rates: Rates) -> tuple[PlannedRun, ...]:
-    """The runs of a cell by each seed, with the rates that were picked for it."""
-    kind: Kind = "holdout" if cell.holdout else "cell"
-    seeds = sorted(study.table.seeds)
-    found = described(written(values_of(study, factors, cell.levels, rates), seeds[0]))
-    return with_seeds(kind, cell.levels, rates, found, seeds)
-
-
-def baselines_of(study: StudyFile, factors: Sequence[Factor], setting: Levels, name: str) -> tuple[PlannedRun, ...]:
+def baselines_of(plan: StudyPlan, setting: Levels, name: str) -> tuple[PlannedRun, ...]:
     """All rows together, or each client alone, in a setting, by each seed: the base's ``[local]``, evaluated as the cells are (H0)."""
-    values, seeds = values_of(study, factors, setting), sorted(study.table.seeds)
+    values, seeds = plan.values_of(setting), sorted(plan.study.table.seeds)
     for table in ("algorithm", "privacy", "compression"):
         values.pop(table, None)
     first = described(written(values, seeds[0]))

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedatlas.errors import DataError
 from fedatlas.study.frame import number
-from fedatlas.study.measurements import ROUNDS, Measurements, measurements_of
+from fedatlas.study.measurements import ROUNDS, Measurements, Setting, measurements_of
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import FACTS, columns
 from fedatlas.study.table import Table
@@ -21,7 +21,7 @@ from fedatlas.study.table import Table
 MASKING = {"secagg", "paillier"}
 OWN = ("privacy", "checkpoint", "observe", "engine", "seed")  # of a run, beside its rates
 HEAD = ("run_key", "kind", "levels", "status", "reason", "seed", "rounds", "rates")
-Examples = Mapping[str, Mapping[tuple[str, ...], Row]]
+Examples = Mapping[str, Mapping[Setting, Row]]
 """choice -> setting -> one of its runs."""
 
 
@@ -40,7 +40,7 @@ def measured(table: Table, study: str | None = None) -> Measurements:
         )
     settings, choices = ([name for name in factors if factors[name]["role"] == role] for role in ("setting", "choice"))
     plain = measurements_of(runs, settings, choices, name=study)
-    examples: dict[str, dict[tuple[str, ...], Row]] = {}
+    examples: dict[str, dict[Setting, Row]] = {}
     for row in found:
         if row["kind"] == "cell":
             examples.setdefault(plain.choice_of(row), {}).setdefault(plain.setting_of(row), row)

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedatlas.rng import numpy_stream
 from fedatlas.study.effects import noise_between, root_of, shared
-from fedatlas.study.measurements import Measurements
+from fedatlas.study.measurements import Measurements, Setting
 
 DRAWS = 2000
 
@@ -59,7 +59,7 @@ class Standing(NamedTuple):
 
 def standings(
     study: Measurements, response: str = "accuracy", *, seed: int = 0, level: float = 0.95, draws: int = DRAWS
-) -> dict[tuple[str, ...], Standing]:
+) -> dict[Setting, Standing]:
     """setting -> how its choices stand; settings in which nothing came to its end are left out."""
     names = study.choice_names()
     kept = [j for j, name in enumerate(names) if study.twins.get(name) not in names]
@@ -99,9 +99,7 @@ def _lead(one: str, other: str, means: dict[str, float], margin: float | None) -
     return Lead(one, other, value, *interval)
 
 
-def better_and_worse(
-    found: Mapping[tuple[str, ...], Standing], choice: str, reference: str
-) -> tuple[int, int, list[float]]:
+def better_and_worse(found: Mapping[Setting, Standing], choice: str, reference: str) -> tuple[int, int, list[float]]:
     """In how many settings a choice is told apart above and below a reference, and all its differences from it."""
     pairs = [s.lead(choice, reference) for s in found.values() if choice in s.means and reference in s.means]
     apart = [pair for pair in pairs if pair.told_apart]
