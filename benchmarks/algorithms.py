@@ -28,6 +28,7 @@ from fedatlas.machine import cores, describe
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import all_clients, first_server, set_up
 from fedatlas.setup.cohort import draw_round
+from fedatlas.setup.refusals import checked
 
 WANTED = {"share of FedAvg's rate": 0.8, "x tuned": 2.0}
 LESS = {"fedseq": {"pretrain_epochs": 1}, "fedseq_inter": {"pretrain_epochs": 1}}  # a set-up is not what is measured
@@ -49,7 +50,7 @@ class Contestant:
         }
         if "local.epochs" in ALGORITHMS[name]().fixes:  # FedSGD: one whole batch an epoch is what it is
             tables["local"] = {"lr": 0.01}
-        self.setup = set_up(parse(tables), 1)
+        self.setup = set_up(checked(parse(tables)))
         plan = resolve_plan(self.setup)
         self.step, self.threads = plan.step, cores() if engine else 1
         self.executor = make_executor(plan, self.setup.bench, self.setup.sizes.values())

@@ -21,6 +21,8 @@ import torch
 from fedatlas.aggregation import RULES
 from fedatlas.config import parse
 from fedatlas.runs.ensure import ensure
+from fedatlas.runs.finish import More
+from fedatlas.setup.refusals import checked
 from fedatlas.tree import Tree
 
 ROBUST = ("krum", "multi_krum", "trimmed_mean", "median", "norm_clip")
@@ -51,7 +53,7 @@ REPLACED = {
 def accuracy(folder: Path, seed: int, **tables: Any) -> dict[str, Any]:
     """The final figures of a run, its last row and its seconds."""
     config = parse({**MNIST, **tables, "seed": seed})
-    done = ensure(config, folder, options={"baselines": False})
+    done = ensure(checked(config), folder, More(options={"baselines": False}))
     return {
         **done.summary["final"],
         **{key: one.get("attack_success") for one in done.summary.get("attacks", ()) for key in ("attack_success",)},
@@ -82,7 +84,7 @@ def cost(out: Path, repeats: int) -> None:
             config = parse(
                 {**MNIST, "rounds": 4, "evaluation": {"every": 4}, "attack": attack, "engine": {"workers": 1}}
             )
-            done = ensure(config, out / "cost" / f"{name}-{i}", options={"baselines": False})
+            done = ensure(checked(config), out / "cost" / f"{name}-{i}", More(options={"baselines": False}))
             phases = done.summary["cost"]["seconds_by_phase"]
             taken[name].append(phases["train"])
     plain = statistics.median(taken["plain"])

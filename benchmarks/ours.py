@@ -23,6 +23,7 @@ from fedatlas.federation.start import RoundStart
 from fedatlas.models import Dropout
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.setup.refusals import checked
 
 ENGINES: dict[str, dict[str, Any]] = {
     "loop": {"name": "loop"},
@@ -55,7 +56,7 @@ class Ours:
     """One of our engines."""
 
     def __init__(self, workload: Workload, name: str) -> None:
-        setup = set_up(configuration(workload, ENGINES[name]), workload.seed)
+        setup = set_up(checked(configuration(workload, ENGINES[name])))
         plan = resolve_plan(setup)
         if name == "stacked" and plan.step != "stacked":
             raise Unavailable(f"the plan 'stacked' came out as '{plan.step}': {plan.reason}")
@@ -95,7 +96,7 @@ class RegistryLoop(TunedLoop):
     """The tuned loop on the rows, the network and the loss that our engines get."""
 
     def open(self) -> None:
-        setup = set_up(configuration(self.workload, {}), self.workload.seed)
+        setup = set_up(checked(configuration(self.workload, {})))
         self.model, self.loss = with_torch_dropout(setup.first.network.module).train(), setup.loss.mean
         self.rows = rows_of(setup)
 

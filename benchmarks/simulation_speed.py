@@ -31,6 +31,7 @@ from fedatlas.machine import accelerator, describe, processor
 from fedatlas.models.registry import MODELS, PAPER_SIZES
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import set_up
+from fedatlas.setup.refusals import checked
 
 PEERS = Path(os.environ.get("FEDATLAS_PEERS", "~/.cache/fedatlas-peers")).expanduser()
 JUDGED = 2000  # test rows on which contestants are compared
@@ -73,9 +74,8 @@ SETTINGS = {"mlp1": Setting(), "cnn2": Setting(cohort=2, epochs=3, rounds=3, fir
 
 def prepare(model: str, folder: Path) -> str:
     """Writes MNIST, who holds which rows, and the initial model to a file that every contestant can read."""
-    setup = set_up(
-        parse({"data": {"name": "mnist"}, "partition": {"name": "iid", "clients": 100}, "model": {"name": model}}), 1
-    )
+    tables = {"data": {"name": "mnist"}, "partition": {"name": "iid", "clients": 100}, "model": {"name": model}}
+    setup = set_up(checked(parse(tables)))
     data, path = setup.dataset, folder / f"{model}.npz"
     arrays = {"x": data.train.x, "y": data.train.y, "test_x": data.test.x[:JUDGED], "test_y": data.test.y[:JUDGED]}
     arrays |= {f"p{i}": x for i, x in enumerate(setup.first.params.values())}

@@ -21,19 +21,19 @@ import torch
 
 from fedatlas import errors
 from fedatlas.algorithm import Question
-from fedatlas.course import columns
 from fedatlas.data.party_tables import PartyFile, read_party
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import party_half
 from fedatlas.federation.link import Request
 from fedatlas.setup.consortium import columns_of
 from fedatlas.vertical import boosting
+from fedatlas.vertical.scheme import questions
 from parties import Parties, read, write
 
 
 def all_questions(settings: Mapping[str, Any]) -> dict[str, Question]:
     """What parties can be asked; ``settings``: keys of SecureBoost."""
-    return columns.questions(method(settings))
+    return questions(boosting.SECUREBOOST, method(settings))
 
 
 def method(settings: Mapping[str, Any]) -> boosting.SecureBoost:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedatlas
+from configured import set_up
 from fedatlas import config
 from fedatlas.algorithm import Algorithm, Batch, Budget, Facts, Message, Network, State, plain_loss
 from fedatlas.algorithms import ALGORITHMS
@@ -26,7 +27,6 @@ from fedatlas.data.batches import Rows
 from fedatlas.federation.asks import by_client
 from fedatlas.models import Dropout, draw_masks, dropout_shapes
 from fedatlas.rng import numpy_stream
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.cohort import draw_round
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, cohorts, everyone, federation, gap, play, rows

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import nn
 
+from configured import set_up
 from fedatlas import catalogue, config
 from fedatlas.algorithm import SERVER
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.setup.assembly import set_up
 from fedatlas.wire import codec
 from federation import brief, federation, play
 

@@ -48,8 +48,9 @@ SEAM = {
 }  # what crosses between parties, and how it is sealed
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
-COURSE = RECORD | {"record"}
-RUNS = COURSE | {"course", "reporting", "wording"}
+COURSE = RECORD | {"record", "wording"}
+RUNS = COURSE | {"course", "leakage", "reporting"}
+WRITTEN = {"errors", "files", "wording", "config", "record"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "rng": set(),
@@ -81,34 +82,22 @@ ROOMS: dict[str, set[str]] = {
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine", "vertical"},
     "wire": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
-    "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
+    "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks", "vertical"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
     "record": RECORD,
     "course": COURSE,
-    "reporting": {
-        "errors",
-        "registry",
-        "files",
-        "wording",
-        "aggregation",
-        "attacks",
-        "data",
-        "metrics",
-        "config",
-        "record",
-    },
+    "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics"},
     "runs": RUNS,
-    "prediction": COURSE | {"course", "wording"},
-    "leakage": RECORD | {"record", "wording"},
+    "prediction": COURSE | {"course"},
+    "leakage": COURSE,
     "deployment": RUNS | {"runs", "wire"},
     "study": RUNS | {"runs"},
     "recommender": RUNS | {"runs", "study"},
-    "published": {"errors", "files", "machine", "wording", "config", "record", "course", "reporting", "runs", "study"}
-    | {"leakage", "metrics"},
+    "published": WRITTEN | {"machine", "metrics", "setup", "course", "leakage", "reporting", "runs", "study"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
-    "api": RUNS | {"runs", "prediction", "leakage"},
-    "terminal": {"errors", "engine", "wording", "setup", "course"},
+    "api": RUNS | {"runs", "prediction"},
+    "terminal": {"errors", "engine", "wording", "record", "course"},
     "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "runs"},
     "cli_study": {"errors", "commands", "study", "recommender"},
     "cli_deploy": {"errors", "commands", "deployment", "wire"},
@@ -145,6 +134,8 @@ PUBLIC = [
     "ProtocolError",
     "Replies",
     "Round",
+    "RoundRow",
+    "RunSummary",
     "Study",
     "Table",
     "Task",

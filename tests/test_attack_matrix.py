@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from configured import share_out
 from fedatlas.attacks import ATTACKS
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
 from fedatlas.metrics.intervals import proportion
 from fedatlas.published import reproduction
 from fedatlas.published.attack_matrix import MECHANISMS, POISONS, RULES, VIEWS, cells
-from fedatlas.setup.assembly import share_out
 
 CHOSEN = (
     "fedavg-label_flip-central_dp",

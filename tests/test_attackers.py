@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configured import set_up
 from fedatlas import Experiment
 from fedatlas.api import resume, run
 from fedatlas.attacks import superclasses
@@ -21,7 +22,6 @@ from fedatlas.data.images import CIFAR100
 from fedatlas.engine.pool import can_fork
 from fedatlas.errors import ConfigError
 from fedatlas.federation.link import Observer, Request
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.cohort import draw_round
 from fedatlas.tree import Tree
 from federation import gap, same

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from configured import set_up
 from fedatlas import Experiment, api, config
 from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import Algorithm, Ask, Card
@@ -19,7 +20,7 @@ from fedatlas.course.progress import Silent
 from fedatlas.course.rounds import floats_in
 from fedatlas.errors import ConfigError, DivergedError, ProtocolError
 from fedatlas.federation.in_process import InProcess
-from fedatlas.setup.assembly import first_server, set_up, state_notices
+from fedatlas.setup.assembly import first_server, state_notices
 from federation import federation
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,11 @@ from fedatlas.aggregation import RULES
 from fedatlas.api import run
 from fedatlas.attacks import ATTACKS
 from fedatlas.cli import app
+from fedatlas.config.parties import VERTICAL, vertical
 from fedatlas.data.by_name import SOURCES
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanisms import MECHANISMS
+from fedatlas.vertical import SCHEMES
 
 
 def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> None:
@@ -95,10 +98,14 @@ def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pyte
         "attacks": ATTACKS,
         "rules": RULES,
     }
+    of_columns: dict[str, Any] = {
+        "algorithms": {name: scheme.build for name, scheme in SCHEMES.items()},
+        "partitions": {VERTICAL: vertical},
+    }
     silent, twice = [], []
     for kind in catalogue.KINDS:
         for row in (row for row in catalogue.rows(kind) if row.get("parameters")):
-            builder = {**tables[kind], **catalogue.BETWEEN.get(kind, {})}[row["name"]]
+            builder = {**tables[kind], **of_columns.get(kind, {})}[row["name"]]
             said = registry.meanings(builder)
             silent += [f"{kind} {row['name']}: {key}" for key in registry.undescribed(builder) - said.keys()]
             assert all(row["accepts"][key].endswith(f"; {words}") for key, words in said.items()), row["name"]

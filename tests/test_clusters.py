@@ -10,6 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
+from configured import run_one, set_up
 from fedatlas import api, config
 from fedatlas.algorithm import Ask, Budget, Replies, State
 from fedatlas.algorithms import ALGORITHMS
@@ -23,8 +24,6 @@ from fedatlas.federation.sealing import MEMORY
 from fedatlas.federation.start import RoundStart
 from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
 from fedatlas.rng import numpy_stream
-from fedatlas.runs.loop import run_one
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.torch_model import TorchModel
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.tree import Tree

@@ -10,6 +10,7 @@ from fedatlas.data.dataset import Column
 from fedatlas.data.party_tables import Deal, PartyFile, deal, new_rows, read_party, shares
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.setup.consortium import consortium
+from fedatlas.setup.refusals import checked
 
 BOOST = {"name": "secureboost"}
 
@@ -212,7 +213,7 @@ def test_a_label_at_a_passive_party_is_found(tmp_path):
     given = two(tmp_path)
     (tmp_path / "shop.csv").write_text("key,default\n1,0\n2,1\n")
     with pytest.raises(DataError, match="party 'shop' has a column 'default' as an input, the label of 'bank'"):
-        consortium(parse(given))
+        consortium(checked(parse(given)))
 
 
 def test_alignment_without_parties_is_refused():
@@ -228,9 +229,9 @@ def test_one_tables_columns_are_dealt_from_the_file(tmp_path):
         "partition": {"name": "vertical", "parties": 3, "overlap": 0.5},
         "algorithm": dict(BOOST),
     }
-    held = consortium(parse(made))
+    held = consortium(checked(parse(made)))
     assert [len(one.schema) for one in held.tables] == [10, 10, 10]
     assert held.active == 0
     assert [len(one.ids) for one in held.tables] == [67, 67, 66]
     with pytest.raises(ConfigError, match="is no table of columns"):
-        consortium(parse(made | {"data": {"name": "mnist"}}))
+        consortium(checked(parse(made | {"data": {"name": "mnist"}})))

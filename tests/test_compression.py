@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from configured import set_up
 from fedatlas import config
 from fedatlas.api import resume, run
 from fedatlas.cli import app
@@ -16,7 +17,6 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.record.checkpoint import Checkpoints
-from fedatlas.setup.assembly import set_up
 from fedatlas.transforms import TRANSFORMS
 from test_run import refusal, rows, small, timeless
 

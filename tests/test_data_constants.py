@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from configured import set_up
 from fedatlas import Experiment, config, summaries
 from fedatlas.api import resume, run
 from fedatlas.data.constants import read_constants, with_constants
 from fedatlas.data.dataset import Column, Dataset, Partition, Split
 from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.setup.assembly import set_up
 
 CLIENTS = Partition((np.array([0, 2]), np.array([1, 3, 4])))
 SCHEMA = (Column("age"), Column("colour", ("blue", "green", "red")), Column("income"))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import fedatlas
+from configured import set_up
 from fedatlas import Experiment, config, dry_run, run
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.setup.assembly import set_up
 
 PAGE = Path(__file__).parent.parent / "docs" / "data.md"
 HEAD = ["id", "region", "size", "age", "tenure", "nace", "poor", "weight"]

@@ -170,7 +170,7 @@ def test_a_plug_in_is_not_deployed(monkeypatch: pytest.MonkeyPatch):
 def test_what_is_not_deployed_is_refused(tables: dict[str, Any], why: str):
     found = resolve(parse({"partition": {"name": "iid", "clients": 3}, **tables}))
     with pytest.raises(ConfigError) as said:
-        refuse(found.config, found.algorithm, found.mechanisms, 3)
+        refuse(found, ("a", "b", "c"))
     assert why in str(said.value)
 
 

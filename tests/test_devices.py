@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import second_device
+from configured import set_up
 from fedatlas import Experiment, cli, load, run
 from fedatlas.config import read
 from fedatlas.course.plan import resolve_plan
 from fedatlas.engine.device import find_device
 from fedatlas.errors import ConfigError, first_line, lacks_memory
-from fedatlas.setup.assembly import set_up
 
 SHORT = ["rounds=2", "partition={name='iid', clients=4}"]
 FIGURES = ("accuracy", "macro_f1", "loss", "train_loss", "bytes_up", "bytes_down")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from configured import set_up
 from fedatlas.algorithm import Update
 from fedatlas.api import Experiment, run
 from fedatlas.course.drift import Drift
 from fedatlas.errors import ConfigError
 from fedatlas.federation.link import Request
-from fedatlas.setup.assembly import set_up
 from reports import Page, npz, rows, write_report
 
 SHARDS = {"partition": {"name": "shards", "clients": 6}, "engine": {"workers": 1}}

@@ -13,12 +13,12 @@ from rich.live import Live
 from torch import nn
 
 import fedatlas
+from configured import run_one, set_up
 from fedatlas import Experiment, catalogue, cli, config, plugins, terminal
 from fedatlas.aggregation.reducers import WeightedSum, part_of
 from fedatlas.algorithm import Budget
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.api import run
-from fedatlas.config import ExperimentConfig
 from fedatlas.course.plan import resolve_plan
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.data.files import load_arrays
@@ -28,8 +28,8 @@ from fedatlas.engine.pool import PoolExecutor, arena_of, can_fork
 from fedatlas.errors import ConfigError, DataError, DivergedError, first_line
 from fedatlas.runs import preview
 from fedatlas.runs.baselines import wants_baselines
-from fedatlas.runs.loop import run_one
-from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.setup.assembly import Setup
+from fedatlas.setup.checked import Checked
 from fedatlas.terminal import Lively, Plain
 from federation import federation, gap, play
 
@@ -224,10 +224,12 @@ def test_a_dry_run_counts_seeds_and_baselines() -> None:
 
 
 def test_a_dry_run_finds_what_a_later_seed_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_the_first(config: ExperimentConfig, seed: int, module: nn.Module | None = None) -> Setup:
-        if seed == 2:
+    ours = preview.set_up
+
+    def only_the_first(whole: Checked) -> Setup:
+        if whole.config.seed == 2:
             raise ConfigError("client 3 would be empty")
-        return set_up(config, seed, module)
+        return ours(whole)
 
     monkeypatch.setattr(preview, "set_up", only_the_first)
     with pytest.raises(ConfigError, match="client 3"):

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from torch import nn
 
+from configured import ensure, finished, holds
 from fedatlas import Experiment, resume, run
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Silent
 from fedatlas.errors import CheckpointError, ConfigError, DivergedError
 from fedatlas.runs import ensure as room
-from fedatlas.runs.ensure import ensure, finished, holds
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.resolution import resolve
 
 
@@ -94,7 +95,7 @@ def test_what_was_stopped_before_it_was_saved_begins_again(tmp_path: Path, monke
         raise Stop
 
     with monkeypatch.context() as patched:
-        patched.setattr("fedatlas.runs.loop.write_beginning", unplugged)
+        patched.setattr("fedatlas.course.rounds.write_beginning", unplugged)
         with pytest.raises(Stop):
             ensure(small(), tmp_path / "run", module=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     assert (tmp_path / "run" / "config.toml").exists()
@@ -157,9 +158,9 @@ def test_seeds_and_baselines_that_are_there_are_not_trained_again(
     begun: list[str] = []
     run_one = room.run_one
 
-    def noted(config: ExperimentConfig, folder: Path, **how: Any) -> Any:
+    def noted(whole: Checked, folder: Path, *how: Any) -> Any:
         begun.append(str(folder.relative_to(path)))
-        return run_one(config, folder, **how)
+        return run_one(whole, folder, *how)
 
     monkeypatch.setattr(room, "run_one", noted)
     again = resume(path)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedatlas
+from configured import set_up
 from fedatlas import config
 from fedatlas.algorithm import Replies
 from fedatlas.algorithms import ALGORITHMS
@@ -28,7 +29,7 @@ from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.federation.start import RoundStart
-from fedatlas.setup.assembly import first_server, set_up, state_notices
+from fedatlas.setup.assembly import first_server, state_notices
 from fedatlas.tree import Tree
 from federation import federation, gap, play, same, sgd
 from layerwise import CLASSES, NETWORKS, copies_are_recovered, holdings, layerwise, outputs, shuffled

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from configured import set_up
 from fedatlas.algorithm import (
     SERVER,
     Algorithm,
@@ -36,7 +37,6 @@ from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.registry import PLUGINS
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import chain_of
-from fedatlas.setup.assembly import set_up
 from fedatlas.tree import Tree
 from federation import Normed, cohorts, everyone, federation, gap, play, rows, same, sgd
 from test_vectors import UNEQUAL, quadratics, x_of

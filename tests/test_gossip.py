@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from configured import set_up
 from fedatlas import Experiment, config
 from fedatlas.algorithm import Batch, Budget, State
 from fedatlas.algorithms import ALGORITHMS, graphs
 from fedatlas.algorithms.graphs import Graph
-from fedatlas.api import run
+from fedatlas.api import dry_run, run
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.federation.in_process import InProcess
-from fedatlas.runs.preview import dry_run
-from fedatlas.setup.assembly import set_up
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
 from federation import SIZES, Federation, Normed, cohorts, everyone, federation, gap, play, rows, same, sgd

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from configured import run_one, set_up
 from fedatlas import config
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.runs.baselines import baseline_config
-from fedatlas.runs.loop import run_one
-from fedatlas.setup.assembly import judged_rows, own_rows, set_up
+from fedatlas.setup.assembly import judged_rows
 from fedatlas.setup.cohort import draw_round
+from fedatlas.setup.party_rows import HELD_OUT
 
 FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200")
 
@@ -39,7 +40,7 @@ def test_held_out_rows_have_a_noise_of_their_own() -> None:
         return seen.x - d.inputs(d.train.x[torch.from_numpy(index)])
 
     train = noise(setup.bench.rows(1), setup.partition.clients[1])[:20]
-    own = noise(own_rows(setup, 1), setup.held_out[1])
+    own = noise(setup.rows.kept(1, HELD_OUT), setup.held_out[1])
     judged = noise(judged_rows(setup), np.concatenate([setup.validation[0], setup.validation[1]]))[-20:]
     for a, b in ((train, own), (train, judged), (own, judged)):
         assert abs(float(np.corrcoef(a.flatten(), b.flatten())[0, 1])) < 0.1

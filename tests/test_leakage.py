@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from configured import set_up
 from fedatlas import Experiment, attack, run
 from fedatlas.attacks.membership import candidates_of
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.leakage.attacker_folder import attacker_folder
 from fedatlas.leakage.attacker_process import work
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import build_view_attack
 

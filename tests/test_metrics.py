@@ -10,6 +10,7 @@ from scipy.stats import spearmanr
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
+from configured import set_up
 from fedatlas import Experiment, config, load, run
 from fedatlas.course.evaluation import Evaluator
 from fedatlas.errors import ConfigError
@@ -32,7 +33,6 @@ from fedatlas.metrics.quality import (
 )
 from fedatlas.models import make_loss
 from fedatlas.rng import numpy_stream, torch_stream
-from fedatlas.setup.assembly import set_up
 
 SEEDS = st.integers(0, 100_000)
 CASES = settings(max_examples=40, deadline=None)

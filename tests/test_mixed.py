@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fedatlas
+from configured import run_one, set_up
 from fedatlas import config
 from fedatlas.algorithm import SERVER, Algorithm, Ask, Batch, Budget, Replies
 from fedatlas.algorithms import ALGORITHMS
@@ -26,8 +27,6 @@ from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.models.config import dealt
-from fedatlas.runs.loop import run_one
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.refusals import check_classes, check_public
 from fedatlas.wire import codec
 from federation import (

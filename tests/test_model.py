@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from configured import set_up
 from fedatlas import config
 from fedatlas.course.evaluation import Evaluator
 from fedatlas.errors import ConfigError
@@ -18,7 +19,7 @@ from fedatlas.model import Model, Scores
 from fedatlas.models import parameter_count
 from fedatlas.prediction.finished_run import as_table
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.setup.assembly import Setup, set_up
+from fedatlas.setup.assembly import Setup
 from fedatlas.setup.torch_model import TorchModel
 
 SMALL = ("partition={name='iid', clients=3}", "data.limit=200", "evaluation.clients=0.2")
@@ -74,7 +75,7 @@ def test_a_model_that_is_no_network_is_evaluated_saved_and_predicts(tmp_path: Pa
     assert [client["client"] for client in evaluator.per_client(lambda k: model)] == [0, 1, 2]
     RunFolder(tmp_path).save_model("model.safetensors", model.save())
     again = model.load(load_file(tmp_path / "model.safetensors"))
-    table = as_table(again.predict(x), setup.preprocess)
+    table = as_table(again.predict(x), setup.held.preprocess)
     assert (table["prediction"] == [setup.dataset.class_names[c] for c in model.predict(x).argmax(-1)]).all()
 
 

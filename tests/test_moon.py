@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from configured import set_up
 from fedatlas.algorithm import Batch
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.moon import contrast
@@ -22,7 +23,6 @@ from fedatlas.engine.program import StepProgram
 from fedatlas.errors import ConfigError
 from fedatlas.models import MODELS
 from fedatlas.models.dropout import Dropout
-from fedatlas.setup.assembly import set_up
 from federation import SIZES, cohorts, cross_entropy, everyone, federation, gap, module, play, rows, same, sgd
 
 HEADED = partial(MODELS["mlp"], (4,), 3, hidden=(6,), projection=5)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import sealing
+from configured import run_one, set_up
 from fedatlas import config
 from fedatlas.algorithm import Algorithm, Batch, Budget, Replies, State
 from fedatlas.algorithms import ALGORITHMS
@@ -22,8 +23,6 @@ from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.start import RoundStart
-from fedatlas.runs.loop import run_one
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.resolution import with_batch_norm
 from fedatlas.tree import Tree
 from federation import SIZES, Federation, Normed, everyone, federation, gap, module, play, rows, same

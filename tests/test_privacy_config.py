@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from configured import set_up
 from fedatlas import config
 from fedatlas.api import longer
 from fedatlas.config.template import TEMPLATE
@@ -16,7 +17,6 @@ from fedatlas.privacy.mechanisms import LATER, MECHANISMS, ORDER, CentralDP, Loc
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.setup import mechanism_choice
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.resolution import resolve
 
@@ -326,7 +326,7 @@ def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[st
 def test_what_goes_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...]) -> None:
     weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp"} else ()
     setup = set_up(config.read(None, (LEAST[mechanism], *weights, *overrides)), 1)
-    assert [one.name for one in setup.mechanisms] == [mechanism]
+    assert [one.name for one in setup.checked.mechanisms] == [mechanism]
 
 
 def test_what_is_said_of_a_mechanism() -> None:

@@ -81,7 +81,7 @@ CELLS = [(name, mechanism) for name in ALGORITHMS for mechanism in MECHANISMS]
 def checked(name: str, mechanism: str, *more: str) -> None:
     """Everything that is refused before data are read."""
     resolved = resolve(config.read(None, [f"algorithm.name={name}", LEAST[mechanism], *more]))
-    check(resolved.config, resolved.algorithm, None, resolved.transform, resolved.mechanisms)
+    check(resolved)
 
 
 def refusal(name: str, mechanism: str, *more: str) -> str:

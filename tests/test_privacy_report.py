@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from configured import set_up
 from fedatlas import config, load
 from fedatlas.api import Experiment, dry_run, resume, run
 from fedatlas.engine.loop import SerialExecutor
@@ -29,7 +30,6 @@ from fedatlas.privacy.protection import Protection, under
 from fedatlas.reporting import write_report
 from fedatlas.rounds import federated
 from fedatlas.runs import preview, privacy_preview
-from fedatlas.setup.assembly import set_up
 from fedatlas.terminal import columns, end_table
 from fedatlas.wire import codec
 from federation import Federation, brief, federation, play

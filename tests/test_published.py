@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedatlas import terminal
-from fedatlas.config import ExperimentConfig, parse
+from fedatlas.config import parse
 from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.published import reproduction as room
 from fedatlas.published.attack_matrix import NAME as MATRIX
@@ -18,6 +18,7 @@ from fedatlas.published.drawing import draw, plain
 from fedatlas.published.gates import Gate, Part, PartRuns, Picture, Runs, Target, Verdict, at_round
 from fedatlas.published.reproduction import DRAWN, EXPERIMENTS, KEPT, of_common_seeds, verdict_on
 from fedatlas.rng import numpy_stream
+from fedatlas.setup.checked import Checked
 
 
 def small(rounds: int, floor: float) -> Target:
@@ -84,10 +85,10 @@ def test_a_gate_is_open_until_all_seeds_are_in(
     """A seed that diverges is said and keeps no other from being run; the gate passes when it is there."""
     ensure = room.ensure
 
-    def diverging(config: ExperimentConfig, folder: Path, **how: Any) -> Any:
-        if config.seed == 1:
+    def diverging(whole: Checked, folder: Path, **how: Any) -> Any:
+        if whole.config.seed == 1:
             raise DivergedError("the run diverged in round 1")
-        return ensure(config, folder, **how)
+        return ensure(whole, folder, **how)
 
     monkeypatch.setattr(room, "ensure", diverging)
     assert room.reproduce("small", out=tmp_path)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from configured import set_up
 from fedatlas import config
 from fedatlas.algorithms.penalty import diverges_from, penalty_check
 from fedatlas.config import LocalConfig
 from fedatlas.engine import optim
 from fedatlas.errors import ConfigError
-from fedatlas.setup.assembly import set_up
 from fedatlas.tree import Tree
 
 

@@ -16,13 +16,15 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import fedatlas
+from configured import set_up
 from fedatlas import Experiment, config
-from fedatlas.api import run
+from fedatlas.api import dry_run, run
 from fedatlas.course.evaluation import Evaluator
 from fedatlas.errors import ConfigError, DataError, DivergedError
 from fedatlas.runs import ensure
-from fedatlas.runs.preview import dry_run
-from fedatlas.setup.assembly import judged_rows, raw_bytes, set_up
+from fedatlas.setup.assembly import judged_rows, raw_bytes
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.refusals import checked
 from fedatlas.wire import codec
 from tables import of_table, table
 
@@ -276,9 +278,9 @@ def test_a_report_of_seeds_of_which_one_diverged(tmp_path: Path, monkeypatch: py
     """Which one, in which round, and the others as they are, also those behind it."""
     run_one = ensure.run_one
 
-    def diverging(given: config.ExperimentConfig, *where: Any, **how: Any) -> Any:
-        rule = {"algorithm": {"name": "fedavgm", "server_lr": 1e38}} if given.seed == 3 else {}
-        return run_one(config.parse({**given.plain(), **rule}), *where, **how)
+    def diverging(given: Checked, *where: Any, **how: Any) -> Any:
+        rule = {"algorithm": {"name": "fedavgm", "server_lr": 1e38}} if given.config.seed == 3 else {}
+        return run_one(checked(config.parse({**given.config.plain(), **rule})), *where, **how)
 
     monkeypatch.setattr(ensure, "run_one", diverging)
     path = tmp_path / "run"

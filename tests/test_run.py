@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedatlas
+from configured import set_up
 from fedatlas import Experiment, config
 from fedatlas.algorithm import Work
 from fedatlas.api import resume, run
@@ -24,7 +25,6 @@ from fedatlas.federation.host import joined
 from fedatlas.federation.in_process import InProcess
 from fedatlas.privacy.noise import Noise
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.cohort import draw_round, learning_rate, select
 from fedatlas.wire import codec
 

@@ -18,12 +18,12 @@ import pytest
 from torch import nn
 
 import fedatlas
+from configured import set_up
 from fedatlas import Experiment, catalogue, cli, config, plugins
 from fedatlas.api import run
 from fedatlas.errors import ConfigError, DataError, DivergedError, FedatlasError
 from fedatlas.registry import PLUGINS
-from fedatlas.runs import baselines
-from fedatlas.setup.assembly import set_up
+from fedatlas.runs import ensure
 from tables import table
 
 PYDANTIC = ("Input", "should be", "valid dictionary", "instance of", "Field required", "validation error")
@@ -360,7 +360,7 @@ def test_a_baseline_that_diverges_is_left_out(tmp_path: Path) -> None:
         raise DivergedError("the run diverged in round 1: made to.")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baselines, "ensure_baseline", diverge)
+        patch.setattr(ensure, "renew", diverge)
         done = run(Experiment.of(rounds=1), out=tmp_path / "run", baselines=True, progress=Listener())  # type: ignore[arg-type]
     assert done.summary["rounds"] == 1
     assert any("left out" in notice for notice in said)

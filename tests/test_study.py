@@ -92,9 +92,9 @@ def test_another_component_takes_its_predecessors_keys_away():
     base = {**BASE, "algorithm": {"name": "fedprox", "mu": 0.5}}
     found = {job.levels[1][1]: job.config for one in plan(base=base).cells for job in one.runs}
     assert found["fedavg"]
-    assert found["fedavg"].algorithm.parameters() == {}
+    assert found["fedavg"].algorithm.parameters() == {"weights": "samples"}
     assert found["prox"]
-    assert found["prox"].algorithm.parameters() == {"mu": 0.1}
+    assert found["prox"].algorithm.parameters()["mu"] == 0.1
 
 
 def test_whole_privacy_tables_are_levels_and_their_noise_can_be_repeated():
@@ -216,8 +216,9 @@ def test_a_file_is_hashed_by_its_content(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "rows.csv"
     file.write_text("x,y\n" + "1,0\n2,1\n" * 20)
     values = {**BASE, "data": {"name": "file", "path": str(file), "label": "y"}}
-    config = described(written(values, 1)).config
-    assert config is not None
+    found = described(written(values, 1)).checked
+    assert found is not None
+    config = found.config
     before = run_key.data_hashes(config)
     assert run_key.data_hashes(config) == before
     file.write_text("x,y\n" + "1,0\n3,1\n" * 21)

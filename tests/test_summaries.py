@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configured import set_up
 from fedatlas import config, summaries
 from fedatlas.data.dataset import Dataset, Partition, Split
 from fedatlas.data.preprocess import preprocess
-from fedatlas.setup.assembly import set_up
 from fedatlas.summaries import Learn, Learnt, Message, Rows, Summary, Traffic, in_process
 from fedatlas.wire import codec
 from test_data_preprocess import CLIENTS, NAN, SCHEMA, both, pictures, table

@@ -17,18 +17,19 @@ from column_parties import ColumnParties, all_questions, method
 from fedatlas import api
 from fedatlas.algorithm import Algorithm
 from fedatlas.config import parse
-from fedatlas.course.columns import Growing, questions, run_columns
+from fedatlas.course.columns import Growing
 from fedatlas.data.party_tables import PartyFile
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
 from fedatlas.prediction.parties import predict
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs import preview
-from fedatlas.setup.columns_method import method_of
+from fedatlas.runs.loop import run_one
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
+from fedatlas.setup.refusals import checked
 from fedatlas.vertical import align, boosting, split
 from fedatlas.vertical.judging import probabilities
 from fedatlas.vertical.parties import PartyLeft, order
@@ -75,10 +76,16 @@ def done(tmp_path_factory: pytest.TempPathFactory):
     return folder, run.path, run.summary
 
 
-def growing_in(folder: RunFolder, config, how) -> Growing:
-    """A run of all parties in this process."""
-    held = consortium(config)
-    return Growing(held, how, folder, columns_federation(held.parties, questions(how), run=folder.path.name))
+def growing_in(path: Path, whole: Checked) -> Growing:
+    """The course of a new run of all parties in this process."""
+    return Growing(consortium(whole), RunFolder.create(path, whole.config))
+
+
+def grown(growing: Growing, rounds: int) -> None:
+    """The first rounds of a run."""
+    growing.land(growing.begin())
+    for _ in range(rounds):
+        growing.land(growing.step())
 
 
 def plain_rows(path: Path) -> list[dict]:
@@ -170,11 +177,9 @@ def test_a_run_that_is_resumed_is_the_run_that_never_stopped(done, tmp_path):
 
 def test_a_party_that_leaves_in_the_middle_of_a_tree_ends_the_run_after_the_last_whole_one(done, tmp_path):
     folder, path, _ = done
-    config, how = method_of(experiment(folder).config)
-    run = RunFolder.create(tmp_path / "run", config)
-    growing = growing_in(run, config, how)
-    growing.begin()
-    growing.step()
+    whole = checked(experiment(folder).config)
+    growing = growing_in(tmp_path / "run", whole)
+    grown(growing, 1)
     drive = growing.federation.drive
     leaves = {1: "split"}
     growing.federation.drive = lambda make, start, **how: drive(make, start._replace(leaving=leaves), **how)  # type: ignore[method-assign]
@@ -184,8 +189,8 @@ def test_a_party_that_leaves_in_the_middle_of_a_tree_ends_the_run_after_the_last
     assert said.startswith("party 'shop' left when it was asked for 'split', in tree 2: 1 whole tree is kept; ")
     assert "fedatlas run --resume" in said
     growing.federation.close()
-    assert len(run.rows()) == 2
-    run_columns(config, tmp_path / "run", start="resume")
+    assert len(growing.keeper.folder.rows()) == 2
+    run_one(whole, tmp_path / "run", start="resume")
     assert models(tmp_path / "run") == models(path)
     assert plain_rows(tmp_path / "run") == plain_rows(path)
 
@@ -201,14 +206,14 @@ def test_other_tables_are_not_gone_on_with(done, tmp_path):
     text = (tmp_path / "run" / "config.toml").read_text().replace(str(folder), str(tmp_path / "there"))
     (tmp_path / "run" / "config.toml").write_text(text)
     for file in (tmp_path / "run" / "checkpoint").glob("manifest*"):
-        old, new = method_of(experiment(folder).config)[0].hash(), method_of(config)[0].hash()
+        old, new = checked(experiment(folder).config).config.hash(), checked(config).config.hash()
         body = json.loads(file.read_text())["body"]
         assert body["config"] == old
         body["config"] = new
         from fedatlas.record.checkpoint import _sealed
 
         file.write_bytes(_sealed(body))
-    with pytest.raises(fedatlas.CheckpointError, match="the tables are not those"):
+    with pytest.raises(fedatlas.CheckpointError, match="the data are not those"):
         api.resume(tmp_path / "run", ["rounds=5"])
 
 
@@ -224,11 +229,8 @@ def test_predictions_are_those_of_the_run_and_rows_that_a_party_lacks_are_counte
     common = told.index.isin(pd.read_csv(folder / "shop.csv")["client"])
     assert (told["prediction"] == label[told.index])[common].mean() > 0.7
 
-    config, how = method_of(experiment(folder).config)
-    growing = growing_in(RunFolder.create(tmp_path / "run", config), config, how)
-    growing.begin()
-    for _ in range(TREES):
-        growing.step()
+    growing = growing_in(tmp_path / "run", checked(experiment(folder).config))
+    grown(growing, TREES)
     state = growing.federation.states.get(0)
     ids = [growing.held.tables[0].ids[i] for i in order(state)]
     assert np.array_equal(told.loc[ids, "p_yes"], probabilities(boosting.outputs(state)))
@@ -293,11 +295,9 @@ def test_nothing_that_crosses_holds_a_column_a_threshold_or_an_id(done, tmp_path
 @pytest.mark.parametrize("bits", [0, 512])  # 0: in the clear; a key for tests
 def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(done, tmp_path, bits):
     folder, _, _ = done
-    config, how = method_of(experiment(folder).config)
-    growing = growing_in(RunFolder.create(tmp_path / "run", config), config, how)
-    growing.begin()
-    for _ in range(TREES):
-        growing.step()
+    config = experiment(folder).config
+    growing = growing_in(tmp_path / "run", checked(config))
+    grown(growing, TREES)
     expected = boosting.outputs(growing.federation.states.get(0))
     files = [PartyFile("bank", str(folder / "bank.csv"), "customer", label="default")._asdict()]
     files.append(PartyFile("shop", str(folder / "shop.csv"), "client")._asdict())
@@ -356,9 +356,9 @@ def test_trees_stand_for_rounds(done, tmp_path):
     with pytest.raises(ConfigError, match=r"rounds = 3, but algorithm\.trees = 4"):
         api.run(experiment(folder, rounds=3), out=tmp_path / "run")
     made = experiment(folder, rounds=2, algorithm={"name": "secureboost"})
-    assert method_of(made.config)[0].algorithm.parameters()["trees"] == 2
+    assert checked(made.config).config.algorithm.parameters()["trees"] == 2
     with pytest.raises(ConfigError, match=r"depht.*depth"):
-        method_of(experiment(folder, algorithm={"name": "secureboost", "depht": 2}).config)
+        checked(experiment(folder, algorithm={"name": "secureboost", "depht": 2}).config)
 
 
 def test_one_tables_columns_are_dealt_and_trained_on(tmp_path):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
     from fedatlas.data.dataset import Dataset, Partition
     from fedatlas.recommender.command import recommend
+    from fedatlas.record.fields import RoundRow, RunSummary
     from fedatlas.study.study import Study
     from fedatlas.study.table import Table
     from fedatlas.tree import Tree
@@ -47,6 +48,8 @@ __all__ = [
     "ProtocolError",
     "Replies",
     "Round",
+    "RoundRow",
+    "RunSummary",
     "Study",
     "Table",
     "Task",
@@ -68,6 +71,7 @@ _LATER = {
     "fedatlas.data.dataset": ("Dataset", "Partition"),
     "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
     "fedatlas.recommender.command": ("recommend",),
+    "fedatlas.record.fields": ("RoundRow", "RunSummary"),
     "fedatlas.study.study": ("Study",),
     "fedatlas.study.table": ("Table",),
     "fedatlas.tree": ("Tree",),

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from fedatlas.config import ExperimentConfig, bound_to_rounds, override, parse, read
 from fedatlas.course.progress import Progress, Run, Silent
-from fedatlas.data.sources import read_once
-from fedatlas.errors import ConfigError, DivergedError, FedatlasError
+from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.federation.link import Observer
 from fedatlas.files import disk_error
 from fedatlas.prediction.parties import predict as predict_between
-from fedatlas.record.run_folder import CONFIG, OPTIONS, SUMMARY, RunFolder, Start, asked
+from fedatlas.record.initial_files import same_beginning
+from fedatlas.record.run_folder import CONFIG, OPTIONS, RunFolder, asked
 from fedatlas.reporting import write_report
-from fedatlas.runs.baselines import compared
-from fedatlas.runs.columns_run import run_between
-from fedatlas.runs.ensure import rounds_done, start_of
-from fedatlas.runs.loop import run_one
+from fedatlas.runs.ensure import carry_out, rounds_done, start_of
+from fedatlas.runs.finish import More
 from fedatlas.runs.seeds import run_seeds
-from fedatlas.setup.columns_method import method_of
-from fedatlas.setup.resolution import apply_fixes, make_algorithm
+from fedatlas.setup.columns_method import rounds_key, rounds_of
+from fedatlas.setup.consortium import consortium
+from fedatlas.setup.refusals import checked
+from fedatlas.setup.resolution import apply_fixes
 
 if TYPE_CHECKING:
     import pandas
@@ -80,22 +80,18 @@ def run(
     where that is cheap. With ``seeds`` every seed has a folder of its own in ``out``. ``observers`` are shown what crosses
     between server and parties (`fedatlas.federation.link.Observer`), of every seed, of no baseline; they change no result.
     """
-    experiment = _whole(experiment)
-    config, observers = experiment.config, tuple(observers)
-    progress = progress or Silent()
-    path = Path(out) if out is not None else new_folder(config)
+    given = _whole(experiment)
+    whole, progress = checked(*given), progress or Silent()
+    path = Path(out) if out is not None else new_folder(given.config)
+    more, observers = More(baselines, attacks=True, options=asked(baselines)), tuple(observers)
     try:
         with RunFolder(path).claimed():
-            if config.columns:
-                return run_between(config, path, "new", baselines, progress, observers)
-            if config.seeds is None:
-                return _run_seed(experiment, path, "new", baselines, progress, observers)
-            fixed, _ = apply_fixes(config, make_algorithm(config))  # config.toml names every key, also those it fixes
-            folder = RunFolder.create(path, fixed, asked(baselines))
+            if whole.config.seeds is None:
+                return carry_out(whole, path, "new", more, progress, observers)
+            fixed, _ = apply_fixes(given.config, whole.algorithm)  # config.toml names every key, also those it fixes
+            folder = RunFolder.create(path, fixed, more.options)
             try:
-                done = run_seeds(config, path, experiment.module, baselines, progress, observers)
-                _attack_seeds(config, path, progress)
-                return done
+                return run_seeds(whole, path, more, progress, observers)
             except FedatlasError:
                 if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
                     folder.discard()
@@ -120,32 +116,30 @@ def resume(
     The one key that may change is ``rounds``. ``module`` where the run had a network of one's own. What was asked about
     ``baselines`` when the run began still holds. ``observers`` as in `run`: they see the rounds that are done now.
     """
-    path, observers = Path(path), tuple(observers)
+    path, progress, observers = Path(path), progress or Silent(), tuple(observers)
     folder = RunFolder.open(path)
     with folder.claimed():
         config = longer(folder, overrides) if overrides else folder.config()
         baselines = remember(path, baselines)
-        experiment = Experiment(config, module)
-        if config.columns:
-            return run_between(config, path, start_of(path), baselines, progress or Silent(), observers)
+        more = More(baselines, attacks=True, options=asked(baselines))
         if config.seeds is None:
-            return _run_seed(experiment, path, start_of(path), baselines, progress or Silent(), observers)
+            if (start := start_of(path)) == "resume":
+                same_beginning(path, module)  # before a name that only a plug-in knows is looked for
+            return carry_out(checked(config, module), path, start, more, progress, observers)
         if overrides:
             folder.reopen()
             folder.rewrite(config)
-        done = run_seeds(config, path, module, baselines, progress or Silent(), observers)
-        _attack_seeds(config, path, progress or Silent())
-        return done
+        return run_seeds(checked(config, module), path, more, progress, observers)
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
     """The run's configuration with another number of rounds; ConfigError for any other key, and for fewer than are done."""
     config = folder.config()
-    values = config.plain()
+    values, own = config.plain(), rounds_key(config)
     for text in overrides:
         key = text.partition("=")[0].strip()
-        if config.columns and key in {"rounds", "algorithm.trees"}:  # a round is a tree
-            key, text = "rounds", text.replace("rounds", "algorithm.trees", 1)
+        if key in {"rounds", own}:
+            key, text = "rounds", text.replace("rounds", own, 1)
         if key != "rounds":
             raise ConfigError(f"'{text}': a run that is resumed keeps its configuration; only rounds=N may change.")
         override(values, text)
@@ -156,13 +150,11 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
             f"rounds: the noise of '{mechanism}' is made for the number of rounds, so it cannot change now: begin a new run."
         )
     wanted = parse(values)
-    if config.columns:
-        wanted = method_of(wanted)[0]
     parts = [folder.path / f"seed-{seed}" for seed in config.seeds or ()] or [folder.path]
     done = max(rounds_done(part) for part in parts)
-    if wanted.rounds < done:
+    if (rounds := rounds_of(wanted)) < done:
         raise ConfigError(
-            f"rounds = {wanted.rounds}: '{folder.path}' has done {done} rounds already; ask for {done} or more, or start a new run."
+            f"rounds = {rounds}: '{folder.path}' has done {done} rounds already; ask for {done} or more, or start a new run."
         )
     return wanted
 
@@ -176,48 +168,6 @@ def remember(path: Path, baselines: bool | None) -> bool | None:
         RunFolder(path).read_json(OPTIONS, "baselines")["baselines"] if (path / OPTIONS).exists() else None
     )
     return before
-
-
-def _run_seed(
-    experiment: Experiment,
-    path: Path,
-    start: Start,
-    baselines: bool | None,
-    progress: Progress,
-    observers: Iterable[Observer],
-) -> Run:
-    """One run, and where they are wanted its baselines, for which its data are kept."""
-    with contextlib.nullcontext() if baselines is False else read_once():
-        try:
-            done = run_one(
-                experiment.config,
-                path,
-                start=start,
-                module=experiment.module,
-                progress=progress,
-                options=asked(baselines),
-                observers=observers,
-            )
-        except DivergedError:
-            if (path / SUMMARY).exists():
-                write_report([path], None)  # of what was done until then
-            raise
-        if experiment.config.attack:
-            from fedatlas.leakage import attack_views
-
-            attack_views(path, experiment.config, progress.said)
-        return compared(done, experiment.config, experiment.module, baselines, progress)
-
-
-def _attack_seeds(config: ExperimentConfig, path: Path, progress: Progress) -> None:
-    """The attacks on views that the experiment declares, on each seed's run."""
-    if not config.attack:
-        return
-    from fedatlas.leakage import attack_views
-
-    for seed in config.seeds or ():
-        attack_views(path / f"seed-{seed}", config, progress.said)
-    write_report([path])
 
 
 def new_folder(config: ExperimentConfig) -> Path:
@@ -249,16 +199,14 @@ def dry_run(
     """Who would hold what, how many bytes would be sent and about how long it would take; every refusal; trains nothing."""
     from fedatlas.runs import preview
 
-    whole = _whole(experiment)
-    return preview.dry_run(whole.config, whole.module, baselines)
+    return preview.dry_run(checked(*_whole(experiment)), baselines)
 
 
 def partition(experiment: Experiment | ExperimentConfig | None = None, out: str | Path | None = None) -> Shown:
     """Who would hold what: row indices and figures of each client, and as text; ``out``: also draw it as SVG."""
     from fedatlas.runs import preview
 
-    whole = _whole(experiment)
-    return preview.partition_of(whole.config, None if out is None else Path(out), whole.module)
+    return preview.partition_of(checked(*_whole(experiment)), None if out is None else Path(out))
 
 
 def predict(
@@ -279,7 +227,7 @@ def predict(
     ``holes``: rows with a missing or infinite value are a DataError or have "empty" predictions; ``keep``: columns of the table
     that stand in front of the predictions, such as a key.
     """
-    if RunFolder.open(Path(path)).config().columns:
+    if RunFolder.open(Path(path)).of_columns:
         if not isinstance(rows, Mapping):
             raise ConfigError(
                 'parties that hold columns predict together: give {"NAME": file} with a file of each party.'
@@ -299,10 +247,9 @@ def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -
     """How many rows the parties of an experiment have in common, matched privately; ``dry_run``: what that would take."""
     from fedatlas.runs import alignment
 
-    config = _whole(experiment).config
-    if not config.columns:
-        raise ConfigError("there is nothing to align: add [[parties]], or [partition] name = 'vertical'.")
-    return alignment.rehearsed(config) if dry_run else alignment.aligned(config)
+    whole = checked(*_whole(experiment))
+    whole.of_columns()
+    return alignment.looked_at(consortium(whole)) if dry_run else alignment.aligned(whole)
 
 
 def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:

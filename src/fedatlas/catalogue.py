@@ -39,7 +39,7 @@ from fedatlas.setup.aggregation_rule import why_not as no_rule
 from fedatlas.setup.mechanism_choice import goes_with
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
-from fedatlas.vertical.boosting import secureboost
+from fedatlas.vertical import SCHEMES
 
 Rows = list[dict[str, Any]]
 COLUMNS = (
@@ -63,24 +63,23 @@ EXTRAS = {
     "he": ("gmpy2", "masks, homomorphic encryption, private alignment"),
     "deploy": ("grpc", "runs between organisations"),
 }
-BETWEEN: Mapping[str, Mapping[str, Builder]] = {
-    "algorithms": {"secureboost": secureboost},
-    "partitions": {VERTICAL: vertical},
-}
-"""Of parties that hold columns: their components by kind, which no other experiment takes."""
-COLUMNS_PLACE = {
-    "partitioning": "vertical",
-    "communication": "centralised",
-    "client_keeps": "its columns, its lookup table; the party with the label also labels, margins and the trees' shape",
-    "leaves_client": "g and h, under [[privacy]] paillier encrypted; sums of a node by bin; which rows go left",
-}
-"""Where SecureBoost stands in the taxonomy."""
 
 
 def algorithms() -> Rows:
     """The algorithms with their parameters."""
-    table = {**builders_of("algorithms", ALGORITHMS), **BETWEEN["algorithms"]}
-    return listed(table, lambda name, builder: COLUMNS_PLACE if name in BETWEEN["algorithms"] else place(builder))
+    table = {**builders_of("algorithms", ALGORITHMS), **{name: scheme.build for name, scheme in SCHEMES.items()}}
+    return listed(table, lambda name, builder: place_of_scheme(name) if name in SCHEMES else place(builder))
+
+
+def place_of_scheme(name: str) -> dict[str, str]:
+    """Where a scheme on columns stands in the taxonomy."""
+    words = SCHEMES[name].words
+    return {
+        "partitioning": "vertical",
+        "communication": "centralised",
+        "client_keeps": words.keeps,
+        "leaves_client": words.leaves,
+    }
 
 
 def listed(
@@ -115,7 +114,7 @@ def place(builder: Builder) -> dict[str, str]:
 
 def partitions() -> Rows:
     """The partitioners with their parameters."""
-    table = {**builders_of("partitions", PARTITIONS), **BETWEEN["partitions"]}
+    table = {**builders_of("partitions", PARTITIONS), VERTICAL: vertical}
     return listed(table, source=lambda builder: prose(builder).partition("\n")[2].strip())
 
 

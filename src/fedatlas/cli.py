@@ -103,7 +103,7 @@ def run(
             asked = config.read(path, overrides) if resume is None else RunFolder.open(resume).config()
             without_gpus(asked.engine.device)
             if dry_run:
-                found = preview.dry_run(asked, baselines=baselines)
+                found = api.dry_run(asked, baselines=baselines)
                 emit(found) if as_json else preview.show(found)
                 return
             if resume is not None:
@@ -147,12 +147,11 @@ def partition(
     as_json: Json = False,
 ) -> None:
     """Show who would hold what: class distribution per client."""
-    from fedatlas import config
-    from fedatlas.runs import preview
+    from fedatlas import api, config
 
     plug(plugin)
     path, overrides = split(arguments)
-    found = preview.partition_of(config.read(path, overrides), out)
+    found = api.partition(config.read(path, overrides), out)
     emit(found.facts) if as_json else typer.echo(found.text)
     if out is not None and not as_json:
         typer.echo(f"Picture: {out}")

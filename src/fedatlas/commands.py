@@ -125,7 +125,7 @@ def predict(
     plug(plugin)
     if client is not None and model:
         raise ConfigError("give --client or --model, not both.")
-    if RunFolder.open(run).config().columns:
+    if RunFolder.open(run).of_columns:
         from fedatlas.prediction.parties import predicted
 
         if client is not None or model or keep or holes != "error":

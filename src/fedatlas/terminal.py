@@ -15,12 +15,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from fedatlas.course.progress import Row, Silent
-from fedatlas.engine.executors import Plan
+from fedatlas.course.course import Course
+from fedatlas.course.progress import Silent
 from fedatlas.engine.fast import ASKED, FEW, RARE
-from fedatlas.setup.assembly import Setup
-from fedatlas.setup.consortium import Consortium
-from fedatlas.wording import NOT_TOLD, bytes_text, count, facts_text, given_up_text, seconds_text, total_of
+from fedatlas.record.fields import RoundRow
+from fedatlas.wording import NOT_TOLD, bytes_text, given_up_text, seconds_text, total_of
 
 SHOWN = 12  # rounds in the live table
 MINUTE = 60.0
@@ -51,32 +50,6 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def sentence(setup: Setup) -> str:
-    """The run in a sentence."""
-    c, d = setup.config, setup.dataset
-    held = setup.partition.sizes
-    rows = f"{min(held):,} to {max(held):,}" if min(held) != max(held) else f"{held[0]:,}"
-    data = escape(d.facts.get("called", d.name))
-    return (
-        f"{len(held)} clients with {rows} rows of {data} each ({c.partition.name}), {setup.algorithm.name} "
-        f"over {count(c.rounds, 'round')}, model {', '.join(setup.networks) or c.model.name}, seed {setup.seed}"
-    )
-
-
-def sentence_of_columns(held: Consortium, how: Any) -> str:
-    """The run in a sentence, where parties hold columns."""
-    who = ", ".join(
-        f"{one.name} ({len(one.schema)} columns, {len(one.ids):,} rows{', the label' if k == held.active else ''})"
-        for k, one in enumerate(held.tables)
-    )
-    seen = (
-        f"g and h under Paillier, {how.key_bits} bits"
-        if how.key_bits
-        else "in the clear: a simulation that protects nobody"
-    )
-    return f"{who}; {count(how.trees, 'tree')} of depth {how.depth}, {seen}, seed {held.config.seed}"
-
-
 class Watcher:
     """Common to the live and the plain view."""
 
@@ -85,33 +58,17 @@ class Watcher:
     def __init__(self) -> None:
         self.out = console()
         self.rounds = 0
-        self.seen: list[Row] = []
+        self.seen: list[RoundRow] = []
 
-    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:
+    def started(self, course: Course) -> None:
         """Says what runs and where it is kept."""
-        self._begin(setup.config.rounds, folder)
-        self.out.print(f"[bold]{sentence(setup)}[/]")
-        where = f"{plan.workers} worker{'s' if plan.workers > 1 else ''}"
-        self.out.print(
-            f"Engine: {plan.engine}, step {plan.step}, {where}, {plan.precision} on {plan.device}. Folder: {folder}"
-        )
-        if read := setup.dataset.facts.get("read"):
-            self.out.print(f"Read: {escape(read)}.")
-        if setup.algorithm_facts:
-            self.out.print(f"{setup.algorithm.name}: {facts_text(setup.algorithm_facts)}.")
-        if first_round:
-            self.out.print(f"Resumed after round {first_round}.")
-
-    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:
-        """The same, of trees between parties that hold columns."""
-        self._begin(held.config.rounds, folder)
-        self.out.print(f"[bold]{escape(sentence_of_columns(held, how))}[/]")
-        self.out.print(f"Folder: {folder}")
-        if first_tree:
-            self.out.print(f"Resumed after tree {first_tree}.")
-
-    def _begin(self, rounds: int, folder: Path) -> None:
-        self.rounds, self.seen, self.folder = rounds, [], folder
+        self.rounds, self.seen, self.folder = course.config.rounds, [], course.keeper.folder.path
+        first, *more = course.lines
+        self.out.print(f"[bold]{escape(first)}[/]")
+        for line in (*more, f"Folder: {self.folder}"):
+            self.out.print(escape(line))
+        if course.number:
+            self.out.print(f"Resumed after {course.word} {course.number}.")
 
     def said(self, notice: str) -> None:
         """Prints a notice."""
@@ -147,7 +104,7 @@ class Plain(Watcher):
 
     last = 0.0
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """Prints the round."""
         self.seen.append(row)
         now = time.perf_counter()
@@ -163,17 +120,9 @@ class Lively(Watcher):
 
     live: Live | None = None
 
-    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:
+    def started(self, course: Course) -> None:
         """Opens the live table."""
-        super().started(setup, folder, plan, first_round)
-        self._open("rounds", first_round)
-
-    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:
-        """The same, a tree a row."""
-        super().growing(held, how, folder, first_tree)
-        self._open("trees", first_tree)
-
-    def _open(self, what: str, done: int) -> None:
+        super().started(course)
         bar = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -181,11 +130,11 @@ class Lively(Watcher):
             TextColumn("{task.fields[left]} left"),
         )
         self.bar = Progress(*bar)
-        self.task = self.bar.add_task(what, total=self.rounds, completed=done, left="?")
+        self.task = self.bar.add_task(f"{course.word}s", total=self.rounds, completed=course.number, left="?")
         self.live = Live(self.bar, console=self.out, refresh_per_second=8)
         self.live.start()
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """Redraws."""
         self.seen.append(row)
         table = Table(box=None, pad_edge=False)
@@ -227,18 +176,14 @@ class Standing(Watcher):
         else:
             self.out.print(f"{name} ...")
 
-    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
+    def started(self, course: Course) -> None:
         """Remembers what it is about."""
-        self.rounds, self.folder = setup.config.rounds, folder
-
-    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
-        """The same."""
-        self.rounds, self.folder = held.config.rounds, folder
+        self.rounds, self.folder = course.config.rounds, course.keeper.folder.path
 
     def said(self, notice: str) -> None:
         """Nothing: what a study does is meant so."""
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """Says it."""
         self.seen.append(row)
         text = f"{self.name}: round {row['round']} of {self.rounds}, left {self.left()}"

@@ -19,13 +19,14 @@ from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.overrides import override
-from fedatlas.config.parties import TREES, VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
+from fedatlas.config.parties import VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
 from fedatlas.registry import Component, ConfigTable, Count, Decay, Positive, Rate, Whole, config_error, refuse_flags
+from fedatlas.vertical import SCHEMES
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -346,7 +347,7 @@ class ExperimentConfig(ConfigTable):
             plain["attack"] = deciding
         plain.pop("round", None)
         if self.columns:
-            plain["algorithm"].pop(TREES, None)  # they are the rounds
+            plain["algorithm"].pop(SCHEMES[self.algorithm.name].rounds, None)
         elif plain["local"]["schedule"]["name"] == "cosine":
             plain["local"]["schedule"].setdefault("rounds", self.rounds)
         for key in ("checkpoint", "observe") if bound_to_rounds(self.privacy) else ("rounds", "checkpoint", "observe"):

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from fedatlas.errors import ConfigError
 from fedatlas.registry import ConfigTable, arguments
+from fedatlas.vertical import LATER, SCHEMES
 
 VERTICAL = "vertical"
-TREES = "trees"  # key of the algorithm that stands for the rounds
 ROWS_ONLY = (
     "attack",
     "aggregation",
@@ -31,8 +31,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "engine": ("workers",),
 }
 """Of other tables the keys that have a meaning here, too; of ``[data]`` where each party brings its file."""
-LATER = ("hybrid", "split", "federated_forest", "private_ridge")
-SECUREBOOST_LATER = ("goss", "mode", "multi_output", "softmax_hess", "square_scale")
+ABLE = ", ".join(f"'{name}'" for name in SCHEMES)
 
 
 class PartyConfig(ConfigTable):
@@ -131,9 +130,9 @@ def check_columns(config: Any) -> None:
 def _only_of_columns(config: Any) -> None:
     if config.align is not None:
         raise ConfigError("[align] matches rows of [[parties]], or of [partition] name = 'vertical': add one of them.")
-    if config.algorithm.name == "secureboost":
+    if (name := config.algorithm.name) in SCHEMES:
         raise ConfigError(
-            "algorithm 'secureboost' works with parties that hold columns: add [[parties]], or [partition] name = 'vertical'."
+            f"algorithm '{name}' works with parties that hold columns: add [[parties]], or [partition] name = 'vertical'."
         )
     if config.partition.name == "hybrid":
         raise ConfigError("partition.name = 'hybrid' is not in this version: take 'vertical'.")
@@ -142,17 +141,13 @@ def _only_of_columns(config: Any) -> None:
 def _check_names(config: Any) -> None:
     name = config.algorithm.name
     if name in LATER:
-        raise ConfigError(
-            f"algorithm.name = '{name}' is not in this version: parties that hold columns train 'secureboost'."
-        )
-    if name != "secureboost":
+        raise ConfigError(f"algorithm.name = '{name}' is not in this version: parties that hold columns train {ABLE}.")
+    if name not in SCHEMES:
         asked = (
             f"algorithm '{name}' trains" if "algorithm" in config.model_fields_set else "say who trains: 'fedavg' works"
         )
-        raise ConfigError(
-            f"{asked} with clients that hold rows; parties that hold columns: algorithm.name = 'secureboost'."
-        )
-    for key in SECUREBOOST_LATER:
+        raise ConfigError(f"{asked} with clients that hold rows; parties that hold columns: algorithm.name = {ABLE}.")
+    for key in SCHEMES[name].later:
         if key in config.algorithm.parameters():
             raise ConfigError(f"algorithm.{key} is not in this version: leave it out.")
     names = [one.name for one in config.parties]
@@ -199,22 +194,24 @@ def _check_keys(config: Any) -> None:
 
 
 def _check_mechanisms(config: Any) -> None:
+    scheme = SCHEMES[config.algorithm.name]
     for one in config.privacy:
-        if one.name != "paillier":
+        if one.name not in scheme.mechanisms:
+            able = ", ".join(f"'{name}'" for name in scheme.mechanisms)
             raise ConfigError(
-                f"[[privacy]] '{one.name}' is for updates of clients that hold rows; 'secureboost' is protected by 'paillier'."
+                f"[[privacy]] '{one.name}' is for updates of clients that hold rows; '{scheme.name}' is protected by {able}."
             )
         for key in one.parameters():
-            if key != "key_bits":
-                raise ConfigError(f"privacy.paillier.{key} is for updates of clients that hold rows: leave it out.")
+            if key not in scheme.mechanisms[one.name]:
+                raise ConfigError(f"privacy.{one.name}.{key} is for updates of clients that hold rows: leave it out.")
     if len(config.privacy) > 1:
-        raise ConfigError("[[privacy]]: 'paillier' once is enough.")
+        raise ConfigError(f"[[privacy]]: '{config.privacy[0].name}' once is enough.")
 
 
 def only_columns(values: dict[str, Any], parties: Sequence[PartyConfig]) -> dict[str, Any]:
     """Of a whole experiment's plain values what has a meaning where parties hold columns."""
     out = {key: value for key, value in values.items() if key not in {*ROWS_ONLY, "profile"}}
-    if TREES in out["algorithm"]:
+    if SCHEMES[out["algorithm"]["name"]].rounds in out["algorithm"]:
         out.pop("rounds", None)
     out["partition"] = {k: v for k, v in out["partition"].items() if k not in {"clients", "min_size"}}
     if parties:

@@ -4,50 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from fedatlas.attacks.labels import Flip
 from fedatlas.attacks.poisoning import Poisoning
-from fedatlas.course.evaluation import Evaluator
+from fedatlas.course.snapshot import Snapshot
 from fedatlas.data.batches import Rows
 from fedatlas.federation.host import Host
 from fedatlas.model import Model
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
 
-Row = dict[str, Any]
 SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
 
 
-class Attacked(Protocol):
-    """Of a simulation what is looked at here."""
-
-    @property
-    def setup(self) -> Setup: ...
-    @property
-    def federation(self) -> Host: ...
-    @property
-    def evaluator(self) -> Evaluator: ...
-    def models(self) -> Mapping[str, Model]: ...
-    def client_model(self, client: int) -> Model: ...
-    def attackers(self) -> Mapping[int, int]: ...
-
-
-def outcome(simulation: Attacked, drawn: Drawn | None) -> Row:
+def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, Any]:
     """A round's attackers among those that took part, whose updates were none, and whose were left out; ascending.
 
     Nothing where neither attacks nor a rule are declared. A superclient that a selection left out stands there with all its clients.
     """
-    if simulation.setup.defence is None:
+    if setup.defence is None:
         return {}
-    how = simulation.setup.bench.protection
+    how = setup.bench.protection
     if how is not None and how.secret_cohort:  # a row would show who came
         return dict.fromkeys(("attackers", "left_out", "hostile"))
-    now = simulation.federation.server.now
+    now = federation.server.now
     seen, orders = now.seen, now.start.orders
-    worked = simulation.federation.view.work if drawn else {}
+    worked = federation.view.work if drawn else {}
     units = [set(unit.members) for unit in drawn.round.units] if drawn else []
     whole = {k for unit in units if unit & seen.unchosen for k in unit}
     return {
@@ -58,20 +43,20 @@ def outcome(simulation: Attacked, drawn: Drawn | None) -> Row:
     }
 
 
-def figures(simulation: Attacked, evaluated: bool) -> Row:
+def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
     """Accuracy on the test rows of attacked classes and on the others, and the share of rows that became what the attackers wanted."""
-    flips = [one.flip for one in simulation.setup.poisonings if one.flip is not None]
+    flips = [one.flip for one in now.setup.checked.poisonings if one.flip is not None]
     if not flips:
         return {}
     keys = (SWAPPED, REST, *([SUCCESS] if any(flip.wanted for flip in flips) else []))
     if not evaluated:
         return dict.fromkeys(keys)
-    models: Iterable[Model] = [next(iter(simulation.models().values()))]
-    if simulation.setup.personal:
-        hostile = simulation.attackers()
-        honest = [k for k, n in simulation.setup.sizes.items() if n and k not in hostile]
-        models = (simulation.client_model(k) for k in honest)
-    found = [of_model(model, simulation.evaluator.rows, flips) for model in models]
+    models: Iterable[Model] = [next(iter(now.models().values()))]
+    if now.setup.personal:
+        hostile = now.attackers()
+        honest = [k for k, n in now.setup.sizes.items() if n and k not in hostile]
+        models = map(now.client_model, honest)
+    found = [of_model(model, now.evaluator.rows, flips) for model in models]
     return {key: mean([one[key] for one in found]) for key in keys}
 
 
@@ -115,13 +100,13 @@ def chance(setup: Setup, number: int) -> dict[str, Any]:
 # ---------------------------------------------------------------------- the summary
 
 
-def summary(simulation: Attacked, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summary(now: Snapshot, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The entries ``attacks`` and ``aggregation`` of a summary; nothing where neither is declared."""
-    setup = simulation.setup
+    setup = now.setup
     if setup.defence is None:
         return {}
-    found = simulation.attackers()
-    attacks = [described(setup, one, table, found, rows) for table, one in enumerate(setup.poisonings)]
+    found = now.attackers()
+    attacks = [described(setup, one, table, found, rows) for table, one in enumerate(setup.checked.poisonings)]
     return {**({"attacks": attacks} if attacks else {}), "aggregation": aggregation(setup, found, rows)}
 
 
@@ -164,7 +149,7 @@ def aggregation(setup: Setup, found: Mapping[int, int], rows: Sequence[Mapping[s
         for k in there | set(row["left_out"]):
             took[k in hostile] += 1
             left[k in hostile] += k in row["left_out"]
-    rule = setup.rule
+    rule = setup.checked.rule
     return {
         "name": "mean" if rule is None else rule.name,
         **({} if rule is None or rule.f is None or rule.weighted else {"f": rule.f}),

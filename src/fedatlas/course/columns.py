@@ -1,58 +1,73 @@
-"""A run of parties that hold columns: alignment and split in row 0, then a tree a round, a row and a checkpoint after each.
+"""The course of a run whose parties hold columns: alignment and split in row 0, then a round of the scheme a row.
 
-What the generator knows is the server's state of the checkpoint; labels, margins, bins and trees are the parties'. A party that leaves, or
-that breaks the rules, ends the run after the last whole tree: what the tree had changed at any party goes back.
+What the generator knows is the server's state of the checkpoint; all else is the parties'. A party that leaves, or that breaks the
+rules, ends the run after the last whole round: what the round had changed at any party goes back.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from fedatlas import machine
-from fedatlas.algorithm import Question, RoundGenerator, State
-from fedatlas.config import ExperimentConfig, bytes_of
-from fedatlas.course.columns_end import partition_record, write_end
-from fedatlas.course.progress import Progress, Row, Run, Silent, stopped
-from fedatlas.data.party_tables import PartyTable
-from fedatlas.errors import CheckpointError, FedatlasError, ProtocolError
+from fedatlas.algorithm import RoundGenerator, State
+from fedatlas.config import bytes_of
+from fedatlas.course import columns_end
+from fedatlas.course.keeper import Keeper
+from fedatlas.errors import FedatlasError, ProtocolError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.host import Host, Rounds
 from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
-from fedatlas.record.checkpoint import Checkpoints, Restored, RunState
-from fedatlas.record.run_folder import RunFolder, Start
-from fedatlas.setup.columns_method import method_of
-from fedatlas.setup.consortium import Consortium, consortium
-from fedatlas.vertical import align, boosting, judging, split
-from fedatlas.vertical.boosting import SecureBoost
+from fedatlas.record.checkpoint import Restored, RunState
+from fedatlas.record.fields import RoundRow, RunSummary
+from fedatlas.record.fingerprint import fingerprint, of_tables
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.setup.consortium import Consortium
+from fedatlas.vertical import align, judging, split
+from fedatlas.wording import count
 
-
-def questions(how: SecureBoost) -> dict[str, Question]:
-    """Everything that a party of a run can be asked."""
-    return {**align.QUESTIONS, **split.QUESTIONS, **boosting.questions(how), **judging.question(boosting.outputs)}
+LAST_KEYS: Mapping[str, tuple[str, ...]] = {
+    "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss", "auc"),
+    "numbers": ("rmse", "mae", "r2", "loss"),
+}
+"""Task -> the quality fields of a row; None where a round was not judged."""
 
 
 class Growing:
-    """The state of a run between trees, and what one tree does to it."""
+    """The course of a run whose parties hold columns. ``host``: what speaks with parties that are elsewhere."""
 
-    def __init__(self, held: Consortium, how: SecureBoost, folder: RunFolder, federation: Host) -> None:
-        self.held, self.how, self.folder, self.config = held, how, folder, held.config
-        self.checkpoints = Checkpoints(folder.path / "checkpoint", held.config.hash(), held.config.checkpoint.keep)
-        self.federation = federation
+    def __init__(
+        self,
+        held: Consortium,
+        folder: RunFolder,
+        *,
+        resume: bool = False,
+        observers: Iterable[Observer] = (),
+        host: Host | None = None,
+    ) -> None:
+        self.held, self.how, self.config = held, held.checked.how, held.config
+        self.scheme = held.checked.of_columns()
+        self.keeper = Keeper(folder, self.config, fingerprint(of_tables(held.tables)))
+        asked = held.checked.algorithm
+        states = PartyState(ClientStates(bytes_of(self.config.engine.state_memory)))
+        self.federation: Host = host or columns_federation(
+            held.parties, asked.tasks, states, name=asked.name, run=folder.path.name, observers=observers
+        )
+        self.restored = self.keeper.checkpoints.load(self.federation.states) if resume else None
         self.state = RunState(0, held.beginning, 0)
-        self.saved = -1  # tree of the last checkpoint
+        self.news: list[str] = []
+
+    @property
+    def word(self) -> str:
+        """What a round makes."""
+        return self.scheme.words.round
 
     @property
     def number(self) -> int:
-        """Trees that have been grown."""
+        """Rounds that have landed."""
         return self.state.round
 
     @property
@@ -65,59 +80,113 @@ class Growing:
         """The rows that the curves are drawn on."""
         return "held" if self.config.evaluation.on == "validation" else "test"
 
-    def begin(self) -> Row:
-        """Row 0: alignment, split, bins; the model without a tree, judged."""
+    @property
+    def notices(self) -> Sequence[str]:
+        """What there is to say of the tables."""
+        return self.held.notices
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """Who holds what, and what is trained."""
+        who = ", ".join(
+            f"{one.name} ({len(one.schema)} columns, {len(one.ids):,} rows{', the label' if k == self.held.active else ''})"
+            for k, one in enumerate(self.held.tables)
+        )
+        return [f"{who}; {self.scheme.said(self.how)}, seed {self.config.seed}"]
+
+    def noticed(self) -> list[str]:
+        """What there is to say since the last call."""
+        said, self.news = self.news, []
+        return said
+
+    def resume(self, restored: Restored) -> None:
+        """Go on from a checkpoint."""
+        folder = self.keeper.folder
+        self.state = self.keeper.take_up(restored)
+        self.federation.restore(restored.extra)
+        if folder.config().algorithm != self.config.algorithm:
+            folder.rewrite(self.config)
+
+    def begin(self) -> RoundRow:
+        """Round 0: alignment, split, what the scheme begins with; the model without a round, judged."""
 
         def first() -> RoundGenerator:
             server = yield from align.align(self.held.align, self.server)
             server = yield from split.split(server, self.held.test, self.held.held)
-            server = yield from boosting.begin(self.how, server)
+            server = yield from self.scheme.begin(self.how, server)
             return (yield from judging.judged(server, self.judged_on))
 
-        return self._round(0, first)
+        try:
+            row = self._round(0, first)
+        except FedatlasError:
+            self.keeper.folder.discard()
+            raise
+        self.news += self.server["align"]["notices"]
+        self.keeper.folder.write_json("partition.json", columns_end.partition_record(self.held, self.server))
+        return row
 
-    def step(self) -> Row:
-        """One tree."""
+    def step(self) -> RoundRow:
+        """One round of the scheme."""
         number = self.number + 1
         evaluated = number == self.config.rounds or number % self.config.evaluation.every == 0
 
-        def tree() -> RoundGenerator:
-            server = yield from boosting.grow(self.how, self.server, number)
+        def one() -> RoundGenerator:
+            server = yield from self.scheme.step(self.how, self.server, number)
             return (yield from judging.judged(server, self.judged_on)) if evaluated else {**server, "quality": {}}
 
-        return self._round(number, tree)
+        try:
+            return self._round(number, one)
+        except FedatlasError as error:
+            self.save()
+            done = f"{count(self.number, f'whole {self.word}')} {'is' if self.number == 1 else 'are'} kept"
+            raise type(error)(
+                f"{str(error).rstrip('.')}, in {self.word} {number}: {done}"
+                f"{self.federation.resumes.format(self.keeper.folder.path)}."
+            ) from None
 
-    def end(self) -> None:
-        """What is said of the finished model: importance, and its figures with intervals."""
-
-        def last() -> RoundGenerator:
-            server = yield from boosting.importance(self.how, self.server)
-            server = yield from judging.judged(server, self.judged_on, intervals=True)
-            if self.judged_on == "held":
-                tested = yield from judging.judged(server, "test", intervals=True)
-                server = {**server, "tested": {k: tested[k] for k in ("quality", "intervals")}}
-            return server
-
-        server = self._driven(last, self.number + 1, commit=True)  # kept by the parties, and by no checkpoint
-        self.state = self.state._replace(server=server)
-
-    def resume(self, restored: Restored) -> None:
-        """Continues from a checkpoint: rows after it are dropped and made again. CheckpointError for other tables."""
-        if restored.extra.get("data") != fingerprint(self.held.tables):
-            raise CheckpointError(
-                f"the tables are not those that '{self.folder.path}' began with: put the originals back, or start a new run."
-            )
-        self.federation.restore(restored.extra)
-        self.state, self.saved = restored.run, restored.run.round
-        self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
+    def land(self, row: RoundRow) -> None:
+        """Make a round final."""
+        self.federation.server.commit(row["round"])
+        self.state = self.keeper.land(row, self.state)
+        if self.keeper.due(self.number):
+            self.save()
 
     def save(self) -> None:
-        """A checkpoint of this tree, unless there is one."""
-        if self.saved != self.number:
-            extra = {"data": fingerprint(self.held.tables), "rows_sha256": self.folder.rows_sha256()}
-            self.checkpoints.save(self.state, self.federation.states, {**extra, **self.federation.record()})
+        """Write a checkpoint of this round, unless there is one."""
+        if self.keeper.saved != self.number:
+            self.keeper.save(self.state, self.federation.states, self.federation.record())
             self.federation.landed(self.number)
-            self.saved = self.number
+
+    def _round(self, number: int, make: Rounds) -> RoundRow:
+        """The row of a round that is driven, whole or not at all."""
+        started = time.perf_counter()
+        try:
+            server = self._driven(make, number, commit=False)
+        except FedatlasError:
+            self.federation.server.commit(number, ())
+            raise
+        self.state = self.state._replace(server=server)
+        cost, quality = self.federation.cost, dict(server.get("quality") or {})
+        parties = list(range(len(self.held.names))) if number else []
+        row = {
+            "round": number,
+            **(quality or dict.fromkeys(LAST_KEYS[self.held.holder.task])),
+            "train_loss": None,
+            "clients": parties,
+            "selected": parties,
+            "weights": [],
+            "steps": [],
+            "lr": None,
+            "seconds": time.perf_counter() - started,
+            "seconds_by_phase": dict(cost.seconds),
+            "bytes_up": cost.bytes_up,
+            "bytes_down": cost.bytes_down,
+            "bytes_peer": 0,
+            "flops": 0,
+            "peak_memory_bytes": machine.peak_memory(),
+            "figures": dict(self.scheme.counts(server)),
+        }
+        return cast(RoundRow, row)
 
     def _driven(self, make: Rounds, number: int, *, commit: bool) -> State:
         """What comes of a round. ProtocolError where it was given up."""
@@ -126,136 +195,30 @@ class Growing:
             raise ProtocolError(self.federation.given_up)
         return server
 
-    def _round(self, number: int, make: Any) -> Row:
-        started = time.perf_counter()
-        with self._whole(number):
-            server = self._driven(make, number, commit=False)
-        self.federation.server.commit(number)
-        row = self._row(number, server, time.perf_counter() - started)
-        self.state = RunState(number, server, self.folder.append(row))
-        last = number == self.config.rounds
-        if last or number % self.config.checkpoint.every == 0:
-            self.save()
-        return row
+    def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:  # noqa: ARG002
+        """What summary.json says of the run; the parties are asked for it."""
 
-    @contextmanager
-    def _whole(self, number: int) -> Iterator[None]:
-        """A tree is grown whole or not at all: where it ends early, all parties are where they were before it."""
-        try:
-            yield
-        except FedatlasError as error:
-            self.federation.server.commit(number, ())
-            if number == 0:
-                raise
-            self.save()
-            done = f"{self.number} whole trees are kept" if self.number != 1 else "1 whole tree is kept"
-            raise type(error)(
-                f"{str(error).rstrip('.')}, in tree {number}: {done}{self.federation.resumes.format(self.folder.path)}."
-            ) from None
+        def last() -> RoundGenerator:
+            server = yield from self.scheme.end(self.how, self.server)
+            server = yield from judging.judged(server, self.judged_on, intervals=True)
+            if self.judged_on == "held":
+                tested = yield from judging.judged(server, "test", intervals=True)
+                server = {**server, "tested": {k: tested[k] for k in ("quality", "intervals")}}
+            return server
 
-    def _row(self, number: int, server: State, seconds: float) -> Row:
-        cost, quality = self.federation.cost, dict(server.get("quality") or {})
-        parties = list(range(len(self.held.names)))
-        keys = quality or dict.fromkeys(LAST_KEYS[self.held.holder.task])
-        return {
-            "round": number,
-            **keys,
-            "train_loss": None,
-            "clients": parties if number else [],
-            "selected": parties if number else [],
-            "weights": [],
-            "steps": [],
-            "lr": None,
-            "seconds": seconds,
-            "seconds_by_phase": dict(cost.seconds),
-            "bytes_up": cost.bytes_up,
-            "bytes_down": cost.bytes_down,
-            "bytes_peer": 0,
-            "flops": 0,
-            "peak_memory_bytes": machine.peak_memory(),
-            "figures": dict(server.get("boost", {}).get("counts", {})),
-        }
+        server = self._driven(last, self.number + 1, commit=True)  # kept by the parties, and by no checkpoint
+        self.state = self.state._replace(server=server)
+        return columns_end.figures(self.held, server, rows)
 
+    def models(self) -> Mapping[str, Any]:
+        """Each party's own files; a party that is elsewhere writes its own there."""
+        out: dict[str, Any] = {}
+        brought = self.scheme.brought(self.server)
+        for data, table in zip(self.held.parties, self.held.tables, strict=True):
+            if (state := self.federation.states.get(data.party)) is not None:
+                out |= columns_end.part(self.held.checked, data, table, state, brought[table.name])
+        return out
 
-LAST_KEYS: Mapping[str, tuple[str, ...]] = {
-    "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss", "auc"),
-    "numbers": ("rmse", "mae", "r2", "loss"),
-}
-"""Task -> the quality fields of a row; None where a tree was not judged."""
-
-
-@machine.one_thread_an_operator()
-def run_columns(
-    config: ExperimentConfig,
-    path: Path,
-    *,
-    start: Start = "new",
-    progress: Progress | None = None,
-    options: Mapping[str, Any] | None = None,
-    observers: Iterable[Observer] = (),
-) -> tuple[Run, Growing]:
-    """A run, new or from its last checkpoint, and what it came out as; nothing is left of one that is refused before its first tree."""
-    progress = progress or Silent()
-    config, how = method_of(config)
-    held = consortium(config)
-    folder = (
-        RunFolder.open(path) if start == "resume" else RunFolder.create(path, config, options, again=start == "again")
-    )
-    party = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
-    host = columns_federation(held.parties, questions(how), party, run=path.name, observers=observers)
-    growing = Growing(held, how, folder, host)
-    return Run(path, all_trees(growing, start, progress)), growing
-
-
-def all_trees(growing: Growing, start: Start, progress: Progress) -> dict[str, Any]:
-    """All trees that are left of a run, from row 0 where it is new, and its end; returns the summary."""
-    held, folder, config = growing.held, growing.folder, growing.config
-    restored = growing.checkpoints.load(growing.federation.states) if start == "resume" else None
-    for notice in held.notices:
-        progress.said(notice)
-    progress.growing(held, growing.how, folder.path, restored.run.round if restored else 0)
-    if restored:
-        for refused in restored.refused:
-            progress.said(f"{refused} The checkpoint of tree {restored.run.round} is used.")
-        growing.resume(restored)
-        if folder.config().algorithm != config.algorithm:
-            folder.rewrite(config)
-    else:
-        try:
-            first = growing.begin()
-        except FedatlasError:
-            folder.discard()
-            raise
-        for notice in growing.server["align"]["notices"]:
-            progress.said(notice)
-        folder.write_json("partition.json", partition_record(held, growing.server))
-        progress.row(first)
-    return grown(growing, folder, progress)
-
-
-def grown(growing: Growing, folder: RunFolder, progress: Progress) -> dict[str, Any]:
-    """All trees that are left, and the run's end; its summary."""
-    config, rows = growing.config, folder.rows()
-    if growing.number < config.rounds and not stopped(config, rows):
-        folder.reopen()
-    while growing.number < config.rounds and not stopped(config, rows):
-        rows.append(growing.step())
-        progress.row(rows[-1])
-    growing.save()
-    early = ""
-    if growing.number < config.rounds:
-        early = f"after tree {growing.number} of {config.rounds}: {stopped(config, rows)} ([stop])."
-        progress.said(f"Stopped {early}")
-    growing.end()
-    return write_end(growing.held, growing.how, growing.server, growing.federation.states, folder, rows, early)
-
-
-def fingerprint(tables: Sequence[PartyTable]) -> str:
-    """BLAKE2b over these parties' ids, columns, labels and weights: a run that is resumed must find the tables it began with."""
-    found = hashlib.blake2b(digest_size=16)
-    for one in tables:
-        found.update(repr((one.name, one.names, len(one.ids))).encode() + "\x1f".join(one.ids).encode())
-        for values in (one.x, one.y, one.weight):
-            if values is not None:
-                found.update(np.ascontiguousarray(values).data)
-    return found.hexdigest()
+    def close(self) -> None:
+        """Release scratch files."""
+        self.federation.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from fedatlas.metrics import intervals, quality, resampling
 from fedatlas.metrics.fairness import client_summary
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.model import Model, Scores
-from fedatlas.setup.assembly import Setup, judged_rows, own_rows
+from fedatlas.setup.assembly import Setup, judged_rows
+from fedatlas.setup.party_rows import HELD_OUT
 
 KEPT = 20_000_000  # scores of rows that are kept with a run at most
 HELD = 8  # models whose figures are kept
@@ -126,7 +127,7 @@ class Evaluator:
         common = None  # one model on the same rows for everybody: one figure
         for k in sorted(sizes):
             held = len(self.setup.held_out.get(k, ())) > 0
-            rows = own_rows(self.setup, k) if held else self.rows
+            rows = self.setup.rows.kept(k, HELD_OUT) if held else self.rows
             if common is not None and not held:
                 found[k] = common
             else:
@@ -263,7 +264,7 @@ class Evaluator:
         if not self.setup.held_out:
             return None
         held = {k: rows for k, rows in self.setup.held_out.items() if len(rows)}
-        scores = [self.figures(model_of(k), own_rows(self.setup, k))[self.headline] for k in held]
+        scores = [self.figures(model_of(k), self.setup.rows.kept(k, HELD_OUT))[self.headline] for k in held]
         return self._spread(scores, [len(rows) for rows in held.values()])
 
     def _spread(self, values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:
@@ -275,6 +276,15 @@ class Evaluator:
     def _of_clients(self, found: dict[str, float | None] | None) -> dict[str, Any]:
         """The fields of a row for it: that of accuracy is always there."""
         return {"client_accuracy": None, f"client_{self.headline}": found}
+
+
+def floats_in(value: Any) -> Iterator[float]:
+    """All floats of nested dicts and lists: what JSON would hold."""
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from floats_in(item)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

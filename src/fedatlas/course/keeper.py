@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from fedatlas.engine.executors import Plan
+from fedatlas.config import ExperimentConfig
 from fedatlas.errors import CheckpointError
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import ledger
 from fedatlas.record.checkpoint import Checkpoints, Restored, RunState
-from fedatlas.record.fingerprint import fingerprint
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.setup.assembly import Setup
 
 
 class Keeper:
-    """Writes checkpoints every so many rounds, and checks that a run goes on from what it began with."""
+    """Writes rows and checkpoints, and checks that a run goes on from the data it began with.
 
-    def __init__(self, setup: Setup, plan: Plan, folder: RunFolder, checkpoints: Checkpoints, every: int) -> None:
-        self.plan, self.folder, self.checkpoints, self.every = plan, folder, checkpoints, every
-        self.data = fingerprint(setup)
-        protection = setup.bench.protection
-        self.ledger = folder.path / LEDGER if protection is not None and protection.noises else None
+    ``data``: the fingerprint of these data; ``every``: rounds between two checkpoints; ``spent``: the ledger of what was released.
+    """
+
+    def __init__(
+        self, folder: RunFolder, config: ExperimentConfig, data: str, every: int = 0, spent: Path | None = None
+    ) -> None:
+        self.folder, self.data, self.spent = folder, data, spent
+        self.rounds, self.every = config.rounds, every or config.checkpoint.every
+        self.checkpoints = Checkpoints(folder.path / "checkpoint", config.hash(), config.checkpoint.keep)
         self.saved = -1  # round of the last checkpoint
 
     def take_up(self, restored: Restored) -> RunState:
@@ -33,17 +35,24 @@ class Keeper:
                 f"the data are not those that '{self.folder.path}' began with (rows, labels or who holds them changed): "
                 "put the original data back, or start a new run."
             )
-        if seen := restored.extra.get("ledger"):
-            ledger.verify(self.folder.path / LEDGER, ledger.Mark(*seen))
+        if self.spent is not None and (seen := restored.extra.get("ledger")):
+            ledger.verify(self.spent, ledger.Mark(*seen))
         self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
         self.saved = restored.run.round
         return restored.run
 
-    def save(self, state: RunState, party: PartyState, beside: Mapping[str, Any]) -> None:
-        """Writes a checkpoint, with what the federation holds ``beside`` the states."""
-        extra: dict[str, Any] = {"plan": self.plan.plain(), "data": self.data, "rows_sha256": self.folder.rows_sha256()}
-        if self.ledger is not None:
-            mark = ledger.mark(self.ledger)
-            extra["ledger"] = [mark.bytes, mark.sha256]
-        self.checkpoints.save(state, party, {**extra, **beside})
+    def land(self, row: Mapping[str, Any], state: RunState) -> RunState:
+        """The state after a round, whose row is on the disk now."""
+        return RunState(row["round"], state.server, self.folder.append(row))
+
+    def due(self, number: int) -> bool:
+        """Whether a round is to have a checkpoint."""
+        return number == self.rounds or number % self.every == 0
+
+    def save(self, state: RunState, parties: PartyState, beside: Mapping[str, Any]) -> None:
+        """Write a checkpoint, with what is known ``beside`` the states."""
+        extra = {"data": self.data, "rows_sha256": self.folder.rows_sha256(), **beside}
+        if self.spent is not None:
+            extra["ledger"] = list(ledger.mark(self.spent))
+        self.checkpoints.save(state, parties, extra)
         self.saved = state.round

@@ -22,19 +22,20 @@ from fedatlas.wire import codec
 ALONE = 2e8  # floating-point operations of a round below which handing clients to workers costs more than it saves
 
 
-def resolve_plan(setup: Setup) -> Plan:
-    """The plan, before round 1."""
+def resolve_plan(setup: Setup, wanted: str | None = None) -> Plan:
+    """The plan, before round 1. ``wanted``: in place of ``engine.plan``."""
     engine = setup.config.engine
+    wanted = wanted or engine.plan
     device, threads = "cpu" if engine.device == "auto" else engine.device, machine.cores()
     if engine.name == "loop":
         return Plan("loop", "loop", 1, 1, threads, engine.precision, device, "the oracle: one client after another")
-    if engine.plan == "calibrate":
+    if wanted == "calibrate":
         return calibrated(setup)
     workers, reason = workers_for(setup) if device == "cpu" else (1, "one process feeds the GPU")
-    step = engine.plan if engine.plan != "auto" else step_for(setup, workers)
+    step = wanted if wanted != "auto" else step_for(setup, workers)
     if step == "stacked":
         small = "small " if device == "cpu" else ""
-        reason = "as asked" if engine.plan == step else f"clients of a {small}dense model train in one stack"
+        reason = "as asked" if wanted == step else f"clients of a {small}dense model train in one stack"
         return Plan("fast", step, 1, chunk_for(setup), threads, engine.precision, device, reason)
     return Plan("fast", step, workers, chunk_for(setup), threads, engine.precision, device, reason)
 
@@ -45,8 +46,7 @@ def calibrated(setup: Setup) -> Plan:
     seconds = {}
     native = find_compiler() is not None and setup.config.engine.device != "cuda"
     for step in ("program", "stacked", "tuned", *(("native",) if native else ())):
-        engine = setup.config.engine.model_copy(update={"plan": step})
-        plan = resolve_plan(setup._replace(config=setup.config.model_copy(update={"engine": engine})))
+        plan = resolve_plan(setup, step)
         seconds[plan] = trial(setup, plan, cohort)[1]
     best = min(seconds, key=seconds.__getitem__)
     figures = ", ".join(f"{plan.step} {value:.3f} s" for plan, value in seconds.items())

@@ -1,29 +1,25 @@
-"""What a run tells of itself while it goes on, what it comes out as, and when it stops early."""
+"""What a run tells while it goes on, what it comes out as, and when it stops early."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedatlas.config import ExperimentConfig
-from fedatlas.engine.executors import Plan
-from fedatlas.setup.assembly import Setup
-from fedatlas.setup.consortium import Consortium
-
-Row = dict[str, Any]
+from fedatlas.course.course import Course
+from fedatlas.record.fields import RoundRow, RunSummary
 
 
 class Progress(Protocol):
     """Is told what happens, for people to watch."""
 
-    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None: ...
-    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None: ...
+    def started(self, course: Course) -> None: ...
     def said(self, notice: str) -> None: ...
-    def row(self, row: Row) -> None: ...
-    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None: ...
+    def row(self, row: RoundRow) -> None: ...
+    def finished(self, folder: Path, summary: RunSummary) -> None: ...
     def beside(self, name: str) -> AbstractContextManager[Progress]: ...
 
 
@@ -32,21 +28,17 @@ class Silent:
 
     folder: Path | None = None
 
-    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
-        """Remembers the folder."""
-        self.folder = folder
-
-    def growing(self, held: Consortium, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
-        """The same, of trees between parties that hold columns."""
-        self.folder = folder
+    def started(self, course: Course) -> None:
+        """Remember the folder."""
+        self.folder = course.keeper.folder.path
 
     def said(self, notice: str) -> None:
         """Nothing."""
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """Nothing."""
 
-    def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
+    def finished(self, folder: Path, summary: RunSummary) -> None:
         """Nothing."""
 
     def beside(self, name: str) -> AbstractContextManager[Progress]:  # noqa: ARG002
@@ -57,14 +49,17 @@ class Silent:
         """Nothing."""
 
 
+NOBODY: Progress = Silent()
+
+
 class Run(NamedTuple):
     """A finished run."""
 
     path: Path
-    summary: Mapping[str, Any]
+    summary: RunSummary
 
 
-def stopped(config: ExperimentConfig, rows: list[Row]) -> str:
+def stopped(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]]) -> str:
     """Why ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds; else nothing."""
     if config.stop is None or not rows:
         return ""

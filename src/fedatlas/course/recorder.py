@@ -65,7 +65,7 @@ class Recorder(Observer):
         self.recording.resume(-1)
         self.begin(0)
         holders = [k for k, n in self.setup.sizes.items() if n]
-        for place, direction, what, value in self.setup.heard:
+        for place, direction, what, value in self.setup.held.heard:
             frame = ViewFrame(holders[place], direction, None, SET_UP, what, codec.size(value), {"message": value})
             self._write(frame)
 

@@ -1,95 +1,113 @@
-"""The state of a run between rounds, and what one round does to it."""
+"""The course of a run whose clients hold rows: a round is drawn, driven, judged and landed."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from fedatlas import machine
 from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
-from fedatlas.course import attack_record
-from fedatlas.course.client_models import models_of, used_by
+from fedatlas.config import ExperimentConfig, bytes_of
+from fedatlas.course import attack_record, rounds_end
+from fedatlas.course.client_models import files_of
 from fedatlas.course.drift import Drift
-from fedatlas.course.evaluation import Evaluator
+from fedatlas.course.evaluation import Evaluator, floats_in
 from fedatlas.course.keeper import Keeper
+from fedatlas.course.plan import resolve_plan
 from fedatlas.course.privacy_record import OWN_VIEW, SILENT, leaving, parted
-from fedatlas.course.progress import Row
 from fedatlas.course.recorder import recorder_of
+from fedatlas.course.snapshot import Snapshot
 from fedatlas.engine.device import find_device
-from fedatlas.engine.executors import Plan, make_executor
+from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.errors import DivergedError
-from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.cost import KEYS, Cost
 from fedatlas.federation.host import Host, View
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
-from fedatlas.federation.secrets import Keyring
+from fedatlas.federation.secrets import LEDGER, Keyring
 from fedatlas.federation.start import RoundStart
-from fedatlas.model import Model
 from fedatlas.models import flops
-from fedatlas.privacy.protection import Protection
-from fedatlas.record.checkpoint import Checkpoints, Restored, RunState
-from fedatlas.record.run_folder import RunFolder
+from fedatlas.record.checkpoint import Restored, RunState
+from fedatlas.record.fields import RoundRow, RunSummary
+from fedatlas.record.fingerprint import fingerprint, of_rows
+from fedatlas.record.initial_files import restore_derived, write_beginning
+from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.rounds import federated
-from fedatlas.setup.assembly import Setup, all_clients, first_server
+from fedatlas.setup.assembly import Setup, all_clients, first_server, state_notices
 from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
+from fedatlas.wording import count, facts_text
+
+LOST = "was lost or altered; it follows from configuration and data, and is written again."
+
+
+class Parties(NamedTuple):
+    """Those of a run that are elsewhere: how they train, and what speaks for them here."""
+
+    plan: Plan
+    host: Host
 
 
 class Simulation:
-    """The state of a run between rounds, and what one round does to it."""
+    """The course of a run whose clients hold rows."""
+
+    word = "round"
 
     def __init__(
         self,
         setup: Setup,
-        plan: Plan,
-        party: PartyState,
-        checkpoints: Checkpoints,
         folder: RunFolder,
+        *,
+        resume: bool = False,
         observers: Iterable[Observer] = (),
-        host: Host | None = None,
+        intervals: bool = True,
+        parties: Parties | None = None,
     ) -> None:
+        """``resume``: from its last checkpoint; ``intervals``: whether its final figures get theirs."""
+        self.setup, self.protection = setup, setup.bench.protection
+        config, how = setup.config, self.protection
         # Elsewhere parties wait for the checkpoint of each round.
-        self.keeper = Keeper(setup, plan, folder, checkpoints, setup.config.checkpoint.every if host is None else 1)
-        self.setup = setup
-        self.drift = Drift(setup) if setup.config.evaluation.drift else None
+        spent = folder.path / LEDGER if how is not None and how.noises else None
+        self.keeper = Keeper(folder, config, fingerprint(of_rows(setup)), 0 if parties is None else 1, spent)
+        states = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
+        self.restored = self.keeper.checkpoints.load(states) if resume else None
+        if self.restored:
+            self.plan = restore(self.restored.extra["plan"])
+        else:
+            self.plan = parties.plan if parties else resolve_plan(setup)
+        self.drift = Drift(setup) if config.evaluation.drift else None
         self.recorder = recorder_of(setup, folder.path)
         watching = [*observers, *(own for own in (self.drift, self.recorder) if own)]
-        run = folder.path.name
-        began, simulated = time.perf_counter(), self.protection if host is None else None
-        self.keyring = None if simulated is None else Keyring(simulated, len(setup.sizes), run, folder.path)
-        masks = self.protection is not None and self.protection.masks
-        self.key_seconds = time.perf_counter() - began if masks else 0.0  # until a row has them
-        self.federation = host or InProcess(
-            setup.bench,
-            make_executor(plan, setup.bench, setup.sizes.values()),
-            party,
-            setup.sizes,
-            setup.seed,
-            run=run,
-            observers=watching,
-            keyring=self.keyring,
-            defence=setup.defence,
+        began, run = time.perf_counter(), folder.path.name
+        self.keyring = None if how is None or parties else Keyring(how, len(setup.sizes), run, folder.path)
+        self.key_seconds = time.perf_counter() - began if how is not None and how.masks else 0.0  # until a row has them
+        self.federation: Host = (
+            parties.host
+            if parties
+            else InProcess(
+                setup.bench,
+                make_executor(self.plan, setup.bench, setup.sizes.values()),
+                states,
+                setup.sizes,
+                setup.seed,
+                run=run,
+                observers=watching,
+                keyring=self.keyring,
+                defence=setup.defence,
+            )
         )
-        self.networks = setup.models(plan.threads, find_device(plan.device))
-        self.evaluator = (host and host.judge) or Evaluator(setup)
+        self.networks = setup.models(self.plan.threads, find_device(self.plan.device))
+        self.evaluator = self.federation.judge or Evaluator(setup)
+        self.evaluator.with_intervals = intervals
         self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
+        self.news: list[str] = []
 
     @property
-    def plan(self) -> Plan:
-        """How clients train."""
-        return self.keeper.plan
-
-    @property
-    def folder(self) -> RunFolder:
-        """Where the run is recorded."""
-        return self.keeper.folder
-
-    @property
-    def protection(self) -> Protection | None:
-        """What ``[[privacy]]`` does."""
-        return self.setup.bench.protection
+    def config(self) -> ExperimentConfig:
+        """The configuration, every key written out."""
+        return self.setup.config
 
     @property
     def number(self) -> int:
@@ -101,8 +119,51 @@ class Simulation:
         """The server's state."""
         return self.state.server
 
-    def begin(self) -> Row:
+    @property
+    def snapshot(self) -> Snapshot:
+        """The run as it is judged now."""
+        return Snapshot(self.setup, self.federation, self.evaluator, self.networks, self.number, self.server)
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What the set-up has to say, and that the algorithm's own takes a while."""
+        first = f"Set-up of '{self.setup.algorithm.name}' with all clients, before round 1 ..."
+        return [*self.setup.notices, *([first] if self.setup.algorithm.prepare and not self.restored else [])]
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """Who holds how many rows, what is trained, and on which plan."""
+        c, d, plan, held = self.config, self.setup.dataset, self.plan, self.setup.partition.sizes
+        rows = f"{min(held):,} to {max(held):,}" if min(held) != max(held) else f"{held[0]:,}"
+        model = ", ".join(self.setup.networks) or c.model.name
+        facts, name = self.setup.held.algorithm_facts, self.setup.algorithm.name
+        who = f"{len(held)} clients with {rows} rows of {d.facts.get('called', d.name)} each ({c.partition.name})"
+        return [
+            f"{who}, {name} over {count(c.rounds, 'round')}, model {model}, seed {c.seed}",
+            f"Engine: {plan.engine}, step {plan.step}, {count(plan.workers, 'worker')}, {plan.precision} on {plan.device}.",
+            *([f"Read: {read}."] if (read := d.facts.get("read")) else []),
+            *([f"{name}: {facts_text(facts)}."] if facts else []),
+        ]
+
+    def noticed(self) -> list[str]:
+        """What there is to say since the last call."""
+        said, self.news = self.news, []
+        return [*said, *(self.recorder.noticed() if self.recorder else ())]
+
+    def resume(self, restored: Restored) -> None:
+        """Go on from a checkpoint; files that follow from the data and are not as they were are written again."""
+        self.state = self.keeper.take_up(restored)
+        self.federation.restore(restored.extra)
+        if self.recorder:
+            self.recorder.recording.resume(restored.run.round)
+        folder = self.keeper.folder
+        self.news = [f"{name} {LOST}" for name in restore_derived(self.setup, folder)]
+        if folder.config().rounds != self.config.rounds:
+            folder.rewrite(self.config)
+
+    def begin(self) -> RoundRow:
         """Round 0: the initial model, evaluated (C4)."""
+        write_beginning(self.setup, self.keeper.folder)
         started = time.perf_counter()
         if self.recorder:
             self.recorder.begin_anew()
@@ -110,36 +171,28 @@ class Simulation:
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
             everybody, prepare = all_clients(self.setup), algorithm.prepare
-            self._drive(lambda: prepare(algorithm, self.server, everybody), RoundStart(0, self.setup.config.local.lr))
+            self._drive(lambda: prepare(algorithm, self.server, everybody), RoundStart(0, self.config.local.lr))
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
             cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
-        self.attackers()  # refuses a share of superclients that is nobody
-        return self._close(0, None, cost, math.nan, started)
+        self.snapshot.attackers()  # refuses a share of superclients that is nobody
+        self.news += state_notices(self.setup, self.server)
+        return self._judged(0, None, cost, math.nan, started)
 
-    def resume(self, restored: Restored) -> None:
-        """Continues from a checkpoint: rows after it are dropped and made again. CheckpointError for other data or rows."""
-        self.state = self.keeper.take_up(restored)
-        self.federation.restore(restored.extra)
-        if self.recorder:
-            self.recorder.recording.resume(restored.run.round)
-
-    def step(self) -> Row:
-        """One round: draw, drive, evaluate, record, checkpoint."""
+    def step(self) -> RoundRow:
+        """One round: draw, drive, evaluate."""
         started = time.perf_counter()
-        setup, number = self.setup, self.number + 1
-        local = setup.config.local
-        lr = learning_rate(local.schedule, local.lr, number, setup.config.rounds)
+        setup, number, how = self.setup, self.number + 1, self.protection
+        lr = learning_rate(self.config.local.schedule, self.config.local.lr, number, self.config.rounds)
         groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
-        how = self.protection
         secret = how.noise if how is not None and how.secret_cohort else None
-        drawn = draw_round(setup.config, setup.sizes, setup.seed, number, groups, secret)
+        drawn = draw_round(self.config, setup.sizes, setup.seed, number, groups, secret)
         begun = self.server
         start = RoundStart(
             number,
             lr,
             leaving=leaving(drawn, setup.seed) if how is not None and how.masks else {},
-            orders=setup.cast.orders(drawn, groups) if setup.poisonings else {},
+            orders=setup.cast.orders(drawn, groups) if setup.checked.poisonings else {},
             told=lambda: setup.algorithm.broadcast(begun, 0),
         )
         self.began = self.state
@@ -150,7 +203,7 @@ class Simulation:
                 self.drift.begin(self.server.get("model", {}))
             rounds = setup.algorithm.rounds or federated
             self._drive(lambda: rounds(setup.algorithm, begun, drawn.round), start)
-            return self._close(number, drawn, self.federation.cost, lr, started)
+            return self._judged(number, drawn, self.federation.cost, lr, started)
         except DivergedError:  # the last state that was finite is what is kept, on both sides
             self.state = self.began
             if self.recorder:
@@ -158,59 +211,75 @@ class Simulation:
             self.federation.server.commit(number, ())
             raise
 
+    def land(self, row: RoundRow) -> None:
+        """Make a round final."""
+        self.federation.server.commit(row["round"])
+        self.state = self.keeper.land(row, self.state)
+        if self.keeper.due(self.number):
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint of this round, unless there is one."""
+        if self.keeper.saved == self.number:
+            return
+        if self.recorder:
+            self.recorder.keep()
+        beside = {"plan": self.plan.plain(), **self.federation.record()}
+        self.keeper.save(self.state, self.federation.states, beside)
+        self.federation.landed(self.number)
+        if self.keyring is not None:
+            self.keyring.forget(self.keeper.checkpoints.oldest())
+
     def _drive(self, make: Callable[[], RoundGenerator], start: RoundStart) -> None:
         try:
             server = self.federation.drive(make, start, commit=False)
             self.state = self.state if server is None else self.state._replace(server=server)
         except DivergedError as error:
-            raise self._diverged(
-                start.round, f"{error}{self.setup.loss.domain}; lower local.lr (now {start.lr:g})"
-            ) from None
+            why = f"{error}{self.setup.loss.domain}; lower local.lr (now {start.lr:g})"
+            raise self._diverged(start.round, why) from None
 
     def _diverged(self, number: int, why: str) -> DivergedError:
         if number == 0:
             return DivergedError(f"the run diverged before round 1: {why}.")
-        kept = f"Everything up to round {self.number} is kept in '{self.folder.path}'."
+        kept = f"Everything up to round {self.number} is kept in '{self.keeper.folder.path}'."
         return DivergedError(f"the run diverged in round {number}: {why}. {kept}")
 
-    def _close(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> Row:
-        """Evaluates, appends the row, writes the checkpoint."""
-        config = self.setup.config
-        last = number == config.rounds
-        evaluated = number == 0 or last or config.evaluation.judges(number)
-        before = time.perf_counter()
-        quality = self.quality() if evaluated else self.evaluator.blank()
-        quality |= attack_record.figures(self, evaluated)
-        figures = (
-            dict(self.setup.algorithm.card.figures(self.server))
-            if self.setup.algorithm.card.figures is not None
-            else None
-        )
-        self.check_finite(number, {**quality, "figures": figures})
+    def _judged(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> RoundRow:
+        """The row of a round that was driven; what nobody in a federation would know goes to a file of its own."""
+        config, card = self.config, self.setup.algorithm.card
+        evaluated = number in (0, config.rounds) or config.evaluation.judges(number)
+        before, now = time.perf_counter(), self.snapshot
+        quality = now.quality() if evaluated else self.evaluator.blank()
+        quality |= attack_record.figures(now, evaluated)
+        figures = None if card.figures is None else {"figures": dict(card.figures(self.server))}
+        self.check_finite(number, {**quality, **(figures or {})})
         if self.recorder:
-            self.recorder.end(number, self.models())
+            self.recorder.end(number, now.models())
         made, self.key_seconds = self.key_seconds, 0.0
         keys = {KEYS: made + cost.seconds.get(KEYS, 0.0)} if made else {}
-        phases = {**cost.seconds, **keys, "evaluate": time.perf_counter() - before}
-        row = {"round": number, **quality, **self._facts(drawn, cost, lr), **attack_record.outcome(self, drawn)}
-        row |= {"seconds": made + time.perf_counter() - started, "seconds_by_phase": phases}
-        row |= {"bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "bytes_peer": cost.bytes_peer}
+        row = {
+            "round": number,
+            **quality,
+            **self._facts(drawn, cost, lr),
+            **attack_record.outcome(self.setup, self.federation, drawn),
+            "seconds": made + time.perf_counter() - started,
+            "seconds_by_phase": {**cost.seconds, **keys, "evaluate": time.perf_counter() - before},
+            **{key: getattr(cost, key) for key in ("bytes_up", "bytes_down", "bytes_peer")},
+        }
         row |= self._private(row, cost)
-        row |= {"flops": self._flops(self.federation.view), "peak_memory_bytes": machine.peak_memory()}
-        if figures is not None:
-            row["figures"] = figures
+        row |= {
+            "flops": self._flops(self.federation.view),
+            "peak_memory_bytes": machine.peak_memory(),
+            **(figures or {}),
+        }
         if self.drift:
             row["drift_correlation"] = self.drift.figure() if evaluated else None
         if self.protection is not None:
             row, own = parted(self.protection, row)
-            self.folder.append_line(OWN_VIEW, own)
-        self.federation.server.commit(number)
-        self.state = RunState(number, self.server, self.folder.append(row))
-        if last or number % self.keeper.every == 0:
-            self.save()
-        return row
+            self.keeper.folder.append_line(OWN_VIEW, own)
+        return cast(RoundRow, row)
 
-    def _private(self, row: Row, cost: Cost) -> Row:
+    def _private(self, row: Mapping[str, Any], cost: Cost) -> dict[str, Any]:
         """Fields of a row under ``[[privacy]]``."""
         if self.protection is None:
             return {}
@@ -226,7 +295,7 @@ class Simulation:
         x = setup.dataset.inputs(setup.dataset.train.x[:2], next(iter(params.values())).dtype)
         return int(view.passes * flops(setup.first.network.module, x, params))
 
-    def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> Row:
+    def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> dict[str, Any]:
         work = self.federation.view.work if drawn else {}
         if self.protection is not None:  # who left in the middle of a sum did some work, and does not count
             work = {k: w for k, w in work.items() if k in self.federation.server.counted}
@@ -249,9 +318,9 @@ class Simulation:
             "lr": None if math.isnan(lr) else lr,
         }
 
-    def check_finite(self, number: int, quality: Row) -> None:
+    def check_finite(self, number: int, quality: Mapping[str, Any]) -> None:
         """A server's step after which the model, or its loss, is not a number ends the run there."""
-        finite = all(model.finite() for model in self.models().values())
+        finite = all(model.finite() for model in self.snapshot.models().values())
         if not finite or not all(map(math.isfinite, floats_in(quality))):
             after = " after the server's step" if number else ""
             advice = "lower local.lr or the server's rate" if number else "look at model.init and the data"
@@ -259,58 +328,18 @@ class Simulation:
                 number, f"the server's model or its loss is not finite{after}{self.setup.loss.domain}; {advice}"
             )
 
-    def save(self) -> None:
-        """A checkpoint of this round, unless there is one."""
-        if self.keeper.saved == self.number:
-            return
-        if self.recorder:
-            self.recorder.keep()
-        self.keeper.save(self.state, self.federation.states, self.federation.record())
-        self.federation.landed(self.number)
-        if self.keyring is not None:
-            self.keyring.forget(self.keeper.checkpoints.oldest())
+    def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
+        """What summary.json says of the run."""
+        return rounds_end.figures(self.snapshot, self.plan, self.keeper.folder, rows, diverged)
 
-    def models(self) -> dict[str, Model]:
-        """name -> what is evaluated and saved."""
-        return models_of(self.setup.algorithm, self.server, self.networks)
-
-    def client_model(self, client: int) -> Model:
-        """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
-        own, facts = self.setup.bench.architecture(client), self.federation.facts(client, self.number, 0.0)
-        state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
-        return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)
-
-    def attackers(self) -> dict[int, int]:
-        """Malicious client -> the number of its table in ``[[attack]]``."""
-        groups = self.setup.algorithm.groups
-        return self.setup.cast.attackers(groups(self.server) if groups is not None else None)
-
-    def quality(self) -> Row:
-        """The quality fields of a row."""
-        every = list(self.models().items())
-        personal = self.setup.personal
-        row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(every[0][1])
-        others = every if self.setup.mixed else every[1:]
-        if others:
-            row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
-        return row
-
-    def noticed(self) -> list[str]:
-        """What the recording of views has to say since the last call."""
-        return self.recorder.noticed() if self.recorder else []
+    def models(self) -> Mapping[str, Any]:
+        """The files of its models, and the scores of the rows that they were judged on."""
+        left = files_of(self.snapshot.models(), self.setup.mixed)
+        return {**{file: model.save() for file, model in left.items()}, JUDGED: self.evaluator.judged}
 
     def close(self) -> None:
-        """Ends the workers and removes their scratch files."""
+        """End the workers and remove their scratch files."""
         self.federation.close()
-
-
-def floats_in(value: Any) -> Iterator[float]:
-    """All floats of nested dicts and lists: what JSON would hold."""
-    if isinstance(value, float):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from floats_in(item)
 
 
 def took_part(drawn: Drawn | None, work: Mapping[int, Work]) -> list[Any]:

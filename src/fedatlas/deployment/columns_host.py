@@ -10,8 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedatlas.algorithm import RoundGenerator
-from fedatlas.config import ExperimentConfig
-from fedatlas.course.columns import questions
 from fedatlas.data.dataset import Column
 from fedatlas.data.party_tables import PartyTable
 from fedatlas.deployment.node_columns import ColumnsFacts
@@ -19,18 +17,14 @@ from fedatlas.deployment.nodes_link import NodesLink
 from fedatlas.deployment.streams_host import StreamsHost
 from fedatlas.federation.columns_federation import bench_of
 from fedatlas.privacy.ask_protocol import SessionFailed
-from fedatlas.setup.consortium import Consortium, align_of, columns_of, said_of
-from fedatlas.vertical.boosting import SecureBoost
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.consortium import Consortium, consortium_of
 from fedatlas.vertical.parties import PartyLeft
 
 
-def consortium_of(config: ExperimentConfig, facts: Sequence[ColumnsFacts]) -> Consortium:
+def counted(whole: Checked, facts: Sequence[ColumnsFacts]) -> Consortium:
     """The parties as the server knows them: as many ids and columns as each says, without their names, and no row."""
-    names = tuple(one.name for one in config.parties)
-    active = next(k for k, one in enumerate(facts) if one.label)
-    tables = tuple(table_of_counts(name, one) for name, one in zip(names, facts, strict=True))
-    parties = tuple(columns_of(k, one, active, names, config.seed) for k, one in enumerate(tables))
-    return Consortium(config, tables, parties, align_of(config), tuple(said_of(tables)))
+    return consortium_of(whole, [table_of_counts(name, one) for name, one in zip(whole.parties, facts, strict=True)])
 
 
 def table_of_counts(name: str, facts: ColumnsFacts) -> PartyTable:
@@ -50,10 +44,11 @@ def table_of_counts(name: str, facts: ColumnsFacts) -> PartyTable:
     )
 
 
-def columns_host(held: Consortium, how: SecureBoost, link: NodesLink) -> StreamsHost:
-    """Return the host of a run whose nodes hold columns; a tree that a party fell out of is begun again."""
+def columns_host(held: Consortium, link: NodesLink) -> StreamsHost:
+    """Return the host of a run whose nodes hold columns; a round that a party fell out of is restarted."""
     sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
-    algorithm = bench_of("secureboost", questions(how), {}).algorithm
+    asked = held.checked.algorithm
+    algorithm = bench_of(asked.name, asked.tasks, {}).algorithm
     host = StreamsHost(link, algorithm, sizes, held.config.seed, whole=_whole)
     host.resumes = "; submit the experiment again to begin anew"
     return host

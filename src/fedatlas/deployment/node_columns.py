@@ -8,11 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from fedatlas.config import ExperimentConfig, parse
-from fedatlas.course.columns import fingerprint, questions
-from fedatlas.course.columns_end import named, write_part
+from fedatlas.course.columns_end import named, part
 from fedatlas.data.party_tables import PartyTable, read_party
 from fedatlas.deployment.node_rows import RowCounts
 from fedatlas.deployment.node_state import NodeState, same_rows
@@ -21,10 +18,12 @@ from fedatlas.errors import ConfigError
 from fedatlas.federation.columns_federation import party_half
 from fedatlas.federation.link import Request
 from fedatlas.machine import cores
-from fedatlas.record.run_folder import SUMMARY, RunFolder
+from fedatlas.record.fingerprint import fingerprint, of_tables
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
-from fedatlas.setup.columns_method import method_of
 from fedatlas.setup.consortium import columns_of, files_of, refuse_labels
+from fedatlas.setup.refusals import checked
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.messages import Count
 from fedatlas.wire.policy import Asked
@@ -76,27 +75,26 @@ class NodeColumnsRun:
 
     def __init__(self, bundle: Bundle, terms: ColumnsTerms, table: PartyTable) -> None:
         self.number, self.table = terms.number, table
-        self.config, self.how = method_of(parse(terms.config))
-        self.terms = terms._replace(rows=same_rows(terms.rows, fingerprint([table])))
+        self.whole = checked(parse(terms.config))
+        self.terms = terms._replace(rows=same_rows(terms.rows, fingerprint(of_tables([table]))))
         self.state = NodeState(bundle.path / "state" / terms.run, self.number)
-        workers = self.config.engine.workers or cores()
-        self.data = columns_of(self.number, table, terms.active, terms.names, self.config.seed, workers)
-        self.half = party_half("secureboost", questions(self.how), self.data, self.state.party)
+        config, asked = self.whole.config, self.whole.algorithm
+        workers = config.engine.workers or cores()
+        self.data = columns_of(self.number, table, terms.active, terms.names, config.seed, workers)
+        self.half = party_half(asked.name, asked.tasks, self.data, self.state.party)
 
     def asked(self, request: Request, cohort: int) -> Asked:  # noqa: ARG002
         """A request as the policy sees it: all nodes are asked."""
-        t = self.terms
-        return Asked(t.operator, "secureboost", 0.0, self.config.rounds, len(t.names), self.how.encrypted)
+        t, w = self.terms, self.whole
+        return Asked(t.operator, w.algorithm.name, 0.0, w.config.rounds, len(t.names), bool(w.mechanisms))
 
     def add_own_part(self, folder: Path) -> None:
         """Write the node's part of the model, with its columns by their names, and its report."""
         state, run = self.state.party.get(self.number), RunFolder(folder)
-        if state is None or "boost" not in state:
+        if state is None or "split" not in state:
             return
-        splits = {name: one.numpy() for name, one in state["boost"]["table"].items()}
-        gains = np.bincount(splits["column"], np.nan_to_num(splits["gain"]), len(self.table.names))
-        own = named(self.table, gains.tolist())
-        summary = run.read_json(SUMMARY)
-        run.write_json(SUMMARY, {**summary, "importance": {**summary["importance"], self.table.name: own}})
-        write_part(self.config, self.data, self.table, state, own, run)
+        gains, summary = self.whole.of_columns().own(self.data, state), run.summary()
+        summary["importance"] = {**summary["importance"], self.table.name: named(self.table, gains)}
+        write_summary(run, summary)
+        run.save_models(part(self.whole, self.data, self.table, state, gains))
         write_report([folder])

@@ -17,7 +17,7 @@ from fedatlas.course.evaluation import ClientModel, Evaluator
 from fedatlas.data.batches import Rows
 from fedatlas.metrics import quality
 from fedatlas.model import Model
-from fedatlas.setup.assembly import Setup, test_rows
+from fedatlas.setup.assembly import Setup
 from fedatlas.tree import Tree
 
 JUDGE = "judge"
@@ -39,7 +39,7 @@ def _nobody(*args: Any) -> Any:
 
 def judges(setup: Setup) -> Callable[..., Any]:
     """Make the function by which a node judges."""
-    rows = test_rows(setup)
+    rows = setup.rows.common("test")
 
     def answer(network: Any, data: Any, message: Message, state: State, session: Any) -> tuple[Update, State, Any]:
         model = setup.models().initial()[""].load(message["judged"])

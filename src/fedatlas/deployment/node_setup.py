@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas import summaries
-from fedatlas.config import ExperimentConfig
 from fedatlas.data.dataset import Dataset, Held, Partition, Split
 from fedatlas.deployment.node_rows import RowsFacts, dataset_of, two_rows
 from fedatlas.errors import ProtocolError
 from fedatlas.setup.assembly import Holdings, Setup, assemble, described, prepare
-from fedatlas.setup.refusals import check, check_classes
-from fedatlas.setup.resolution import resolve
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.refusals import check_classes
 from fedatlas.summaries import Learn, Learnt, Message, Numbers, Summary, Traffic, in_the_clear
 from fedatlas.wire.messages import Count
 
@@ -87,26 +86,24 @@ def answered(name: str, message: Message, split: Split) -> Numbers:
     return SUMMARIES[name].of(Held(split, np.arange(len(split.y))), message)
 
 
-def server_setup(
-    config: ExperimentConfig, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None
-) -> Setup:
+def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None) -> Setup:
     """Make the server's set-up. ``sizes``: training rows of each node by name. ``test``: the server's rows to judge by."""
     empty = two_rows(about)
     dataset = dataset_of(about, {"train": empty, "test": empty if test is None else test})
     ends = np.cumsum([0, *sizes.values()])
     counts = tuple(np.arange(a, b) for a, b in itertools.pairwise(ends))
     partition = Partition(counts, info={"names": list(sizes)}, counted=True)
-    return assemble(holdings(config, dataset, partition, of_one(-1, len(sizes)), learn), config.seed)
+    return assemble(holdings(whole, dataset, partition, of_one(-1, len(sizes)), learn))
 
 
 def node_setup(
-    config: ExperimentConfig, about: RowsFacts, splits: Mapping[str, Split], number: int, clients: int, learn: Learn
+    whole: Checked, about: RowsFacts, splits: Mapping[str, Split], number: int, clients: int, learn: Learn
 ) -> Setup:
     """Make a node's set-up: its rows under its number, and no others."""
     train = splits["train"]
     held = {"test": train.take(np.arange(min(1, len(train.y)))), **splits}  # what a row looks like
     partition = of_one(number, clients, len(train.y))
-    return assemble(holdings(config, dataset_of(about, held), partition, partition, learn), config.seed, alone=True)
+    return assemble(holdings(whole, dataset_of(about, held), partition, partition, learn), alone=True)
 
 
 def of_one(number: int, clients: int, rows: int = 0) -> Partition:
@@ -114,24 +111,9 @@ def of_one(number: int, clients: int, rows: int = 0) -> Partition:
     return Partition(tuple(np.arange(rows if k == number else 0) for k in range(clients)))
 
 
-def holdings(
-    config: ExperimentConfig, dataset: Dataset, partition: Partition, rows: Partition, learn: Learn
-) -> Holdings:
-    """What `setup.assembly.share_out` makes of a whole data set. ``rows``: those that are here."""
-    config, algorithm, transform, notices, mechanisms, *_ = resolve(config)
-    check(config, algorithm, None, transform, mechanisms)
-    check_classes(algorithm, dataset)
-    prepared, how = prepare(config, dataset, rows, learn)
-    return Holdings(
-        config=config,
-        algorithm=algorithm,
-        transform=transform,
-        raw=dataset,
-        dataset=prepared,
-        preprocess=how,
-        partition=partition,
-        algorithm_facts=described(algorithm, len(partition.clients), config.seed),
-        notices=notices,
-        class_counts=None,
-        mechanisms=mechanisms,
-    )
+def holdings(whole: Checked, dataset: Dataset, partition: Partition, rows: Partition, learn: Learn) -> Holdings:
+    """The federation as `setup.assembly.share_out` makes it of a whole data set. ``rows``: those that are here."""
+    check_classes(whole.algorithm, dataset)
+    prepared, how = prepare(whole.config, dataset, rows, learn)
+    facts = described(whole.algorithm, len(partition.clients), whole.config.seed)
+    return Holdings(whole, dataset, prepared, how, partition, facts)

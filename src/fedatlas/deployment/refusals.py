@@ -9,35 +9,24 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.models.registry import MODELS
-from fedatlas.privacy.mechanisms import Mechanism, SecAgg
-from fedatlas.setup.columns_method import method_of
+from fedatlas.privacy.mechanisms import SecAgg
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 from fedatlas.transforms import TRANSFORMS
-from fedatlas.vertical.boosting import SecureBoost
 
 
-def checked(config: ExperimentConfig, names: Sequence[str]) -> ExperimentConfig:
-    """The configuration made whole. ConfigError for what these nodes cannot run."""
-    if config.columns:
-        whole, how = method_of(config)
-        refuse_columns(whole, how, names)
-        return whole
-    resolved = resolve(config)
-    refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
-    check(resolved.config, resolved.algorithm, None, resolved.transform, resolved.mechanisms)
-    return resolved.config
+def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
+    """The experiment, resolved and checked. ConfigError for what these nodes cannot run."""
+    whole = resolve(config)
+    refuse(whole, names)
+    check(whole)
+    return whole
 
 
-def refuse(config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mechanism, ...], nodes: int) -> None:
-    """ConfigError for the first thing that is not possible between real parties, or not yet."""
-    for words in _of_rows(config, algorithm, mechanisms, nodes):
-        raise ConfigError(words)
-
-
-def refuse_columns(config: ExperimentConfig, how: SecureBoost, names: Sequence[str]) -> None:
-    """The same of parties that hold columns. ``names``: of the run's nodes."""
-    for words in _of_columns(config, how, [*names]):
+def refuse(whole: Checked, names: Sequence[str]) -> None:
+    """ConfigError for the first thing that is not possible between real parties, or not yet. ``names``: of the run's nodes."""
+    for words in _of_columns(whole, [*names]) if whole.columns else _of_rows(whole, len(names)):
         raise ConfigError(words)
 
 
@@ -56,11 +45,10 @@ def undeployable(algorithm: Algorithm) -> str:
     return next((why for why, holds in reasons.items() if holds), "")
 
 
-def _of_rows(
-    config: ExperimentConfig, algorithm: Algorithm, mechanisms: tuple[Mechanism, ...], nodes: int
-) -> Iterator[str]:
-    if why := undeployable(algorithm):
-        yield f"algorithm.name = '{algorithm.name}': it {why}; choose another algorithm."
+def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
+    config = whole.config
+    if why := undeployable(whole.algorithm):
+        yield f"algorithm.name = '{whole.algorithm.name}': it {why}; choose another algorithm."
     for table, known in (("algorithm", ALGORITHMS), ("model", MODELS), ("compression", TRANSFORMS)):
         if (part := getattr(config, table)) is not None and part.name not in known:
             yield f"{table}.name = '{part.name}' is a plug-in, and nodes run only what fedatlas brings: take another."
@@ -80,7 +68,7 @@ def _of_rows(
         yield "evaluation.clients: nodes hold out no rows in this version of deployment; remove it."
     if config.evaluation.on != "test":
         yield "evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it."
-    for one in mechanisms:
+    for one in whole.mechanisms:
         if not isinstance(one, SecAgg):
             yield f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has 'secagg'."
     if config.attack:
@@ -104,15 +92,15 @@ def _of_rows(
         )
 
 
-def _of_columns(config: ExperimentConfig, how: SecureBoost, names: list[str]) -> Iterator[str]:
-    if not config.parties:
+def _of_columns(whole: Checked, names: list[str]) -> Iterator[str]:
+    if not whole.config.parties:
         yield (
             "partition.name = 'vertical' deals the columns of one table, and between real parties each has its own table: "
             "write [[parties]], each with the name of its node."
         )
-    if not how.encrypted:
-        yield "gradients in the clear tell every label, which is allowed only in a simulation: add [[privacy]] with name = 'paillier'."
-    parties, listed = [one.name for one in config.parties], ", ".join(names)
+    if why := whole.of_columns().refusal(whole.how):
+        yield why
+    parties, listed = [*whole.parties], ", ".join(names)
     if odd := [name for name in parties if name not in names]:
         yield f"party '{odd[0]}' is not a node of this run: give each of [[parties]] the name of its node ({listed})."
     if parties != names:

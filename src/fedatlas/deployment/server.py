@@ -129,9 +129,10 @@ class Server:
     def _submit(self, caller: Caller, asked: Submission) -> str:
         """Check an experiment and put it into the queue."""
         from fedatlas.config import read
-        from fedatlas.deployment.refusals import checked
+        from fedatlas.deployment.refusals import deployable
         from fedatlas.deployment.server_run import SubmissionState, SubmittedRun
         from fedatlas.files import write_text
+        from fedatlas.setup.columns_method import of_columns
 
         registered = [name for name, member in self.bundle.members().items() if member.role == "node"]
         names = asked.nodes or tuple(registered)
@@ -141,9 +142,13 @@ class Server:
         text, overrides = with_own_files(asked.text, asked.overrides)
         write_text(path, text)
         config = read(path, overrides)
-        if config.columns and not asked.nodes and {*(parties := [one.name for one in config.parties])} <= {*registered}:
+        if (
+            of_columns(config)
+            and not asked.nodes
+            and {*(parties := [one.name for one in config.parties])} <= {*registered}
+        ):
             names = tuple(parties)
-        whole = checked(config, names)
+        whole = deployable(config, names).config
         rows = "parties" if config.parties else config.data.name
         label = re.sub(r"[^a-z0-9-]", "-", f"{rows}-{config.algorithm.name}".lower())
         base = f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{label}"

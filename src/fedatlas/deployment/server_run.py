@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas import machine
-from fedatlas.config import ExperimentConfig, parse
+from fedatlas.config import parse
 from fedatlas.config.experiment import RoundConfig
-from fedatlas.course.columns import Growing, all_trees
-from fedatlas.course.progress import Row
+from fedatlas.course.columns import Growing
+from fedatlas.course.course import Course
+from fedatlas.course.progress import Run
+from fedatlas.course.rounds import Parties, Simulation
 from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
-from fedatlas.deployment.columns_host import columns_host, consortium_of
+from fedatlas.deployment.columns_host import columns_host, counted
 from fedatlas.deployment.model_delivery import delivery_of
 from fedatlas.deployment.node_columns import ColumnsFacts
 from fedatlas.deployment.node_judging import with_judging
@@ -32,7 +34,7 @@ from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows
 from fedatlas.deployment.node_setup import LearntSum
 from fedatlas.deployment.nodes import Answer, Nodes
 from fedatlas.deployment.nodes_link import NodesLink, StartMessage
-from fedatlas.deployment.refusals import refuse, refuse_columns
+from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.streams_host import rows_host
 from fedatlas.deployment.terms import ColumnsTerms, RowsTerms, Sums, SumTerms, decoded, encoded
 from fedatlas.engine.executors import Plan
@@ -41,12 +43,14 @@ from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, Transport
 from fedatlas.federation.secrets import append
 from fedatlas.files import write_bytes, write_json
 from fedatlas.privacy.mechanisms import SecAgg
-from fedatlas.record.run_folder import RunFolder, Start
-from fedatlas.reporting import write_report
-from fedatlas.runs.loop import Parties, run_rounds
+from fedatlas.record.fields import RoundRow
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.runs.ensure import start_of
+from fedatlas.runs.finish import More, finish
+from fedatlas.runs.loop import run_course
 from fedatlas.setup.assembly import Setup
-from fedatlas.setup.columns_method import method_of
-from fedatlas.setup.resolution import resolve
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.consortium import Consortium
 from fedatlas.wire import codec
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.fields import plain, record
@@ -128,19 +132,15 @@ class EventProgress:
         """The seconds that each node's replies took in a round."""
         return {name: round(seconds, 3) for name, seconds in self.link.seconds.pop(number, {}).items()}
 
-    def started(self, setup: Setup, folder: Path, plan: Plan, first_round: int) -> None:  # noqa: ARG002
+    def started(self, course: Course) -> None:
         """Round 0, or where it goes on."""
-        self.job.event({"kind": "started", "rounds": setup.config.rounds, "from": first_round})
-
-    def growing(self, held: Any, how: Any, folder: Path, first_tree: int) -> None:  # noqa: ARG002
-        """The same of trees."""
-        self.job.event({"kind": "started", "rounds": held.config.rounds, "from": first_tree})
+        self.job.event({"kind": "started", "rounds": course.config.rounds, "from": course.number})
 
     def said(self, notice: str) -> None:
         """A notice."""
         self.job.event({"kind": "said", "text": notice})
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RoundRow) -> None:
         """A round has landed."""
         self.job.event({"kind": "row", "row": row, "nodes": self.timed(row["round"])})
         self.job.check(f" after round {row['round']}")
@@ -177,81 +177,45 @@ def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
 
 
 def _run(job: SubmittedRun, context: ServerContext) -> None:
-    config, names = parse(job.state.config), job.state.nodes
-    rules = RoundConfig(**job.state.round or {})
+    names, rules = job.state.nodes, RoundConfig(**job.state.round or {})
     context.nodes.stop = job.check
-    if config.columns:
-        _run_columns(job, context, config, names, rules)
-        return
-    resolved = resolve(config)
-    refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
-    if any(isinstance(one, SecAgg) for one in resolved.mechanisms):
+    whole, path = deployable(parse(job.state.config), names), job.folder / RUN
+    if whole.columns:  # all of them take part in every round
+        rules = rules.model_copy(update={"minimum": len(names), "on_loss": "wait"})
+    elif any(isinstance(one, SecAgg) for one in whole.mechanisms):
         rules = rules.model_copy(update={"minimum": max(rules.minimum, 3)})
         identities_of(context.bundle.members(), names)
-    answers = InitialAnswers(job, context, config, names, rules)
-    setup, begin = answers.setup()
-    path = job.folder / RUN
-    start: Start = start_of(path)
-    folder = RunFolder.open(path) if start == "resume" else RunFolder.create(path, setup.config, again=start == "again")
+    answers = InitialAnswers(job, context, whole, names, rules)
+    federation, begin = answers.consortium() if whole.columns else answers.setup()
+    start = start_of(path)
+    resume = start == "resume"
+    folder = RunFolder.open(path) if resume else RunFolder.create(path, whole.config, again=start == "again")
     link = NodesLink(job.name, names, context.nodes, rules, folder.path, begin, job.event)
-    if start != "resume":  # who was set up before says so, or says that it knows nothing
+    if not resume:  # who was set up before says so, or says that it knows nothing
         answers.begin_all(link)
-    host = rows_host(setup, link, answers.guard(setup), answers.judging)
-    run_rounds(setup, folder, EventProgress(job, link), start, parties=Parties(answers.plan, host))
-    write_report([path])
-    deliver_model(job, context, names, path, rules)
-
-
-def _run_columns(
-    job: SubmittedRun, context: ServerContext, config: ExperimentConfig, names: tuple[str, ...], rules: RoundConfig
-) -> None:
-    """The same of a run whose parties hold columns: all of them take part in every tree."""
-    config, how = method_of(config)
-    refuse_columns(config, how, names)
-    rules = rules.model_copy(update={"minimum": len(names), "on_loss": "wait"})
-    answers = InitialAnswers(job, context, config, names, rules)
-    held = consortium_of(config, [answers.facts[name] for name in names])
-    answers.keep()
-    about = job.name, config.plain(), job.state.operator, names
-
-    def begin(k: int, landed: int) -> RunStart:
-        return RunStart(job.name, encoded(ColumnsTerms(*about, k, held.active, stateful=True, landed=landed)))
-
-    path = job.folder / RUN
-    start: Start = start_of(path)
-    folder = RunFolder.open(path) if start == "resume" else RunFolder.create(path, config, again=start == "again")
-    link = NodesLink(job.name, names, context.nodes, rules, folder.path, begin, job.event)
-    if start != "resume":
-        answers.begin_all(link)
-    all_trees(Growing(held, how, folder, columns_host(held, how, link)), start, EventProgress(job, link))
-    write_report([path])
-    deliver_model(job, context, names, path, rules)
-
-
-def start_of(path: Path) -> Start:
-    """How a run goes on."""
-    if any((path / "checkpoint").glob("manifest-*.json")):
-        return "resume"
-    return "again" if (path / "config.toml").exists() else "new"
+    course: Course
+    if isinstance(federation, Setup):
+        host = rows_host(federation, link, answers.guard(federation), answers.judging)
+        course = Simulation(federation, folder, resume=resume, parties=Parties(answers.plan, host))
+    else:
+        course = Growing(federation, folder, resume=resume, host=columns_host(federation, link))
+    progress = EventProgress(job, link)
+    finish(Run(path, run_course(course, progress)), whole, More(), progress)
+    deliver_model(job, context, names, path, rules, columns=whole.columns)
 
 
 class InitialAnswers:
     """The nodes' answers about their rows, asked once."""
 
     def __init__(
-        self,
-        job: SubmittedRun,
-        context: ServerContext,
-        config: ExperimentConfig,
-        names: tuple[str, ...],
-        rules: RoundConfig,
+        self, job: SubmittedRun, context: ServerContext, whole: Checked, names: tuple[str, ...], rules: RoundConfig
     ) -> None:
-        self.job, self.context, self.config, self.names, self.rules = job, context, config, names, rules
+        self.job, self.context, self.whole, self.names, self.rules = job, context, whole, names, rules
         self.path = job.folder / LEARNT
         self.kept = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
         self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
-        e, why = config.engine, "each node trains in its own process"
+        e, why = whole.config.engine, "each node trains in its own process"
         step = "loop" if e.name == "loop" else e.plan if e.plan in {"tuned", "native"} else "program"
         self.plan = Plan(e.name, step, 1, 1, machine.cores(), e.precision, "cpu", why)
 
@@ -279,7 +243,7 @@ class InitialAnswers:
     @cached_property
     def facts(self) -> Mapping[str, Any]:
         """Facts of each node's rows, or of its table."""
-        kind: Any = ColumnsFacts if self.config.columns else RowsFacts
+        kind: Any = ColumnsFacts if self.whole.columns else RowsFacts
         if "facts" in self.kept:
             return {name: record(kind, one, LEARNT) for name, one in self.kept["facts"].items()}
         self.context.nodes.wait_for(self.names, self.rules.deadline)
@@ -291,11 +255,20 @@ class InitialAnswers:
         test, about = self._test(agreed(self.facts))
         sizes = {name: self.facts[name].rows.train for name in self.names}
         learn = node_setup.asking(lambda name, message: self._sums(name, message, about), self.totals)
-        setup = node_setup.server_setup(self.config, about, sizes, learn, test)
+        setup = node_setup.server_setup(self.whole, about, sizes, learn, test)
         self.keep()
         if self.judging is not None:
             setup = with_judging(setup)
         return setup, lambda k, landed: self._begin(k, landed, setup, about)
+
+    def consortium(self) -> tuple[Consortium, StartMessage]:
+        """The same where parties hold columns."""
+        held = counted(self.whole, [self.facts[name] for name in self.names])
+        self.keep()
+        name, active = self.job.name, held.active
+        return held, lambda k, landed: RunStart(
+            name, encoded(ColumnsTerms(name, *self._who, k, active, stateful=True, landed=landed))
+        )
 
     def _test(self, about: RowsFacts) -> tuple[Split | None, RowsFacts]:
         """The server's own test rows, coded as the nodes' are, and what the rows are with these."""
@@ -307,7 +280,7 @@ class InitialAnswers:
                     "(data.test = 0.2)."
                 )
             return None, about
-        held = read_rows(self.context.test, self.config)
+        held = read_rows(self.context.test, self.whole.config)
         known = agreed({"the nodes": about._replace(weighted=False), "the server's test rows": held.about})
         if (strange := {*known.class_names} - {*about.class_names}) and about.task == "classes":
             raise ConfigError(f"the server's test rows have the class '{min(strange)}', which no node holds.")
@@ -356,10 +329,10 @@ class InitialAnswers:
 
 
 def deliver_model(
-    job: SubmittedRun, context: ServerContext, names: Sequence[str], path: Path, rules: RoundConfig
+    job: SubmittedRun, context: ServerContext, names: Sequence[str], path: Path, rules: RoundConfig, *, columns: bool
 ) -> None:
     """Each node gets the model; one that is not there does not keep the run from having ended."""
-    model = delivery_of(path, job.name, columns=parse(job.state.config).columns)
+    model = delivery_of(path, job.name, columns=columns)
     try:
         context.nodes.ask_all(dict.fromkeys(names, model), ModelStored, min(rules.deadline, 30.0), _refused)
     except (TransportError, NodeRefused) as error:

@@ -36,6 +36,8 @@ from fedatlas.federation.party import PartyHalf
 from fedatlas.files import write_bytes
 from fedatlas.privacy import secure_sum
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.columns_method import of_columns
+from fedatlas.setup.refusals import checked
 from fedatlas.wire import codec, frames
 from fedatlas.wire.bundle import POLICY, Bundle
 from fedatlas.wire.fields import plain
@@ -76,14 +78,13 @@ class NodeRowsRun:
     """One run at this node."""
 
     def __init__(self, bundle: Bundle, terms: RowsTerms, held: NodeRows) -> None:
-        self.config: ExperimentConfig = parse(terms.config)
+        whole = checked(parse(terms.config))
+        self.config = whole.config
         self.number = terms.number
         splits = coded(held, terms.about)
         self.terms = terms._replace(rows=same_rows(terms.rows, fingerprint(splits)))
         learn = node_setup.replayed(terms.totals)
-        self.setup: Setup = node_setup.node_setup(
-            self.config, terms.about, splits, self.number, len(terms.names), learn
-        )
+        self.setup: Setup = node_setup.node_setup(whole, terms.about, splits, self.number, len(terms.names), learn)
         if terms.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / terms.run
@@ -161,7 +162,7 @@ class Trainer:
         key = str([config.data, config.seed, config.parties])
         if self.kept[0] != key:
             name = self.bundle.name
-            self.kept = key, own_table(config, name, self.data) if config.columns else read_rows(self.data, config)
+            self.kept = key, own_table(config, name, self.data) if of_columns(config) else read_rows(self.data, config)
         return self.kept[1]
 
     def _path(self, run: str) -> Path:

@@ -15,11 +15,10 @@ import numpy as np
 from fedatlas.config import ExperimentConfig, read
 from fedatlas.data.partition import make_partition
 from fedatlas.deployment.node_rows import SUFFIX, write_stored
-from fedatlas.deployment.refusals import checked
+from fedatlas.deployment.refusals import deployable
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import load
-from fedatlas.setup.resolution import resolve
 
 TEST = f"test{SUFFIX}"
 
@@ -29,10 +28,11 @@ def deal(config: ExperimentConfig, names: list[str], folder: Path, judge: str = 
 
     Parties that hold columns have their tables already.
     """
-    config = checked(config, names)
-    if config.columns:
+    whole = deployable(config, names)
+    if whole.columns:
         return
-    dataset, part = load(config, resolve(config).algorithm, config.seed), config.partition
+    config, part = whole.config, whole.config.partition
+    dataset = load(config, whole.algorithm)
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, config.seed, part.min_size)
     if partition.feature_skew:
         raise ConfigError(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedatlas.algorithm import Algorithm, Question, State, Work
+from fedatlas.algorithm import Algorithm, Question, State, Task, Work
 from fedatlas.engine.job import Bench, Job, LocalOptions, Result
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
@@ -63,7 +63,7 @@ def nothing_kept(model: Any, facts: Any) -> State:
     return {}
 
 
-def bench_of(name: str, questions: Mapping[str, Question], held: Mapping[int, Columns]) -> Bench:
+def bench_of(name: str, questions: Mapping[str, Task | Question], held: Mapping[int, Columns]) -> Bench:
     """What the party half of these parties needs to answer these questions."""
     algorithm = Algorithm(name, tasks=questions, client_init=nothing_kept)
     return Bench(algorithm, {}, lambda k: held[k], LocalOptions(), 0)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def sizes_of(parties: Sequence[Columns]) -> dict[int, int]:
     return {each.party: len(each.x) for each in parties}
 
 
-def party_half(name: str, questions: Mapping[str, Question], own: Columns, state: PartyState) -> PartyHalf:
+def party_half(name: str, questions: Mapping[str, Task | Question], own: Columns, state: PartyState) -> PartyHalf:
     """The half of one party alone, for a process of its own: it finds no other party's columns."""
     bench = bench_of(name, questions, {own.party: own})
     return PartyHalf(bench, ColumnExecutor(bench), state, {own.party: len(own.x)}, own.seed, Memory())
@@ -82,10 +82,10 @@ def party_half(name: str, questions: Mapping[str, Question], own: Columns, state
 
 def columns_federation(
     parties: Sequence[Columns],
-    questions: Mapping[str, Question],
+    questions: Mapping[str, Task | Question],
     states: PartyState | None = None,
     *,
-    name: str = "secureboost",
+    name: str = "columns",
     run: str = "",
     observers: Iterable[Observer] = (),
 ) -> InProcess:

@@ -25,6 +25,8 @@ from fedatlas.leakage.knowledge import common_knowledge
 from fedatlas.record.observed import RoleView
 from fedatlas.record.run_folder import ATTACK, ATTACKED, CONFIG, FOUND, RunFolder
 from fedatlas.setup.assembly import set_up
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.refusals import checked
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import build_view_attack, check_kind_of_role, keys_of, view_attacks_of
 
@@ -46,11 +48,17 @@ def make_attack(config: ExperimentConfig, name: str, parameters: Mapping[str, An
     return build_view_attack("attack", name, {**declared, **(parameters or {})})
 
 
-def attack_view(folder: str | Path, name: str, parameters: Mapping[str, Any] | None = None) -> Found:
-    """Attack the view of a run, score the answer, write both below ``attacks/`` in its folder; return the record."""
+def attack_view(
+    folder: str | Path, name: str, parameters: Mapping[str, Any] | None = None, whole: Checked | None = None
+) -> Found:
+    """Attack the view of a run, score the answer, write both below ``attacks/`` in its folder; return the record.
+
+    ``whole``: the experiment, where it has been checked already.
+    """
     run = RunFolder.open(Path(folder))
-    config = run.config()
-    if config.columns:
+    whole = whole or checked(run.config())
+    config = whole.config
+    if whole.columns:
         raise ConfigError(
             "attacks are on runs whose parties hold rows: parties that hold columns have no views in this version."
         )
@@ -62,11 +70,11 @@ def attack_view(folder: str | Path, name: str, parameters: Mapping[str, Any] | N
     made = make_attack(config, name, parameters)
     common_knowledge(run.path)
     check_attack(made, config, run)
-    told = made.tells(truth_of(set_up(config, config.seed))) if made.tells else None
+    told = made.tells(truth_of(set_up(whole))) if made.tells else None
     arrays: Mapping[str, Any] = run_attacker(run.path, made, config.seed, told)
     found: Found = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
     try:
-        score = made.score(truth_of(set_up(config, config.seed), trained_first(run)), arrays)
+        score = made.score(truth_of(set_up(whole), trained_first(run)), arrays)
         found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
     except (DataError, TransportError) as error:
         found["unscored"] = f"the attacker's answer is kept, but nobody could score it: {error}"
@@ -77,12 +85,12 @@ def attack_view(folder: str | Path, name: str, parameters: Mapping[str, Any] | N
     return record
 
 
-def attack_views(folder: Path, config: ExperimentConfig, said: Callable[[str], None]) -> None:
+def attack_views(folder: Path, whole: Checked, said: Callable[[str], None]) -> None:
     """Carry out the attacks that the experiment declares, on a finished run; ``said`` is told what each found, or why it failed."""
-    for name in view_attacks_of(config):
+    for name in view_attacks_of(whole.config):
         said(f"Attack '{name}' on what its role saw ...")
         try:
-            said(attack_sentence(attack_view(folder, name)))
+            said(attack_sentence(attack_view(folder, name, None, whole)))
         except ConfigError as error:
             said(f"Attack '{name}' could not be carried out: {error}")
 
@@ -104,7 +112,7 @@ def rows_held(run: RunFolder) -> dict[int, int]:
 
 def trained_first(run: RunFolder) -> list[int]:
     """The clients of the first round, in its order; all that hold rows where the row does not tell."""
-    row = next((row for row in run.rows() if row["round"] == 1), {})
+    row: Mapping[str, Any] = next((row for row in run.rows() if row["round"] == 1), {})
     clients = row.get("clients") or rows_held(run)
     return [k for each in clients for k in (each if isinstance(each, list) else [each])]
 

@@ -27,7 +27,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.metrics.quality import predictions
 from fedatlas.model import Model
-from fedatlas.models import flops, make_loss, make_model
+from fedatlas.models import Loss, flops, make_loss, make_model
 from fedatlas.models.config import names
 from fedatlas.record.checkpoint import Checkpoints, RunState
 from fedatlas.record.initial_files import own_module
@@ -162,7 +162,7 @@ class FinishedRun(NamedTuple):
 
     def serves(self, model: Model) -> bool:
         """Whether a model reads the run's rows and gives its outputs."""
-        return model.predict(self.sample()).shape[-1] == self.outputs()
+        return model.predict(self.sample()).shape[-1] == self.loss.width()
 
     def client_model(self, client: int) -> nn.Module:
         """The network that a client would use, rebuilt from the last checkpoint: its own where it has one."""
@@ -211,33 +211,27 @@ class FinishedRun(NamedTuple):
         record = RunFolder(self.path).read_json("partition.json", "models")
         return str(record["models"][str(client)])
 
-    def network(self, architecture: str = "") -> nn.Module:
-        """The run's network, untrained."""
-        config, done = self.config, self.preprocess
-        own = dict(zip(names(config.models), config.models, strict=True))
-        model = own[architecture].under(config.model) if architecture else config.model
-        wanted = model.model_copy(update={"init": ""}) if self.module is None else self.module
-        dtype = DTYPES[config.engine.precision]
-        return make_model(wanted, done.shape, self.outputs(), config.seed, dtype, tokens=done.kind == "tokens")
+    @property
+    def loss(self) -> Loss:
+        """The run's loss, which says how many numbers a network answers each row with."""
+        return make_loss(self.config.model.loss, self.preprocess.task, len(self.preprocess.class_names))
 
-    def outputs(self) -> int:
-        """How many numbers the network answers each row with."""
-        done = self.preprocess
-        return make_loss(self.config.model.loss, done.task, len(done.class_names)).width()
-
-    def sample(self) -> Tensor:
-        """Two rows of zeros, as the network reads rows."""
-        kind = torch.int64 if self.preprocess.kind == "tokens" else DTYPES[self.config.engine.precision]
+    def sample(self, kind: torch.dtype | None = None) -> Tensor:
+        """Two rows of zeros, as a network of this ``kind`` of numbers reads rows."""
+        tokens = self.preprocess.kind == "tokens"
+        kind = torch.int64 if tokens else kind or DTYPES[self.config.engine.precision]
         return torch.zeros((2, *self.preprocess.shape), dtype=kind)
 
     def networks(self, *architectures: str) -> Networks:
-        """What makes models of tensors, for these architectures of the run."""
-        done, built = self.preprocess, {}
-        loss = make_loss(self.config.model.loss, done.task, len(done.class_names))
+        """What makes models of tensors, for these architectures of the run; untrained."""
+        config, done, loss, built = self.config, self.preprocess, self.loss, {}
+        own = dict(zip(names(config.models), config.models, strict=True))
+        shape, dtype, tokens = done.shape, DTYPES[config.engine.precision], done.kind == "tokens"
         for name in architectures:
-            module = self.network(name)
-            sample = torch.zeros((2, *done.shape), dtype=torch.int64 if done.kind == "tokens" else dtype_of(module))
-            built[name] = Built.of(Network(module, loss.mean), flops=flops(module, sample))
+            model = own[name].under(config.model) if name else config.model
+            wanted = model.model_copy(update={"init": ""}) if self.module is None else self.module
+            module = make_model(wanted, shape, loss.width(), config.seed, dtype, tokens=tokens)
+            built[name] = Built.of(Network(module, loss.mean), flops=flops(module, self.sample(dtype_of(module))))
         return Networks(built, loss)
 
     def untrained(self, architecture: str = "") -> Model:
@@ -266,12 +260,12 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
         raise ConfigError(
             f"'{path}' holds several seeds: name one of them, such as {Path(path) / f'seed-{config.seeds[0]}'}."
         )
-    if config.columns:
+    if folder.of_columns:
         raise ConfigError(
             f"the model of '{path}' is in the hands of several parties: 'fedatlas predict {path} NAME=FILE ...' asks them all."
         )
     summary = folder.summary()
-    own_module(folder.path, module, resume=True)
+    own_module(folder.path, module)
     done = Preprocess.from_json(folder.read_json("preprocess.json", *Preprocess.KEYS))
     found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
     file = folder.path / file_of("model")

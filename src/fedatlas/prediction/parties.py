@@ -1,7 +1,7 @@
-"""``fedatlas predict RUN NAME=FILE ...``: a model whose trees several parties hold, on new rows of theirs.
+"""``fedatlas predict RUN NAME=FILE ...``: a model whose parts several parties hold, on new rows of theirs.
 
-Each party matches its new rows with those of the active party, as in training; a row that it lacks takes the missing direction at that
-party's nodes. Then the active party walks the trees and asks the owner of a node for the way of its rows.
+Each party matches its new rows with those of the active party, as in training; in a row that it lacks all its columns are missing. Then
+the scheme predicts (`Scheme.predict`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedatlas.algorithm import RoundGenerator, State
+from fedatlas.algorithm import State
 from fedatlas.course.columns_end import MODEL, model_file
 from fedatlas.data.dataset import Column
 from fedatlas.data.party_tables import PartyTable, new_rows
@@ -22,9 +22,9 @@ from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.setup.columns_method import method_of
-from fedatlas.setup.consortium import columns_of
-from fedatlas.vertical import align, boosting
+from fedatlas.setup.consortium import align_of, columns_of
+from fedatlas.setup.refusals import checked
+from fedatlas.vertical import align
 from fedatlas.vertical.judging import probabilities
 from fedatlas.vertical.parties import Columns, order, tensor
 from fedatlas.wording import bytes_text
@@ -45,8 +45,9 @@ class Predicted(NamedTuple):
 def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] = ()) -> Predicted:
     """The predictions of a finished run for new rows. ``files``: party -> its file; ConfigError where one is missing or a stranger."""
     folder = RunFolder.open(path)
-    config, how = method_of(folder.config())
-    summary = folder.summary()
+    whole, summary = checked(folder.config()), folder.summary()
+    config, scheme = whole.config, whole.of_columns()
+    own, shared = scheme.keys
     names = [one["name"] for one in summary["parties"]]
     active = next(k for k, one in enumerate(summary["parties"]) if one["active"])
     for name in files:
@@ -56,32 +57,26 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
         raise ConfigError(
             f"party '{absent[0]}' has no rows: give a file for each party, as in {' '.join(f'{n}=FILE' for n in names)}."
         )
-    saved = [folder.read_json(model_file(name), "party", "id", "schema", "records") for name in names]
-    skeleton = folder.read_json(MODEL, "trees")
+    saved = [folder.read_json(model_file(name), "party", "id", "schema", *own) for name in names]
+    common = folder.read_json(MODEL, *shared)
     tables = [read(one, files[name]) for name, one in zip(names, saved, strict=True)]
     parties = [columns_of(k, one, active, tuple(names), config.seed) for k, one in enumerate(tables)]
     if without := tables[active].without_id:
         raise DataError(f"party '{names[active]}': {without} rows have no id and cannot be matched: give each one.")
     states, sent = PartyState(), 0
-    how_matched = align.Align(config.align.name, config.align.group) if config.align else align.Align()
     lacking: dict[str, int] = {}
     at = np.arange(len(tables[active].ids))
     for k, data in enumerate(parties):
-        found, cost = (at, 0) if k == active else matched(parties[active], data, how_matched, observers)
+        found, cost = (at, 0) if k == active else matched(parties[active], data, align_of(config), observers)
         sent += cost
         if k != active:
             lacking[data.name] = int((found < 0).sum())
-        own = {"table": saved[k], "model": skeleton if k == active else None}
-        states.after.put(k, {**boosting.loaded(data, own), "align": {"order": tensor(found)}})
+        exported = {"table": saved[k], "model": common if k == active else None}
+        states.after.put(k, {**scheme.load(data, exported), "align": {"order": tensor(found)}})
     server: State = {"names": names, "active": active}
-    federation = columns_federation(
-        parties, boosting.questions(how._replace(key_bits=0)), states, observers=observers, run="predict"
-    )
-
-    def walk() -> RoundGenerator:
-        return (yield from boosting.infer(how._replace(key_bits=0), server))
-
-    federation.drive(walk, RoundStart(1, 1.0))
+    how = scheme.clear(whole.how)
+    federation = columns_federation(parties, scheme.questions(how), states, observers=observers, run="predict")
+    federation.drive(lambda: scheme.predict(how, server), RoundStart(1, 1.0))
     state = federation.states.get(active)
     assert state is not None
     sent += federation.cost.bytes_up + federation.cost.bytes_down
@@ -90,7 +85,7 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
         for name, n in lacking.items()
         if n
     )
-    return Predicted(as_table(tables[active].ids, boosting.outputs(state), saved[active]), lacking, sent, said)
+    return Predicted(as_table(tables[active].ids, scheme.outputs(state), saved[active]), lacking, sent, said)
 
 
 def predicted(run: Path, files: Sequence[str]) -> tuple[pandas.DataFrame, list[str]]:

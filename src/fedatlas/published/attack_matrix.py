@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedatlas.config import parse
+from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Progress
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
@@ -21,7 +21,8 @@ from fedatlas.metrics.intervals import proportion
 from fedatlas.published.gates import Part, Target
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure
-from fedatlas.runs.loop import run_one
+from fedatlas.runs.finish import More
+from fedatlas.setup.refusals import checked
 from fedatlas.study.plain import Plain, Row
 
 NAME = "attack-matrix"
@@ -188,7 +189,8 @@ def of_cell(cell: Cell, seed: int, folder: Path, progress: Progress) -> Found:
     try:
         if cell.role:
             return of_view(cell, seed, folder)
-        done = ensure(parse({**cell.tables, "seed": seed}), folder, progress=progress, options={"baselines": False})
+        whole = checked(parse({**cell.tables, "seed": seed}))
+        done = ensure(whole, folder, More(options={"baselines": False}), progress)
     except (ConfigError, PrivacyError) as error:
         return Found(str(error))
     return of_run(cell, done.summary)
@@ -221,6 +223,11 @@ def of_run(cell: Cell, summary: Row) -> Found:
     return Found(text_of(cell, value, low, high), value, low, high, kept(summary))
 
 
+def seen(config: ExperimentConfig, folder: Path) -> None:
+    """The run whose view is attacked."""
+    ensure(checked(config), folder, More(report=False))
+
+
 def of_view(cell: Cell, seed: int, folder: Path) -> Found:
     """What a view betrays above the placebo: in dB, or of an AUC."""
     tables = dict(cell.tables)
@@ -229,7 +236,7 @@ def of_view(cell: Cell, seed: int, folder: Path) -> Found:
         write_json(constants, TO_ONE)
         tables["data"] = {**tables["data"], "constants": str(constants)}
     keys = {"role": cell.role, **VIEWS[cell.attack]}
-    made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, run_one)
+    made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, seen)
     (leak,) = made["leaks"].values()
     value, low, high = leak["value"], leak["low"], leak["high"]
     text = text_of(cell, value, low, high, sign="+")

@@ -31,6 +31,7 @@ from fedatlas.published.t9_fedseq_cifar10 import fedseq_cifar10
 from fedatlas.published.t11_fedprox_synthetic import fedprox_synthetic
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure, finished
+from fedatlas.setup.refusals import checked
 from fedatlas.study.plain import Plain, Row
 
 EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
@@ -169,11 +170,11 @@ def judged(
 
 def run_part(part: Part, seed: int, base: Path, called: str, console: Console, watch: Watch) -> None:
     """Run, or continue, one seed of a part; ConfigError where its folder holds a run of another configuration."""
-    config, folder = parse({**part.tables, "seed": seed}), folder_of(part, seed, base)
-    if finished(config, folder) is not None:
+    whole, folder = checked(parse({**part.tables, "seed": seed})), folder_of(part, seed, base)
+    if finished(whole, folder) is not None:
         return
     with watch(called) as progress:
-        done = ensure(config, folder, progress=progress)
+        done = ensure(whole, folder, progress=progress)
     final, seconds = done.summary["final"], done.summary["cost"]["seconds"]
     found = f"accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {seconds:.0f} s"
     console.print(f"{called}: {found}", soft_wrap=True)
@@ -197,7 +198,8 @@ def finished_run(part: Part, seed: int, base: Path) -> Plain | None:
         return None
     opened = RunFolder.open(folder)
     summary = opened.summary()
-    rows = [{key: shorter(row[key]) for key in KEPT if key in row} for row in opened.rows()]
+    done: Sequence[Row] = opened.rows()
+    rows = [{key: shorter(row[key]) for key in KEPT if key in row} for row in done]
     facts = {"seconds": summary["cost"]["seconds"], **{key: summary[key] for key in ("plan", "commit", "cpu")}}
     return {"part": part.name, "seed": seed, **facts, "rows": rows}
 

@@ -22,8 +22,10 @@ from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import Basis
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.runs.ensure import ensure
+from fedatlas.runs.finish import More
 from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import share_out
+from fedatlas.setup.refusals import checked
 from fedatlas.study.design import toml_of
 from fedatlas.study.heterogeneity import heterogeneity
 from fedatlas.study.levels import overridden
@@ -97,7 +99,7 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
     if "client_accuracy_p10" in (*asked.at_least, *asked.at_most, *asked.weights):
         base.setdefault("evaluation", {}).setdefault("clients", 0.2)
     config = parse(base)
-    held = share_out(config, config.seed)
+    held = share_out(checked(config))
     classes = held.dataset.classes
     if not classes or held.dataset.train.y.ndim != 1:
         raise ConfigError("this experiment has no classes to predict: a study of classes cannot answer for it.")
@@ -124,7 +126,7 @@ def costs(user: UserExperiment, say: Say) -> tuple[dict[str, Floats], dict[str, 
     for j, choice in enumerate(fitted.choices):
         say(f"Looking at {choice} on your model.")
         try:
-            one = dry_run(parse(user.values(choice, int(rounds[-1]))), baselines=False)
+            one = dry_run(checked(parse(user.values(choice, int(rounds[-1])))), baselines=False)
         except FedatlasError as error:
             barred[choice] = str(error)
             continue
@@ -152,8 +154,8 @@ def with_baseline(user: UserExperiment, out: Path, say: Say) -> Requirements:
     if user.asked.centralised is not None:
         return user.asked
     say("Training on all rows together, the baseline that every prediction starts from.")
-    reached = ensure(baseline(user), out / "baseline", report=False).summary["final"]["accuracy"]
-    return user.asked._replace(centralised=float(np.clip(reached, 1e-3, 1 - 1e-3)))
+    reached = ensure(checked(baseline(user)), out / "baseline", More(report=False)).summary["final"]["accuracy"]
+    return user.asked._replace(centralised=float(np.clip(reached or 0.0, 1e-3, 1 - 1e-3)))
 
 
 def baseline(user: UserExperiment) -> ExperimentConfig:

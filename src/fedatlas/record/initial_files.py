@@ -38,7 +38,7 @@ def write_derived(setup: Setup, folder: RunFolder) -> None:
     for name, model in setup.models().initial().items():
         folder.save_model(file_of("initial", name), model.save())
     folder.write_json("partition.json", setup.partition_record())
-    folder.write_json("preprocess.json", setup.preprocess.to_json())
+    folder.write_json("preprocess.json", setup.held.preprocess.to_json())
 
 
 def restore_derived(setup: Setup, folder: RunFolder) -> list[str]:
@@ -52,15 +52,22 @@ def restore_derived(setup: Setup, folder: RunFolder) -> list[str]:
     return odd
 
 
-def own_module(path: Path, module: nn.Module | None, resume: bool) -> None:
-    """ConfigError where a run with a network of one's own is continued or read without it, or the other way round."""
+def same_beginning(path: Path, module: nn.Module | None) -> None:
+    """ConfigError where a run is continued without the network, the plug-ins or the constants that it was begun with."""
+    own_module(path, module)
+    same_plugins(path)
+    same_constants(path)
+
+
+def own_module(path: Path, module: nn.Module | None) -> None:
+    """ConfigError where a run with a network given in Python is continued or read without it, or the other way round."""
     recorded = path / MODULE
-    if resume and recorded.exists() and module is None:
+    if recorded.exists() and module is None:
         name = RunFolder(path).read_json(MODULE, "class")["class"]
         raise ConfigError(
             f"'{path}' was run with a network of its own ({name}): pass it again as module=... in Python."
         )
-    if resume and module is not None and not recorded.exists():
+    if module is not None and not recorded.exists():
         raise ConfigError(f"'{path}' was run with the model of its configuration: leave module out.")
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 import tomli_w
@@ -21,6 +21,8 @@ from fedatlas.config import ExperimentConfig, read
 from fedatlas.errors import CheckpointError, ConfigError
 from fedatlas.files import OWN_FILES, disk_error, write_bytes, write_json, write_text
 from fedatlas.models.registry import OWN
+from fedatlas.record.fields import RoundRow, RunSummary
+from fedatlas.setup.columns_method import of_columns
 
 Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
@@ -157,6 +159,11 @@ class RunFolder:
         """The run's configuration as recorded."""
         return read(self.path / CONFIG)
 
+    @property
+    def of_columns(self) -> bool:
+        """Whether the run is of parties that hold columns."""
+        return of_columns(self.config())
+
     def append_line(self, name: str, value: Mapping[str, Any]) -> None:
         """Adds a line of JSON to a file that no resume cuts back."""
         try:
@@ -195,10 +202,10 @@ class RunFolder:
         if len(data) > length:
             write_bytes(path, data[:length])
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[RoundRow]:
         """The rows of metrics.jsonl; a last line cut short by a crash is left out."""
         path = self.path / METRICS
-        out = []
+        out: list[RoundRow] = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
             try:
                 row = json.loads(line)
@@ -206,7 +213,7 @@ class RunFolder:
                 break
             if not isinstance(row, dict):
                 break
-            out.append(row)
+            out.append(cast(RoundRow, row))
         return out
 
     def holds(self, name: str, content: bytes) -> bool:
@@ -238,6 +245,18 @@ class RunFolder:
         """A state dict under torch's names and layout; returns the file's SHA-256."""
         return write_bytes(self.path / name, save(dict(state)))
 
+    def save_models(self, files: Mapping[str, Any]) -> dict[str, str]:
+        """Files of a run's models by their kind; returns the SHA-256 of each state dict."""
+        digests = {}
+        for name, content in files.items():
+            if name.endswith(".safetensors"):
+                digests[name] = self.save_model(name, content)
+            elif name.endswith(".npz"):
+                self.save_arrays(name, content)
+            else:
+                self.write_json(name, content)
+        return digests
+
     def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """A .npz, compressed."""
         content = io.BytesIO()
@@ -262,8 +281,8 @@ class RunFolder:
         found = self.summary()
         return "diverged" not in found or bool(found.get("attacks"))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RunSummary:
         """summary.json; ConfigError while the run is not finished."""
         if not (self.path / SUMMARY).exists():
             raise ConfigError(f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}'.")
-        return self.read_json(SUMMARY, "algorithm", "final", "cost")
+        return cast(RunSummary, self.read_json(SUMMARY, "algorithm", "final", "cost"))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from fedatlas import machine
+from fedatlas.config import ExperimentConfig
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition import describe as describe_partition
 from fedatlas.engine.executors import Plan
 from fedatlas.metrics.intervals import mean_last, over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
+from fedatlas.record.fields import RunSummary
 from fedatlas.record.fingerprint import judged_on
+from fedatlas.record.run_folder import SUMMARY, RunFolder
 from fedatlas.setup.assembly import Holdings, Setup, judged_rows
 
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer", "flops", "seconds")
@@ -19,21 +22,37 @@ PRIVACY = "bytes_privacy"
 FIGURES = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 
 
+def write_summary(folder: RunFolder, summary: RunSummary) -> None:
+    """Write summary.json, whole; nothing else does."""
+    folder.write_json(SUMMARY, summary)
+
+
+def of_all_runs(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> dict[str, Any]:
+    """The entries of a summary that follow from configuration, rows and machine, whatever the parties hold."""
+    return {
+        "rounds": rows[-1]["round"],
+        "seed": config.seed,
+        "best": best([row for row in rows if row["loss"] is not None], figures),
+        "mean_last": {key: mean_last([row.get(key) for row in rows]) for key in figures},
+        "cost": cost(rows),
+        "config_hash": config.hash(),
+        **machine.describe(),
+    }
+
+
 def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The summary of one run from its rows."""
-    evaluated = [row for row in rows if row["loss"] is not None]
-    last = evaluated[-1]
+    last = [row for row in rows if row["loss"] is not None][-1]
     figures = [key for key in FIGURES if key in last]
     data, models = setup.dataset, setup.models().initial().values()
     return {
+        **of_all_runs(setup.config, rows, figures),
         "algorithm": setup.algorithm.name,
         "data": data.name,
         "data_facts": dict(data.facts),
         "model": ", ".join(setup.networks) or setup.config.model.name,
         "partition": setup.config.partition.name,
         "clients": len(setup.partition.clients),
-        "rounds": rows[-1]["round"],
-        "seed": setup.seed,
         "task": data.task,
         "class_names": list(data.class_names),
         "parameters": max(model.size for model in models),
@@ -47,19 +66,15 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
                 if k in last
             },
         },
-        "best": best(evaluated, figures),
-        "mean_last": {key: mean_last([row.get(key) for row in rows]) for key in figures},
-        "cost": cost(rows),
         "partition_facts": partition_facts(setup),
         "judged_on": judged_on(setup),
         "weighted": judged_rows(setup).weight is not None,
         "leaves": setup.algorithm.card.leaves,
-        "algorithm_facts": dict(setup.algorithm_facts),
+        "algorithm_facts": dict(setup.held.algorithm_facts),
         **({"figures": rows[-1]["figures"]} if "figures" in rows[-1] else {}),
         "notices": list(setup.notices),
         "plan": plan.plain(),
-        "config_hash": setup.config.hash(),
-        **machine.describe(),
+        "sha256": {},  # of the model files, once they are written
     }
 
 
@@ -114,52 +129,41 @@ def planted_groups(partition: Partition) -> dict[int, Any]:
     return groups if len(set(groups.values())) > 1 else {}
 
 
-def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> dict[str, Any]:
+KEPT = (
+    "algorithm",
+    "data",
+    "data_facts",
+    "model",
+    "partition",
+    "clients",
+    "rounds",
+    "task",
+    "class_names",
+    "parameters",
+)
+SAME = ("weighted", "plan", "versions", "cpu", "system", "commit", "plugins", "module")  # of all seeds, as of the first
+
+
+def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> RunSummary:
     """The summary of several seeds: mean, standard deviation and number for each figure and cost; `best` and `mean_last` too."""
     first = summaries[0]
 
-    def spread_of(values: Sequence[float | None]) -> dict[str, Any]:
-        return dict(over_seeds(values)._asdict())
+    def spread(part: str, keys: Iterable[str], of: Callable[[Any], Any] = lambda x: x) -> dict[str, Any]:
+        held = [s[part] for s in summaries if part in s]
+        return {key: over_seeds([of(one[key]) for one in held])._asdict() for key in keys if key in held[0]}
 
-    peaks = {key: spread_of([s["best"][key]["value"] for s in summaries]) for key in first["best"]}
-    lasts = {key: spread_of([s["mean_last"][key] for s in summaries]) for key in first["mean_last"]}
-    keys = [key for key in FIGURES if key in first["final"]]
-    spread = {key: spread_of([s["final"][key] for s in summaries]) for key in keys}
-    costs = {key: spread_of([s["cost"][key] for s in summaries]) for key in totals(first["cost"])}
-    tests = [s["test"] for s in summaries if "test" in s]  # the rows that no choice was made by
-    tested = {key: spread_of([t[key] for t in tests]) for key in keys if tests and key in tests[0]}
-    kept = (
-        "algorithm",
-        "data",
-        "data_facts",
-        "model",
-        "partition",
-        "clients",
-        "rounds",
-        "task",
-        "class_names",
-        "parameters",
-        "weighted",
-    )
-    tail = ("plan", "versions", "cpu", "system", "commit")
-    return {
-        **{key: first[key] for key in kept if key in first},
-        "seeds": [s["seed"] for s in summaries],
-        "final": {key: value["mean"] for key, value in spread.items()},
-        "best": {
-            key: {"value": value["mean"], "rounds": [s["best"][key]["round"] for s in summaries]}
-            for key, value in peaks.items()
-        },
-        "mean_last": {key: value["mean"] for key, value in lasts.items()},
-        **({"test": {key: value["mean"] for key, value in tested.items()}} if tests else {}),
-        "over_seeds": {
-            "final": spread,
-            "best": peaks,
-            "mean_last": lasts,
-            "cost": costs,
-            **({"test": tested} if tests else {}),
-        },
-        "cost": {key: value["mean"] for key, value in costs.items()},
-        "config_hash": config_hash,
-        **{key: first[key] for key in (*tail, *(key for key in ("plugins", "module") if key in first))},
+    figures = [key for key in FIGURES if key in first["final"]]
+    found = {
+        "final": spread("final", figures),
+        "best": spread("best", first["best"], lambda best: best["value"]),
+        "mean_last": spread("mean_last", first["mean_last"]),
+        "cost": spread("cost", totals(first["cost"])),
     }
+    if any("test" in s for s in summaries):  # the rows that no choice was made by
+        found["test"] = spread("test", figures)
+    means: dict[str, Any] = {part: {key: one["mean"] for key, one in each.items()} for part, each in found.items()}
+    for key, value in means["best"].items():
+        means["best"][key] = {"value": value, "rounds": [s["best"][key]["round"] for s in summaries]}
+    told = {key: first[key] for key in (*KEPT, *SAME) if key in first}
+    seeds = [s["seed"] for s in summaries]
+    return cast(RunSummary, {**told, "seeds": seeds, **means, "over_seeds": found, "config_hash": config_hash})

@@ -33,7 +33,7 @@ def party_blocks(subject: Subject) -> list[Block]:
     """What a party without the label may see of the run."""
     name = subject.party
     lead = (
-        f"'{name}' takes part in {count(len(subject.summary['trees']), 'tree')} with columns of its own; another party holds the label. "
+        f"'{name}' takes part in {count(subject.summary['rounds'], 'round')} with columns of its own; another party holds the label. "
         f"This page shows what '{name}' knows: its own columns and thresholds."
     )
     return [Text(lead, tone="lead")]
@@ -56,8 +56,8 @@ def result_blocks(subject: Subject) -> list[Block]:
     )
     names = " and ".join(one["name"] for one in s["parties"])
     lead = (
-        f"{names} have {s['align']['rows']:,} rows in common. {count(len(s['trees']), 'tree')} of their columns predict "
-        f"'{s['data_facts']['label']}' on {s['rows']['test']:,} rows that no tree was grown on."
+        f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
+        f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} rows that nothing was trained on."
     )
     out: list[Block] = [Text(lead, tone="lead"), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
     if s.get("stopped"):
@@ -71,7 +71,7 @@ def importance_blocks(subject: Subject) -> list[Block]:
     if subject.page == PARTY:
         importance = {subject.party: importance[subject.party]}
     total = sum(sum(own.values()) for own in importance.values()) or 1.0
-    nodes = {name: sum(one.get(name, 0) for one in s["trees"]) for name in importance}
+    nodes = {name: sum(one.get(name, 0) for one in s.get("trees", ())) for name in importance}
     rows = [
         [name, f"{sum(own.values()) / total:.1%}", str(nodes[name]), str(len(own))] for name, own in importance.items()
     ]

@@ -16,6 +16,8 @@ ELSEWHERE = "another party"
 
 def tree_blocks(subject: Subject) -> list[Block]:
     """The trees with the thresholds of the page's party only; who else owns a node, and the leaves, are for the label's holder."""
+    if "trees" not in subject.summary:
+        return []
     folder, own, parties = subject.folder, subject.party, subject.summary["parties"]
     active = any(one["name"] == own and one["active"] for one in parties)
     names = [one["name"] for one in parties] if active else [own, ELSEWHERE]

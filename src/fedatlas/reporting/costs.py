@@ -234,10 +234,10 @@ def columns_cost_blocks(subject: Subject) -> list[Block]:
         ["of these, alignment and set-up", bytes_text(first["bytes_up"] + first["bytes_down"])],
         ["time", subject.printed("cost.seconds", seconds_text)],
         *([f"of which {TREE_PHASES.get(p, p)}", seconds_text(v)] for p, v in spent.items()),
-        *([name, f"{n:,}"] for name, n in s["counts"].items() if n),
+        *([name, f"{n:,}"] for name, n in s.get("counts", {}).items() if n),
     ]
     text = csv_text(("phase", "seconds"), list(spent.items()))
-    table = Table("costs", f"Cost of {count(max(len(s['trees']), 1), 'tree')}", ["what", "in all"], lines, text)
+    table = Table("costs", f"Cost of {count(s['rounds'], 'round')}", ["what", "in all"], lines, text)
     said = (
         "Bytes are the size of the messages, each counted on its way to the coordinator and on its way from it. Seconds were measured on "
         "one machine that played all parties, one after another."

@@ -128,7 +128,7 @@ def read_entries(paths: Sequence[Path]) -> list[Entry]:
     """The runs of these folders. ConfigError where one is no run, is not finished, or cannot stand beside the others."""
     if not paths:
         raise ConfigError("name at least one run folder: fedatlas report RUN.")
-    if len(paths) > 1 and any((path / CONFIG).exists() and RunFolder(path).config().columns for path in paths):
+    if len(paths) > 1 and any((path / CONFIG).exists() and RunFolder(path).of_columns for path in paths):
         raise ConfigError(
             "runs of parties that hold columns side by side are not in this version: report one at a time."
         )
@@ -172,7 +172,7 @@ def whole(subjects: Sequence[Subject]) -> list[Subject]:
 def _subject(path: Path, label: str, key: str) -> Subject:
     folder = RunFolder.open(path)
     config, summary = folder.config(), folder.summary()
-    if config.columns:
+    if folder.of_columns:
         own = next(one["name"] for one in summary["parties"] if one["active"])
         partition = folder.read_json("partition.json")
         return Subject(key, label, folder, config, folder.rows(), summary, partition, {}, page=COLUMNS, party=own)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from fedatlas.config import ExperimentConfig
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium, consortium
 from fedatlas.vertical import align, psi
 from fedatlas.vertical.ids import look_of
@@ -17,9 +17,9 @@ from fedatlas.vertical.ids import look_of
 TRIED = 200  # ids that a dry run masks to see how long one takes
 
 
-def aligned(config: ExperimentConfig, observers: Iterable[Observer] = ()) -> dict[str, Any]:
+def aligned(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any]:
     """Matches the rows of an experiment's parties: ids of each, how many all have, how many any two, bytes and seconds."""
-    held, began = consortium(config), time.perf_counter()
+    held, began = consortium(whole), time.perf_counter()
     federation = columns_federation(held.parties, align.QUESTIONS, observers=observers, name="align", run="align")
     state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
     assert state is not None
@@ -34,13 +34,8 @@ def aligned(config: ExperimentConfig, observers: Iterable[Observer] = ()) -> dic
     }
 
 
-def rehearsed(config: ExperimentConfig) -> dict[str, Any]:
-    """What would be matched, how many bytes would be sent and about how long it would take; sends nothing."""
-    return looked_at(consortium(config))
-
-
 def looked_at(held: Consortium) -> dict[str, Any]:
-    """The same of tables that have been read."""
+    """What would be matched, how many bytes would be sent and about how long it would take; sends nothing."""
     ids = [int(n) for n in about(held)["ids"].values()]
     return {
         **about(held),

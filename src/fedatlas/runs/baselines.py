@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,15 @@ import numpy as np
 from torch import nn
 
 from fedatlas.config import ExperimentConfig, parse
-from fedatlas.course.progress import Progress, Run
+from fedatlas.course.progress import Progress
 from fedatlas.data.batches import examples_of
 from fedatlas.errors import DivergedError
-from fedatlas.files import write_json
 from fedatlas.metrics.fairness import client_summary
 from fedatlas.metrics.intervals import differences
-from fedatlas.record.run_folder import BASELINES, CONFIG, JUDGED, SUMMARY, RunFolder, baseline_path
-from fedatlas.reporting import write_report
-from fedatlas.runs.ensure import ensure, holds
+from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_path
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import local_budget
+from fedatlas.setup.refusals import checked
 
 CHEAP = 2e12  # floating-point operations: about half a minute on one core of 2020
 
@@ -45,35 +43,25 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     return parse(plain)
 
 
-def compared(
-    done: Run, config: ExperimentConfig, module: nn.Module | None, baselines: bool | None, progress: Progress
-) -> Run:
-    """A finished run with its baselines, where they are wanted, what each party gained by it, and its report."""
-    path, summary = done.path, dict(done.summary)
+def wanted(config: ExperimentConfig, summary: Mapping[str, Any], asked: bool | None) -> bool:
+    """Whether a finished run is to have baselines; one that diverged left no model to compare anything with."""
     rows = [row["train_rows"] for row in summary["per_client"]]
     judged = sum(row["test_rows"] for row in summary["per_client"])
-    wanted = wants_baselines(config, rows, judged, summary["forward_flops"], baselines)
-    if wanted and "diverged" not in summary:  # which left no model to compare anything with
-        for name in BASELINES:
-            try:
-                with progress.beside(name) as line:
-                    ensure_baseline(path, name, module, line)
-            except DivergedError as error:
-                progress.said(f"Baseline {name} is left out: {error}")
-        summary["gain"] = gain(path)
-        write_json(path / SUMMARY, summary)
-    write_report([path])
-    progress.finished(path, summary)
-    return Run(path, summary)
+    return "diverged" not in summary and wants_baselines(config, rows, judged, summary["forward_flops"], asked)
 
 
-def ensure_baseline(path: Path, name: str, module: nn.Module | None, progress: Progress) -> None:
-    """Trains, or continues, one baseline of a run, with what its algorithm fixed: the same rows, the same local work (H0)."""
-    run, folder = RunFolder.open(path), baseline_path(path, name)
-    config = baseline_config(run.config(), name, run.rows()[-1]["round"])
-    if (folder / CONFIG).exists() and not holds(folder, config, module):
-        shutil.rmtree(folder)  # the run went further: so do its baselines
-    ensure(config, folder, module=module, report=False, progress=progress)
+def train(
+    path: Path, module: nn.Module | None, progress: Progress, run: Callable[[Checked, Path, Progress], object]
+) -> None:
+    """Train the baselines of a run, or continue them: the same rows, the same local work as its algorithm fixed (H0)."""
+    folder = RunFolder.open(path)
+    for name in BASELINES:
+        try:
+            with progress.beside(name) as line:
+                config = baseline_config(folder.config(), name, folder.rows()[-1]["round"])
+                run(checked(config, module), baseline_path(path, name), line)
+        except DivergedError as error:
+            progress.said(f"Baseline {name} is left out: {error}")
 
 
 def gain(run: Path) -> dict[str, Any] | None:
@@ -136,7 +124,7 @@ def _values(by_client: Mapping[str, Mapping[int, Mapping[str, Any]]], client: in
     return {name: {key: rows[client][key] for key in ("value", "low", "high")} for name, rows in by_client.items()}
 
 
-def _summary(rows: list[dict[str, Any]], task: str) -> dict[str, float | None]:
+def _summary(rows: Sequence[Mapping[str, Any]], task: str) -> dict[str, float | None]:
     """{mean, p10, min}; for errors the 90th percentile and the largest, under the same names: the worst end.
 
     Where clients are judged on rows of their own, those that have too few, and are judged on the common ones, count nowhere.

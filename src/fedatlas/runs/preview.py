@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from torch import nn
 
 from fedatlas.algorithm import Groups, Round
-from fedatlas.config import ExperimentConfig
 from fedatlas.course.plan import resolve_plan
 from fedatlas.course.timing import Judging, trial, trial_of_evaluation, trial_of_setup
 from fedatlas.engine.executors import Plan
@@ -26,6 +24,7 @@ from fedatlas.runs.alignment_text import expectations
 from fedatlas.runs.baselines import examples_alone, wants_baselines
 from fedatlas.runs.privacy_preview import sentences, spent_protected
 from fedatlas.setup.assembly import Setup, judged_rows, set_up, share_out
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import Drawn, draw_round
 from fedatlas.wire import codec
 from fedatlas.wording import bytes_text, count, facts_text, held_text, seconds_text
@@ -42,11 +41,11 @@ class Shown(NamedTuple):
     clients: tuple[np.ndarray, ...]  # training rows of each client
 
 
-def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.Module | None = None) -> Shown:
+def partition_of(whole: Checked, out: Path | None = None) -> Shown:
     """Who would hold what; ``out``: also draw it as SVG."""
     if out is not None and out.suffix != ".svg":
         raise ConfigError(f"--out {out}: the picture is an SVG; name a file that ends with .svg.")
-    held = share_out(config, (config.seeds or (config.seed,))[0], module)
+    held = share_out(of_seeds(whole)[0])
     labels, names = held.dataset.train.y.numpy(), held.dataset.class_names
     if out is not None:
         write_text(out, draw(held.partition, labels, names))
@@ -54,14 +53,14 @@ def partition_of(config: ExperimentConfig, out: Path | None = None, module: nn.M
 
 
 @one_thread_an_operator()
-def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines: bool | None = None) -> dict[str, Any]:
+def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
     """Who holds what, how many bytes, about how long. One party's work is timed, from a model that is thrown away.
 
     Of several seeds all are set up, for what they refuse; the first is looked at and stands for each.
     """
-    if config.columns:
-        return columns_preview.rehearsed(config)
-    setup, seeds = first_setup(config, module), len(config.seeds or (config.seed,))
+    if whole.columns:
+        return columns_preview.rehearsed(whole)
+    setup, seeds = first_setup(whole), len(of_seeds(whole))
     plan, rounds, algorithm = resolve_plan(setup), setup.config.rounds, setup.algorithm
     before, server = trial_of_setup(setup, plan) if algorithm.prepare is not None else (Cost(), {})
     groups = algorithm.groups(server) if algorithm.groups is not None else None
@@ -105,7 +104,7 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
         "seconds_baselines": alone,
         "seconds_about": seeds * (sum(before.seconds.values()) / workers + seconds * rounds + judged + alone + keys),
         "plan": plan.plain(),
-        "algorithm_facts": dict(setup.algorithm_facts),
+        "algorithm_facts": dict(setup.held.algorithm_facts),
         **({"privacy": private} if private else {}),
         "models": setup.owned(),
         "read": setup.dataset.facts.get("read", ""),
@@ -113,12 +112,17 @@ def dry_run(config: ExperimentConfig, module: nn.Module | None = None, baselines
     }
 
 
-def first_setup(config: ExperimentConfig, module: nn.Module | None) -> Setup:
+def of_seeds(whole: Checked) -> list[Checked]:
+    """The experiment of each of its seeds."""
+    return [whole.with_seed(seed) for seed in whole.config.seeds or (whole.config.seed,)]
+
+
+def first_setup(whole: Checked) -> Setup:
     """The first seed set up; the others too, for what they refuse, and let go."""
-    first, *others = config.seeds or (config.seed,)
-    for seed in others:
-        set_up(config, seed, module)
-    return set_up(config, first, module)
+    first, *others = of_seeds(whole)
+    for one in others:
+        set_up(one)
+    return set_up(first)
 
 
 def first_rounds(setup: Setup, groups: Groups | None) -> list[Drawn]:
@@ -176,7 +180,7 @@ def between_clients(setup: Setup, m: int) -> int:
     share = m * (m - 1) / max(K * (K - 1), 1)
     first = setup.first
     parts = {"model": first.params, **({"buffers": first.buffers} if first.buffers else {})}
-    messages = float(setup.algorithm_facts.get("messages", 0))
+    messages = float(setup.held.algorithm_facts.get("messages", 0))
     return round(messages * share * codec.size(parts))
 
 

@@ -39,7 +39,7 @@ def spent_protected(setup: Setup, plan: Plan, drawn: Sequence[Drawn]) -> Spent:
     usual = min(drawn, key=lambda d: abs(len(d.selected) - mean))
     everybody = tuple(k for k, n in setup.sizes.items() if n)
     fewest = max(
-        (fewest_of(one) for one in setup.mechanisms), default=1
+        (fewest_of(one) for one in setup.checked.mechanisms), default=1
     )  # a smaller cohort is given up, and costs nothing
     cohort = usual.selected if len(usual.selected) >= fewest else everybody[:fewest]
     asked = usual.round if usual.round.units else usual.round._replace(cohort=cohort)

@@ -23,6 +23,7 @@ from fedatlas.data.store import cache as cache_folder
 from fedatlas.errors import ConfigError, DataError, FedatlasError
 from fedatlas.files import write_json
 from fedatlas.privacy.mechanisms import FOR_ALL_ROUNDS
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 
@@ -37,7 +38,7 @@ class Described(NamedTuple):
     """A configuration with all defaults written, as far as it can be; the sentence that refuses it, or ""."""
 
     plain: Mapping[str, Any]
-    config: ExperimentConfig | None
+    checked: Checked | None
     refused: str
 
 
@@ -69,12 +70,12 @@ def described(values: Mapping[str, Any]) -> Described:
     try:
         config = parse(values)
         plain = config.plain()
-        whole = resolve(config)
+        whole = resolve(config).of_rows()
         plain = whole.config.plain()
-        check(whole.config, whole.algorithm, None, whole.transform, whole.mechanisms)
+        check(whole)
     except FedatlasError as error:
         return Described(plain, None, str(error))
-    return Described(plain, config, "")
+    return Described(plain, whole, "")
 
 
 def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> Keys:

@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedatlas.aggregation.rules import Rule
-from fedatlas.algorithm import Algorithm, Round, Transform
-from fedatlas.attacks.poisoning import Poisoning
+from fedatlas.algorithm import Algorithm, Round
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
 from fedatlas.data.constants import with_constants
@@ -28,18 +26,19 @@ from fedatlas.federation.in_process import server_facts
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
-from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.privacy.protection import under
 from fedatlas.rng import derive
 from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
-from fedatlas.setup.attackers import Cast, attacked_bench, check_attacked_rows, check_attacks, in_numbers
+from fedatlas.setup.attackers import Cast, attackers_of, check_attacked_rows, check_attacks, in_numbers
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.setup.privacy_refusals import check_protected_rows, protection_notices
-from fedatlas.setup.protected_bench import protected_bench
-from fedatlas.setup.refusals import check, check_asked, check_batch_norm, check_classes, check_network, check_public
-from fedatlas.setup.resolution import resolve, with_batch_norm
+from fedatlas.setup.protected_bench import protection_of
+from fedatlas.setup.refusals import check_asked, check_batch_norm, check_classes, check_network, check_public
+from fedatlas.setup.resolution import with_batch_norm
 from fedatlas.setup.secure_learning import Hidden, learner_of
 from fedatlas.setup.torch_model import Networks
 from fedatlas.setup.views import views_of
@@ -48,41 +47,81 @@ from fedatlas.tree import Tree
 from fedatlas.wire import codec
 
 
-class Setup(NamedTuple):
-    """Everything a run needs, resolved."""
+class Holdings(NamedTuple):
+    """Who holds which rows, before there is a model."""
 
-    config: ExperimentConfig
-    seed: int
-    dataset: Dataset
-    partition: Partition
+    checked: Checked  # with the classes of ``[[attack]]`` by number
+    raw: Dataset  # as it was loaded
+    dataset: Dataset  # as models read it
     preprocess: Preprocess
-    algorithm: Algorithm
+    partition: Partition
+    algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
+    class_counts: Tensor | None = None  # training rows of each class; None where the target is none
+    bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
+    heard: tuple[Crossing, ...] = ()  # what was said of columns and target, where ``[observe]`` asks for it
+
+
+class Setup(NamedTuple):
+    """A federation of clients that hold rows, ready to run."""
+
+    held: Holdings
+    algorithm: Algorithm  # under ``model.bn``
     loss: Loss
     bench: Bench
     notices: tuple[str, ...]
-    own_module: str = ""  # the class of the user's own network, where it is not that of ``[model]``
-    algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
-    mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
-    poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
-    rule: Rule | None = None  # of ``[aggregation]``
-    heard: tuple[Crossing, ...] = ()  # what was said of columns and target, where ``[observe]`` asks for it
-    bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
+
+    @property
+    def checked(self) -> Checked:
+        """The experiment."""
+        return self.held.checked
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """Its configuration, every key written out."""
+        return self.held.checked.config
+
+    @property
+    def seed(self) -> int:
+        """The seed of every draw."""
+        return self.config.seed
+
+    @property
+    def dataset(self) -> Dataset:
+        """The rows as models read them."""
+        return self.held.dataset
+
+    @property
+    def partition(self) -> Partition:
+        """Who holds which training rows."""
+        return self.held.partition
+
+    @property
+    def own_module(self) -> str:
+        """The class of the user's own network; "" where it is that of ``[model]``."""
+        return "" if self.checked.module is None else type(self.first.network.module).__name__
 
     @property
     def defence(self) -> Defence | None:
         """What the server does about hostile clients."""
-        return defence_of(self.config, self.rule, self.poisonings)
+        return defence_of(self.config, self.checked.rule, self.checked.poisonings)
 
     @property
     def cast(self) -> Cast:
         """Who attacks."""
         held = tuple(k for k, n in self.sizes.items() if n)
-        return Cast(self.poisonings, self.config, self.seed, held, neighbours_of(self.algorithm, self.algorithm_facts))
+        neighbours = neighbours_of(self.algorithm, self.held.algorithm_facts)
+        return Cast(self.checked.poisonings, self.config, self.seed, held, neighbours)
 
     @property
     def sizes(self) -> dict[int, int]:
         """client -> training rows."""
         return dict(enumerate(self.partition.sizes))
+
+    @property
+    def rows(self) -> PartyRows:
+        """The rows of every party, as models see them."""
+        assert isinstance(self.bench.rows, PartyRows)
+        return self.bench.rows
 
     @property
     def networks(self) -> Mapping[str, Built]:
@@ -118,8 +157,8 @@ class Setup(NamedTuple):
         """What clients and server said of columns and target, for row 0; nothing where all rows go up anyway."""
         if self.algorithm.card.sends == "rows":
             return Cost()
-        up, down = self.preprocess.bytes_up, self.preprocess.bytes_down
-        return Cost(bytes_up=up, bytes_down=down, bytes_privacy=self.bytes_hiding)
+        spoken = self.held.preprocess
+        return Cost(bytes_up=spoken.bytes_up, bytes_down=spoken.bytes_down, bytes_privacy=self.held.bytes_hiding)
 
     @property
     def personal(self) -> bool:
@@ -173,68 +212,33 @@ def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
     return sum(codec.size(message(n)) for n in sizes)
 
 
-class Holdings(NamedTuple):
-    """Who holds which rows, before there is a model."""
-
-    config: ExperimentConfig
-    algorithm: Algorithm
-    transform: Transform | None
-    raw: Dataset  # as it was loaded
-    dataset: Dataset  # as models read it
-    preprocess: Preprocess
-    partition: Partition
-    algorithm_facts: Mapping[str, Any]
-    notices: tuple[str, ...]
-    class_counts: Tensor | None  # training rows of each class; None where the target is none
-    mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
-    poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
-    rule: Rule | None = None  # of ``[aggregation]``
-    bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
-
-
-def share_out(
-    config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
-) -> Holdings:
+def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
     """The first half of `set_up`: all but the model, which need not suit the data yet.
 
     All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`); None: as the mechanisms say. The
-    class counts of a notice are a simulation's own.
+    class counts of a notice are a simulation's own. ConfigError for what these rows cannot give.
     """
-    config, algorithm, transform, notices, mechanisms, poisonings, rule = resolve(config, module)
-    check(config, algorithm, module, transform, mechanisms)
-    check_attacks(config, algorithm, poisonings)
-    check_rule(config, algorithm, rule, mechanisms, transform)
-    part = config.partition
+    config, algorithm, mechanisms, rule = whole.of_rows().config, whole.algorithm, whole.mechanisms, whole.rule
+    seed, part = config.seed, config.partition
+    check_attacks(config, algorithm, whole.poisonings)
+    check_rule(config, algorithm, rule, mechanisms, whole.transform)
     facts = described(algorithm, part.clients, seed) if part.clients else {}
-    dataset = load(config, algorithm, seed)
+    dataset = load(config, algorithm)
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     if len(partition.clients) != part.clients:
         facts = described(algorithm, len(partition.clients), seed)
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition = split_clients(partition, seed, validation, config.evaluation.clients)
     check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
-    poisonings = in_numbers(poisonings, dataset.name, dataset.class_names, seed)
+    poisonings = in_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
     check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
-    parties = partition.parties(dataset.train)
-    learn = (learner or learner_of(mechanisms))(parties)
+    learn = (learner or learner_of(mechanisms))(partition.parties(dataset.train))
     prepared, how = prepare(config, dataset, partition, learn)
-    return Holdings(
-        config=config,
-        algorithm=algorithm,
-        transform=transform,
-        raw=dataset,
-        dataset=prepared,
-        preprocess=how,
-        partition=partition,
-        algorithm_facts=facts,
-        notices=notices,
-        class_counts=class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None,
-        mechanisms=mechanisms,
-        poisonings=poisonings,
-        rule=rule,
-        bytes_hiding=learn.more if isinstance(learn, Hidden) else 0,
-    )
+    counts = class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None
+    hiding = learn.more if isinstance(learn, Hidden) else 0
+    whole = whole._replace(poisonings=poisonings)
+    return Holdings(whole, dataset, prepared, how, partition, facts, counts, hiding)
 
 
 def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any]:
@@ -243,19 +247,18 @@ def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any
     return describe(clients, seed) if describe else {}
 
 
-def set_up(
-    config: ExperimentConfig, seed: int, module: nn.Module | None = None, learner: Learner | None = None
-) -> Setup:
-    """Resolves every table of the configuration, or raises the one sentence that says what is wrong."""
+def set_up(whole: Checked, learner: Learner | None = None) -> Setup:
+    """The data, who holds them and the networks of an experiment, or the one sentence that says what is wrong."""
     with overheard() as heard:
-        shared = share_out(config, seed, module, learner)
-    return assemble(shared, seed, module)._replace(heard=tuple(heard) if views_of(config) is not None else ())
+        shared = share_out(whole, learner)
+    return assemble(shared._replace(heard=tuple(heard) if views_of(whole.config) is not None else ()))
 
 
-def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, alone: bool = False) -> Setup:
+def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     """The second half of `set_up`: the model, and what trains and judges it. ``alone``: these are the rows of one client among several."""
-    config, algorithm, partition = shared.config, shared.algorithm, shared.partition
-    notices, dtype, dataset = list(shared.notices), DTYPES[config.engine.precision], shared.dataset
+    whole, partition, dataset = shared.checked, shared.partition, shared.dataset
+    config, algorithm, seed, module = whole.config, whole.algorithm, whole.config.seed, whole.module
+    notices, dtype = list(whole.notices), DTYPES[config.engine.precision]
     if not alone:
         check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
@@ -263,47 +266,41 @@ def assemble(shared: Holdings, seed: int, module: nn.Module | None = None, *, al
     if chain:  # its tensors are others now
         networks = {name: Built.of(one.network, one.masks, one.flops) for name, one in networks.items()}
     for each in networks.values():
-        check_network(each.network.module, algorithm, shared.mechanisms)
+        check_network(each.network.module, algorithm, whole.mechanisms)
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local.batch_size)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
     notices += data_notices(config, dataset, shared.class_counts)
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
-    notices += protection_notices(config, shared.mechanisms)
+    notices += [*protection_notices(config, whole.mechanisms), *rule_notices(whole.rule)]
     rows = PartyRows(dataset, partition, seed, dtype)
-    sent = raw_bytes(shared.raw, partition.sizes) if algorithm.card.sends == "rows" else 0
-    bench = Bench(algorithm, networks, rows, local_options(config), dataset.classes, dataset.shift)
-    bench = bench._replace(raw_bytes=sent, transform=shared.transform, owners=owners)
-    bench = bench._replace(public=0 if rows.public is None else rows.public.n, chain=chain)
-    bench = protected_bench(bench, config, seed, shared.mechanisms, partition.sizes)
-    bench = attacked_bench(bench, shared.poisonings, seed)
-    masks = bench.protection is not None and bench.protection.masks
-    bench = bench._replace(spares=masks or defence_of(config, shared.rule, shared.poisonings) is not None)
-    notices += rule_notices(shared.rule)
-    return Setup(
-        config=config,
-        seed=seed,
-        dataset=dataset,
-        partition=partition,
-        preprocess=shared.preprocess,
-        algorithm=algorithm,
-        loss=checked_loss(config, dataset),
-        bench=bench,
-        notices=tuple(dict.fromkeys(notices)),
-        own_module="" if module is None else type(networks[""].network.module).__name__,
-        algorithm_facts=shared.algorithm_facts,
-        mechanisms=shared.mechanisms,
-        poisonings=shared.poisonings,
-        rule=shared.rule,
-        bytes_hiding=shared.bytes_hiding,
+    network = next(iter(networks.values())).network
+    protection = protection_of(config, whole.mechanisms, partition.sizes, network)
+    masks = protection is not None and protection.masks
+    bench = Bench(
+        algorithm=algorithm if protection is None else under(algorithm, protection),
+        networks=networks,
+        rows=rows,
+        local=local_options(config),
+        classes=dataset.classes,
+        fill=dataset.shift,
+        raw_bytes=raw_bytes(shared.raw, partition.sizes) if algorithm.card.sends == "rows" else 0,
+        transform=whole.transform,
+        protection=protection,
+        chain=chain,
+        owners=owners,
+        public=0 if rows.public is None else rows.public.n,
+        attackers=attackers_of(whole.poisonings, seed),
+        spares=masks or defence_of(config, whole.rule, whole.poisonings) is not None,
     )
+    return Setup(shared, algorithm, checked_loss(config, dataset), bench, tuple(dict.fromkeys(notices)))
 
 
-def load(config: ExperimentConfig, algorithm: Algorithm, seed: int) -> Dataset:
+def load(config: ExperimentConfig, algorithm: Algorithm) -> Dataset:
     """The data set, with the public rows that the experiment asks for."""
-    dataset = load_dataset(config.data, seed)
+    dataset = load_dataset(config.data, config.seed)
     if config.public is not None:
-        dataset = take_public(dataset, config.public, seed)
+        dataset = take_public(dataset, config.public, config.seed)
         check_public(algorithm, config.public, dataset)
     check_classes(algorithm, dataset)
     return dataset
@@ -338,27 +335,11 @@ def local_options(config: ExperimentConfig) -> LocalOptions:
 
 def judged_rows(setup: Setup) -> Rows:
     """The rows that the curves are drawn on, as the model sees them: the test set, or the clients' pooled validation rows."""
-    source = setup.bench.rows
-    assert isinstance(source, PartyRows)
     if setup.config.evaluation.on == "test":
-        return test_rows(setup)
+        return setup.rows.common("test")
     if setup.partition.feature_skew:  # each client sees its rows through its own instrument
-        return join(source.kept(k, VALIDATION) for k in setup.validation)
-    return source.rows(pooled(setup.validation))
-
-
-def test_rows(setup: Setup) -> Rows:
-    """The test set, as the model sees it."""
-    source = setup.bench.rows
-    assert isinstance(source, PartyRows)
-    return source.common("test")
-
-
-def own_rows(setup: Setup, client: int) -> Rows:
-    """A client's held-out rows."""
-    source = setup.bench.rows
-    assert isinstance(source, PartyRows)
-    return source.kept(client, HELD_OUT)
+        return join(setup.rows.kept(k, VALIDATION) for k in setup.validation)
+    return setup.rows.rows(pooled(setup.validation))
 
 
 def first_server(setup: Setup) -> dict[str, Any]:

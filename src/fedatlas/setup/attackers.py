@@ -13,7 +13,7 @@ from fedatlas.attacks.poisoning import POISONING, Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
 from fedatlas.engine.attackers import Attacker, Order
-from fedatlas.engine.job import Bench, RowSource
+from fedatlas.engine.job import RowSource
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.registry import arguments, defaults, find
 from fedatlas.rng import numpy_stream
@@ -71,15 +71,15 @@ def in_numbers(
     return tuple(out)
 
 
-def attacked_bench(bench: Bench, poisonings: Sequence[Poisoning], seed: int) -> Bench:
-    """The bench with what attackers do in place of honest work, by the number of their table."""
+def attackers_of(poisonings: Sequence[Poisoning], seed: int) -> dict[str, Attacker]:
+    """What attackers do in place of honest work, by the number of their table."""
 
     def attacker(table: int, one: Poisoning) -> Attacker:
         if one.flip is None:
             return Attacker(upload=one.upload)
         return Attacker(lambda rows: FlippedRows(rows, one, seed, table), one.upload)
 
-    return bench._replace(attackers={str(i): attacker(i, one) for i, one in enumerate(poisonings)})
+    return {str(i): attacker(i, one) for i, one in enumerate(poisonings)}
 
 
 class Cast(NamedTuple):

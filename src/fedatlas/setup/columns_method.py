@@ -1,35 +1,51 @@
-"""What parties that hold columns train: ``[algorithm]`` and ``[[privacy]]`` of their experiment, checked and written out."""
+"""``[algorithm]`` and ``[[privacy]]`` of an experiment whose parties hold columns, resolved and checked."""
 
 from __future__ import annotations
 
+from fedatlas.algorithm import Algorithm
 from fedatlas.config import AlgorithmConfig, ExperimentConfig
-from fedatlas.config.parties import TREES
 from fedatlas.errors import ConfigError
-from fedatlas.privacy import mechanisms
-from fedatlas.registry import arguments, keywords, unknown_key
-from fedatlas.vertical.boosting import SecureBoost, secureboost
+from fedatlas.privacy.mechanisms import MECHANISMS
+from fedatlas.registry import arguments
+from fedatlas.setup.checked import Checked
+from fedatlas.vertical import SCHEMES
+from fedatlas.vertical.scheme import questions
 
 
-def method_of(config: ExperimentConfig) -> tuple[ExperimentConfig, SecureBoost]:
-    """(the configuration with every key of the algorithm written out, the method). ConfigError for a key or a value that it refuses."""
-    given = config.algorithm.parameters()
-    for key in given:
-        if key not in keywords(secureboost):
-            raise unknown_key("algorithm", key, keywords(secureboost))
-    found = arguments("algorithm", secureboost, given)
-    if "rounds" in config.model_fields_set and TREES not in given:
-        found[TREES] = config.rounds
-    elif "rounds" in config.model_fields_set and config.rounds != found[TREES]:
+def of_columns(config: ExperimentConfig) -> bool:
+    """Whether parties hold columns of the same rows, not rows of the same columns."""
+    return config.columns
+
+
+def rounds_key(config: ExperimentConfig) -> str:
+    """The key that says how many rounds an experiment has."""
+    return f"algorithm.{SCHEMES[config.algorithm.name].rounds}" if config.columns else "rounds"
+
+
+def rounds_of(config: ExperimentConfig) -> int:
+    """How many rounds an experiment has."""
+    return method_of(config).config.rounds if config.columns else config.rounds
+
+
+def method_of(config: ExperimentConfig) -> Checked:
+    """The experiment with every key of its scheme written out. ConfigError for a key or a value that the scheme refuses."""
+    scheme, given = SCHEMES[config.algorithm.name], config.algorithm.parameters()
+    found = arguments("algorithm", scheme.build, given)
+    if "rounds" in config.model_fields_set and scheme.rounds not in given:
+        found[scheme.rounds] = config.rounds
+    rounds, one = found[scheme.rounds], scheme.words.round
+    if "rounds" in config.model_fields_set and config.rounds != rounds:
         raise ConfigError(
-            f"rounds = {config.rounds}, but algorithm.trees = {found[TREES]}: a round is a tree here; leave one of them out."
+            f"rounds = {config.rounds}, but algorithm.{scheme.rounds} = {rounds}: a round is a {one} here; leave one of them out."
         )
-    how = secureboost(**found)
-    for one in config.privacy:
-        lock = mechanisms.paillier(**arguments("privacy.paillier", mechanisms.paillier, one.parameters()))
-        assert isinstance(lock, mechanisms.Paillier)
-        how = how._replace(key_bits=lock.key_bits)
-    if found[TREES] < 1:
-        raise ConfigError("algorithm.trees = 0: grow one tree or more.")
-    algorithm = AlgorithmConfig(name=config.algorithm.name, **found)
-    whole = config.model_copy(update={"algorithm": algorithm, "rounds": found[TREES]})
-    return whole, how
+    how, mechanisms = scheme.build(**found), []
+    for table in config.privacy:
+        builder = MECHANISMS[table.name]
+        mechanisms.append(builder(**arguments(f"privacy.{table.name}", builder, table.parameters())))
+        how = scheme.under(how, mechanisms[-1])
+    if rounds < 1:
+        raise ConfigError(f"algorithm.{scheme.rounds} = 0: ask for one {one} or more.")
+    algorithm = AlgorithmConfig(name=scheme.name, **found)
+    whole = config.model_copy(update={"algorithm": algorithm, "rounds": rounds})
+    asked = Algorithm(scheme.name, tasks=questions(scheme, how))
+    return Checked(whole, asked, mechanisms=tuple(mechanisms), scheme=scheme, how=how)

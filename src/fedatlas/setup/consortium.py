@@ -17,18 +17,28 @@ from fedatlas.data.party_tables import Deal, PartyFile, PartyTable, count_rows, 
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
+from fedatlas.setup.checked import Checked
 from fedatlas.vertical.align import Align
 from fedatlas.vertical.parties import Columns
 
 
 class Consortium(NamedTuple):
-    """Parties that hold columns, ready to be asked."""
+    """A federation of parties that hold columns, ready to be asked."""
 
-    config: ExperimentConfig
+    checked: Checked
     tables: tuple[PartyTable, ...]
     parties: tuple[Columns, ...]
-    align: Align
-    notices: tuple[str, ...]
+    notices: tuple[str, ...]  # what the user should know of the tables
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """The configuration, every key written out."""
+        return self.checked.config
+
+    @property
+    def align(self) -> Align:
+        """How rows are matched."""
+        return align_of(self.config)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,15 +71,19 @@ class Consortium(NamedTuple):
         return self.config.evaluation.validation if self.config.evaluation.on == "validation" else 0.0
 
 
-def consortium(config: ExperimentConfig) -> Consortium:
-    """Reads all tables; ConfigError or DataError, in a sentence, for what cannot be used. Trains nothing, sends nothing."""
-    tables = tuple(party_tables(config))
+def consortium(whole: Checked) -> Consortium:
+    """Read all tables; ConfigError or DataError, in a sentence, for what cannot be used. Trains nothing, sends nothing."""
+    tables = tuple(party_tables(whole.config))
+    refuse_labels(whole.config, tables)
+    return consortium_of(whole, tables, whole.config.engine.workers or machine.cores())
+
+
+def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1) -> Consortium:
+    """The parties with these tables."""
     active = next(k for k, one in enumerate(tables) if one.y is not None)
-    refuse_labels(config, tables)
-    names = tuple(one.name for one in tables)
-    workers = config.engine.workers or machine.cores()
-    parties = tuple(columns_of(k, one, active, names, config.seed, workers) for k, one in enumerate(tables))
-    return Consortium(config, tables, parties, align_of(config), tuple(said_of(tables)))
+    names, seed = tuple(one.name for one in tables), whole.config.seed
+    parties = tuple(columns_of(k, one, active, names, seed, workers) for k, one in enumerate(tables))
+    return Consortium(whole, tuple(tables), parties, tuple(said_of(tables)))
 
 
 def align_of(config: ExperimentConfig) -> Align:
@@ -101,19 +115,7 @@ def party_tables(config: ExperimentConfig) -> list[PartyTable]:
 
 def files_of(config: ExperimentConfig) -> list[PartyFile]:
     """``[[parties]]`` as what reads their files takes them."""
-    return [
-        PartyFile(
-            one.name,
-            one.path,
-            one.id,
-            one.label or "",
-            one.weight or "",
-            one.task or "auto",
-            one.drop or (),
-            one.categories or (),
-        )
-        for one in config.parties
-    ]
+    return [PartyFile(**one.model_dump(exclude_none=True)) for one in config.parties]
 
 
 def whole_table(config: ExperimentConfig) -> Loaded:

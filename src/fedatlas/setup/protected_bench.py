@@ -1,28 +1,26 @@
-"""From the mechanisms of ``[[privacy]]`` to a bench whose jobs apply them."""
+"""From the mechanisms of ``[[privacy]]`` to the protection that the jobs of a bench apply."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from fedatlas.config import ExperimentConfig
-from fedatlas.engine.job import Bench
 from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.mechanisms import Mechanism, Paillier
-from fedatlas.privacy.protection import Protection, under
+from fedatlas.privacy.protection import Protection
 
 
-def protected_bench(
-    bench: Bench, config: ExperimentConfig, seed: int, mechanisms: Sequence[Mechanism], sizes: Sequence[int]
-) -> Bench:
-    """The bench with the mechanisms of ``[[privacy]]``, and the phases of their protocols among its tasks."""
+def protection_of(
+    config: ExperimentConfig, mechanisms: Sequence[Mechanism], sizes: Sequence[int], network: Network
+) -> Protection | None:
+    """The mechanisms of ``[[privacy]]`` in a federation of clients with so many rows; None without any."""
     held = [n for n in sizes if n]
     if not mechanisms or not held:
-        return bench
+        return None
     fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
-    ours = tuple(chosen(one, bench.network) if isinstance(one, Paillier) else one for one in mechanisms)
-    how = Protection(ours, len(held), config.rounds, fraction, seed, min(held))
-    return bench._replace(protection=how, algorithm=under(bench.algorithm, how))
+    ours = tuple(chosen(one, network) if isinstance(one, Paillier) else one for one in mechanisms)
+    return Protection(ours, len(held), config.rounds, fraction, config.seed, min(held))
 
 
 def chosen(one: Paillier, network: Network) -> Paillier:

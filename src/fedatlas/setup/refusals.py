@@ -1,8 +1,8 @@
 """What cannot be run, said before anything is trained: a ConfigError with one sentence for each.
 
-`check` holds all that the configuration alone decides, and comes before any data are read; the others need the data, the clients
-or the network. What no algorithm is needed for is refused when the file is read (`config/experiment.py`), unknown names and keys and
-what the algorithm dictates when the configuration is resolved (`resolution.py`).
+`checked` resolves an experiment and makes every check that needs only its text; no data have been read then. The other functions need
+the data, the clients or the network. What no algorithm is needed for is refused when the file is read (`config/experiment.py`), unknown
+names and keys and what the algorithm dictates when the configuration is resolved (`resolution.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedatlas.algorithm import Algorithm, Transform
+from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.config import PublicConfig
@@ -28,27 +28,34 @@ from fedatlas.models.config import dealt
 from fedatlas.models.losses import check_form
 from fedatlas.models.make import read_initial
 from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.privacy_refusals import check_norms, check_protection
-from fedatlas.setup.resolution import with_batch_norm
+from fedatlas.setup.resolution import resolve, with_batch_norm
 from fedatlas.setup.views import check_observed, check_observed_clients
 
 
-def check(
-    config: ExperimentConfig,
-    algorithm: Algorithm,
-    module: nn.Module | None = None,
-    transform: Transform | None = None,
-    mechanisms: Sequence[Mechanism] = (),
-) -> None:
-    """Every refusal of a resolved configuration that needs no data: ConfigError for the first one found.
+def checked(config: ExperimentConfig, module: nn.Module | None = None) -> Checked:
+    """The experiment with every key written out and all that its names stand for. ``module``: a network in place of ``[model]``.
 
-    ``module``: the network of one's own in place of ``[model]``; ``transform``, ``mechanisms``: those of ``[compression]`` and
-    ``[[privacy]]``.
+    ConfigError for the first thing that keeps it from being run, as far as no data are needed to say so.
     """
+    whole = resolve(config, module)
+    check(whole)
+    return whole
+
+
+def check(whole: Checked) -> None:
+    """Every refusal of a resolved experiment that needs no data: ConfigError for the first one found.
+
+    Of parties that hold columns all of it comes when the file is read, and with their scheme.
+    """
+    if whole.columns:
+        return
+    config, algorithm, module = whole.config, whole.algorithm, whole.module
     check_engine(config)
     check_model(config, algorithm, module)
     if module is not None:
-        check_network(module, algorithm, mechanisms)
+        check_network(module, algorithm, whole.mechanisms)
     check_keys(config, algorithm)
     check_form(config.model.loss)
     check_builder(config, module)
@@ -59,7 +66,7 @@ def check(
     check_cohort(config)
     if config.data.constants is not None:
         read_constants(config.data.constants)
-    check_protection(config, algorithm, transform, mechanisms)
+    check_protection(config, algorithm, whole.transform, whole.mechanisms)
     check_observed(config, algorithm)
     if config.models and config.partition.clients:
         dealt([each.share for each in config.models], config.partition.clients, config.seed)

@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from torch import nn
 
-from fedatlas.aggregation.rules import Rule
-from fedatlas.algorithm import Algorithm, Transform
+from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.batch_norm import has_own_norms, local_norms, recalibrated
-from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.config import PublicConfig
 from fedatlas.errors import ConfigError
-from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.registry import arguments, find, keywords, shown
 from fedatlas.setup.aggregation_rule import rule_of
 from fedatlas.setup.attackers import poisonings_of
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.columns_method import method_of
 from fedatlas.setup.defaults import completed
 from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.transform import make_transform, transform_notices
 
 
-class Resolved(NamedTuple):
-    """What an experiment means, before any data are read."""
+def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Checked:
+    """Write out every key of an experiment. ``module``: the user's own network in place of ``[model]``.
 
-    config: ExperimentConfig  # every key written out, as config.toml records it
-    algorithm: Algorithm
-    transform: Transform | None
-    notices: tuple[str, ...]
-    mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
-    poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
-    rule: Rule | None = None  # of ``[aggregation]``
-
-
-def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Resolved:
-    """The configuration made whole; ConfigError for an unknown name or key, and for a key that the algorithm dictates otherwise.
-
-    What is written out resolves to itself. ``module``: the network of one's own in place of ``[model]``.
+    A configuration that is written out resolves to itself. ConfigError for an unknown name or key, and for a key that the algorithm
+    sets otherwise. Nothing else is checked yet: `refusals.checked` does both.
     """
     if config.columns:
-        raise ConfigError(
-            "parties hold columns here: 'fedatlas run' and 'fedatlas align' take this experiment; studies, baselines and plug-ins of "
-            "clients that hold rows do not."
-        )
+        return method_of(config)
     algorithm = make_algorithm(config)
     config, notices = apply_fixes(config, algorithm)
     transform = make_transform(config, algorithm)
@@ -53,7 +36,7 @@ def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Resolv
     poisonings, rule = poisonings_of(config), rule_of(config)
     config, told = public_default(config, algorithm)
     whole = completed(config, module is not None)
-    return Resolved(whole, algorithm, transform, (*notices, *told), mechanisms, poisonings, rule)
+    return Checked(whole, algorithm, (*notices, *told), transform, mechanisms, poisonings, rule, module)
 
 
 def make_algorithm(config: ExperimentConfig) -> Algorithm:

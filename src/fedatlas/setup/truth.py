@@ -10,7 +10,8 @@ from torch import Tensor
 from fedatlas.attacks.view_attack import Truth
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.errors import ConfigError
-from fedatlas.setup.assembly import Setup, own_rows
+from fedatlas.setup.assembly import Setup
+from fedatlas.setup.party_rows import HELD_OUT
 
 WHITE = {"digits": 16.0}  # the largest pixel of a data set whose pixels are no bytes
 
@@ -24,9 +25,9 @@ def truth_of(setup: Setup, trained: Sequence[int] = ()) -> Truth:
         sizes=setup.sizes,
         kept_sizes={k: len(rows) for k, rows in setup.held_out.items()},
         rows=setup.bench.rows,
-        kept=lambda k: own_rows(setup, k),
+        kept=lambda k: setup.rows.kept(k, HELD_OUT),
         test=lambda label: setup.dataset.inputs(test.x[test.y == label], torch.float32),
-        box=lambda: pixel_range(setup.preprocess, setup.config.data.name),
+        box=lambda: pixel_range(setup.held.preprocess, setup.config.data.name),
         trained=trained,
     )
 

@@ -17,7 +17,6 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from fedatlas.config import ExperimentConfig
 from fedatlas.errors import (
     CheckpointError,
     ConfigError,
@@ -32,7 +31,9 @@ from fedatlas.errors import (
 from fedatlas.files import write_json
 from fedatlas.record.run_folder import LOCK, SUMMARY, RunFolder
 from fedatlas.runs.ensure import came_to_its_end, ensure
+from fedatlas.runs.finish import More
 from fedatlas.runs.preview import dry_run
+from fedatlas.setup.checked import Checked
 from fedatlas.study.messages import MESSAGES, MessageCounter
 from fedatlas.study.plain import Plain, Row
 
@@ -70,8 +71,8 @@ class Ended(NamedTuple):
     said: Row
 
 
-def begin(config: ExperimentConfig, folder: Path) -> Child:
-    """Fork a child that runs a configuration in ``folder / "run"``."""
+def begin(whole: Checked, folder: Path) -> Child:
+    """Fork a child that runs an experiment in ``folder / "run"``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / END).unlink(missing_ok=True)
     sys.stdout.flush()
@@ -86,7 +87,7 @@ def begin(config: ExperimentConfig, folder: Path) -> Child:
     try:
         die_with(parent)
         redirect_output(folder / LOG)
-        write_json(folder / END, run_and_report(config, folder / "run"))
+        write_json(folder / END, run_and_report(whole, folder / "run"))
         code = 0
     finally:
         os._exit(code)  # nothing of the parent's is closed, flushed or caught here
@@ -112,18 +113,18 @@ def redirect_output(log: Path) -> None:
         os.dup2(file, number)
 
 
-def run_and_report(config: ExperimentConfig, folder: Path) -> Plain:
-    """Run the configuration; return how it ended."""
+def run_and_report(whole: Checked, folder: Path) -> Plain:
+    """Run the experiment; return how it ended."""
     counter = MessageCounter(folder.parent)
     said: Plain = {"status": "done"}
     try:
-        if any(table.name in SEALED for table in config.privacy):
+        if any(table.name in SEALED for table in whole.config.privacy):
             empty_unfinished(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = ensure(config, folder, report=False, observers=[counter], intervals=False)
+            run = ensure(whole, folder, More(report=False, intervals=False), observers=[counter])
         if any(row["bytes_up"] is None for row in RunFolder.open(folder).rows()):
-            said["expected"] = expected(config, run.summary)
+            said["expected"] = expected(whole, run.summary)
     except Exception as error:  # noqa: BLE001  (whatever a plug-in raises is an outcome of its run)
         said = {"status": status_of(error), "reason": reason_of(error)}
         said["kept"] = said["status"] == "diverged" and (folder / SUMMARY).exists()
@@ -162,12 +163,12 @@ def empty_unfinished(folder: Path) -> None:
             os.truncate(folder.parent / MESSAGES, 0)
 
 
-def expected(config: ExperimentConfig, summary: Row) -> Plain:
+def expected(whole: Checked, summary: Row) -> Plain:
     """The expected bytes, messages and operations of a run whose cohorts are secret: what was seen would show who took part.
 
     Operations: a backward pass counts as two forward passes, for each example of a round.
     """
-    found, rounds = dry_run(config, baselines=False), summary["rounds"]
+    found, rounds = dry_run(whole, baselines=False), summary["rounds"]
     trained = 3 * summary["forward_flops"] * found["examples_per_round"]
     out = {"bytes_up": found["bytes_up_per_round"], "bytes_down": found["bytes_down_per_round"], "flops": trained}
     out |= {"messages_up": found["returning"], "messages_down": found["cohort"]}

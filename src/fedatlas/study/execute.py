@@ -111,7 +111,7 @@ class StudyRunner:
         now = time.monotonic()
         for run in list(self.waiting):
             key = run.keys.run_key
-            if self.table.status(key) in ENDED or run.config is None:
+            if self.table.status(key) in ENDED or run.checked is None:
                 self.waiting.remove(run)
                 self.due += self.tried.get(key, ())
                 continue
@@ -122,13 +122,13 @@ class StudyRunner:
                 continue
             self.waiting.remove(run)
             # Epsilon of a run that releases noise is that of all its rounds: a longer one does not answer for it.
-            known = None if run.config.privacy else outcome_of_longer(self.table, key)
+            known = None if run.checked.config.privacy else outcome_of_longer(self.table, key)
             if known is not None:
                 self.table.finish(key, known)
                 self.due += self.tried.get(key, ())
                 continue
-            preload(run.config, run.seed)
-            self.working[key] = Working(children.begin(run.config, self.folder(key)), run)
+            preload(run.checked.config, run.seed)
+            self.working[key] = Working(children.begin(run.checked, self.folder(key)), run)
             return True
         return False
 

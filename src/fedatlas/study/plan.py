@@ -10,6 +10,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.runs.run_key import Described, Keys, data_hashes, described, keys, written
+from fedatlas.setup.checked import Checked
 from fedatlas.study.cells import Cell, Levels, cells_of
 from fedatlas.study.design import StudyFile
 from fedatlas.study.levels import Factor, factors_of, overridden
@@ -27,10 +28,15 @@ class PlannedRun(NamedTuple):
     rates: Rates  # that are tried, or were picked
     keys: Keys
     plain: Row  # the configuration, as far as it could be completed
-    config: ExperimentConfig | None  # None where it is refused
+    checked: Checked | None  # None where it is refused
     refused: str
     data: Mapping[str, str]  # file -> SHA-256
     seed: int
+
+    @property
+    def config(self) -> ExperimentConfig | None:
+        """The configuration, every key written out; None where it is refused."""
+        return None if self.checked is None else self.checked.config
 
 
 class CellRuns(NamedTuple):
@@ -83,9 +89,9 @@ def with_seeds(
     """The runs of a configuration by seeds, by which nothing is refused before data are read."""
     out = []
     for seed in seeds:
-        config = None if found.config is None else found.config.model_copy(update={"seed": seed})
-        plain, data = {**found.plain, "seed": seed}, data_hashes(config) if config is not None else {}
-        out.append(PlannedRun(kind, levels, rates, keys(plain, data), plain, config, found.refused, data, seed))
+        whole = None if found.checked is None else found.checked.with_seed(seed)
+        plain, data = {**found.plain, "seed": seed}, data_hashes(whole.config) if whole is not None else {}
+        out.append(PlannedRun(kind, levels, rates, keys(plain, data), plain, whole, found.refused, data, seed))
     return tuple(out)
 
 
@@ -113,10 +119,11 @@ def baselines_of(plan: StudyPlan, setting: Levels, name: str) -> tuple[PlannedRu
         values.pop(table, None)
     first = described(written(values, seeds[0]))
     found = Described({**first.plain, "algorithm": {"name": name}}, None, first.refused)
-    if first.config is not None:
+    if first.checked is not None:
+        base = first.checked.config
         try:
-            baseline = baseline_config(first.config, name, first.config.rounds).plain()
-            baseline["evaluation"] = first.config.plain()["evaluation"]
+            baseline = baseline_config(base, name, base.rounds).plain()
+            baseline["evaluation"] = base.plain()["evaluation"]
             found = described(written(baseline, seeds[0]))
         except ConfigError as error:
             found = found._replace(refused=str(error))

@@ -60,10 +60,10 @@ def by_data(run: PlannedRun) -> tuple[str, int]:
 
 def refusal(run: PlannedRun) -> str:
     """The sentence that refuses a run once its data are read; "" where it would begin."""
-    assert run.config is not None
-    preload(run.config, run.seed)
+    assert run.checked is not None
+    preload(run.checked.config, run.seed)
     try:
-        set_up(run.config, run.seed)
+        set_up(run.checked)
     except FedatlasError as error:
         return str(error)
     return ""
@@ -72,8 +72,8 @@ def refusal(run: PlannedRun) -> str:
 def timed(runs: Sequence[PlannedRun]) -> float:
     """Mean seconds of a run, timed on a few spread over all; 0 where there is none."""
     step = max(1, -(-len(runs) // TIMED))
-    some = [run.config for run in runs[::step] if run.config is not None]
-    seconds = [float(forecast(config, baselines=False)["seconds_about"]) for config in some]
+    some = [run.checked for run in runs[::step] if run.checked is not None]
+    seconds = [float(forecast(whole, baselines=False)["seconds_about"]) for whole in some]
     return sum(seconds) / max(len(seconds), 1)
 
 

@@ -12,13 +12,16 @@ active.py      what the party with the label is asked
 inference.py   prediction between parties
 files.py       a model as plain values, and back
 protocol.py    the rounds, left of the link
+scheme.py      the record of the scheme
 """
 
 from fedatlas.vertical.boosting.files import export, loaded, outputs
 from fedatlas.vertical.boosting.protocol import begin, grow, importance, infer, questions
+from fedatlas.vertical.boosting.scheme import SECUREBOOST
 from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
 
 __all__ = [
+    "SECUREBOOST",
     "SecureBoost",
     "begin",
     "export",

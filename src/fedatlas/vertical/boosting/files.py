@@ -23,7 +23,10 @@ def outputs(state: State) -> Floats:
 
 
 def export(data: Columns, state: State) -> dict[str, Any]:
-    """{"table": the party's own splits, "model": the skeleton, None elsewhere}. A threshold of None: every value goes left, holes right."""
+    """{"table": the party's own splits, "model": the skeleton, None elsewhere, "own": what the party is told besides}.
+
+    A threshold of None: every value goes left, holes right.
+    """
     boost = state["boost"]
     lines = {name: one.tolist() for name, one in boost["table"].items()}
     table = [
@@ -37,7 +40,8 @@ def export(data: Columns, state: State) -> dict[str, Any]:
         }
         for r in range(len(lines["tree"]))
     ]
-    return {"table": {"records": table}, "model": _skeleton(data, boost) if "nodes" in boost else None}
+    model = _skeleton(data, boost) if "nodes" in boost else None
+    return {"table": {"records": table}, "model": model, "own": {"nodes": table}}
 
 
 def _skeleton(data: Columns, boost: records.Boost) -> dict[str, Any]:

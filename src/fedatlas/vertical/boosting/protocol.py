@@ -12,11 +12,9 @@ from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fedatlas.algorithm import Ask, Question, Replies, RoundGenerator, State, Update
 from fedatlas.vertical.boosting import active as label_holder
-from fedatlas.vertical.boosting import inference, passive
+from fedatlas.vertical.boosting import inference, passive, records
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.parties import Columns, each, tensor, to_all
 
@@ -165,5 +163,8 @@ def own_gains(
     boost, told = state["boost"], message["gains"]
     table = {name: one.clone() for name, one in boost["table"].items()}
     table["gain"][told["records"]] = told["gains"]
-    by_column = np.bincount(table["column"].numpy(), np.nan_to_num(table["gain"].numpy()), len(data.names))
-    return {"by_column": tensor(by_column)}, {**state, "boost": {**boost, "table": table}}, session
+    return (
+        {"by_column": tensor(records.by_column(table, len(data.names)))},
+        {**state, "boost": {**boost, "table": table}},
+        session,
+    )

@@ -82,20 +82,4 @@ def secureboost(
     subtract: of two sisters the smaller node is summed up, the other is what their parent has more.
     compress: several sums in one ciphertext before they are returned.
     """
-    return SecureBoost(
-        trees,
-        depth,
-        bins,
-        precision,
-        learning_rate,
-        l1,
-        l2,
-        min_gain,
-        min_leaf,
-        subsample,
-        columns,
-        complete_secure,
-        pack,
-        subtract,
-        compress,
-    )
+    return SecureBoost(**locals())

@@ -1,0 +1,48 @@
+"""A run of clients that hold rows between two rounds: its models, and what they are worth."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fedatlas.algorithm import State
+from fedatlas.course.client_models import models_of, used_by
+from fedatlas.course.evaluation import Evaluator
+from fedatlas.federation.host import Host
+from fedatlas.model import Model
+from fedatlas.setup.assembly import Setup
+from fedatlas.setup.torch_model import Networks
+
+
+class Snapshot(NamedTuple):
+    """The state of a run behind a round, and what judges it."""
+
+    setup: Setup
+    federation: Host
+    evaluator: Evaluator
+    networks: Networks
+    number: int  # rounds that have landed
+    server: State
+
+    def models(self) -> dict[str, Model]:
+        """name -> what is evaluated and saved."""
+        return models_of(self.setup.algorithm, self.server, self.networks)
+
+    def client_model(self, client: int) -> Model:
+        """What client ``client`` would use: its personal model where the algorithm has such, else that of its architecture."""
+        own, facts = self.setup.bench.architecture(client), self.federation.facts(client, self.number, 0.0)
+        state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
+        return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)
+
+    def attackers(self) -> dict[int, int]:
+        """Malicious client -> the number of its table in ``[[attack]]``."""
+        groups = self.setup.algorithm.groups
+        return self.setup.cast.attackers(groups(self.server) if groups is not None else None)
+
+    def quality(self) -> dict[str, Any]:
+        """The quality fields of a row."""
+        every = list(self.models().items())
+        personal = self.setup.personal
+        row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(every[0][1])
+        if others := every if self.setup.mixed else every[1:]:
+            row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
+        return row

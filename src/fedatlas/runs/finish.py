@@ -1,0 +1,74 @@
+"""The end of a run, of whatever kind: models and summary when its rounds are over, then gain and attacks, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedatlas.course.course import Course
+from fedatlas.course.progress import Progress, Run
+from fedatlas.leakage import attack_views
+from fedatlas.record.fields import RoundRow, RunSummary
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.record.summary import write_summary
+from fedatlas.reporting import write_report
+from fedatlas.runs import baselines, columns_baselines
+from fedatlas.setup.checked import Checked
+
+Runner = Callable[[Checked, Path, Progress], object]
+"""Makes sure that the run of an experiment is in a folder."""
+
+
+class More(NamedTuple):
+    """What is made of a run besides its rounds."""
+
+    baselines: bool | None = False  # whether they are trained, for the gain; None: where that is cheap
+    attacks: bool = False  # those on views that the experiment declares
+    report: bool = True
+    intervals: bool = True  # of the final figures; for many clients they take as long as rounds do
+    options: Mapping[str, Any] = {}  # what a new run was asked for beside its configuration
+
+
+WHOLE = More()
+
+
+def write_end(course: Course, rows: Sequence[RoundRow], *, early: str = "", diverged: str = "") -> RunSummary:
+    """Models and summary of a run whose rounds are over. ``early``, ``diverged``: why they were before the last."""
+    folder = course.keeper.folder
+    summary = course.figures(rows, diverged)
+    digests = folder.save_models(course.models())
+    if "sha256" in summary:  # so that no other run's model is taken for this one's
+        summary["sha256"] = digests
+    if diverged:
+        summary["diverged"] = diverged
+    if early:
+        summary["stopped"] = early
+    write_summary(folder, summary)
+    return summary
+
+
+def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runner | None = None) -> Run:
+    """Add to a run, as wanted, the attacks on its views, the gain and the report. ``run``: runs its baselines.
+
+    All of it is made from what is on the disk, so that a run that was killed here is finished without training.
+    """
+    path, summary = done.path, done.summary.copy()
+    if more.attacks and whole.config.attack:
+        attack_views(path, whole, progress.said)
+    if more.baselines is not False:
+        if whole.columns:
+            summary["gain"] = columns_baselines.gain(path, whole, progress.said)
+        elif run is not None and baselines.wanted(whole.config, summary, more.baselines):
+            baselines.train(path, whole.module, progress, run)
+            summary["gain"] = baselines.gain(path)
+        write_summary(RunFolder(path), summary)
+    return closed(Run(path, summary), more, progress)
+
+
+def closed(done: Run, more: More, progress: Progress) -> Run:
+    """The run, with its report where one is wanted."""
+    if more.report:
+        write_report([done.path])
+    progress.finished(done.path, done.summary)
+    return done

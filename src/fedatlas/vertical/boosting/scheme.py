@@ -1,0 +1,110 @@
+"""SecureBoost as a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedatlas.algorithm import State
+from fedatlas.privacy.mechanisms import Paillier
+from fedatlas.vertical.boosting.files import export, loaded, outputs
+from fedatlas.vertical.boosting.protocol import begin, grow, importance, infer, questions
+from fedatlas.vertical.boosting.records import by_column
+from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
+from fedatlas.vertical.parties import Columns
+from fedatlas.vertical.scheme import Scheme, Trial, Words
+
+FEW = 200  # rows of a trial on ciphertexts
+
+
+def under(how: SecureBoost, lock: Paillier) -> SecureBoost:
+    """Gradients leave the active party under Paillier's key."""
+    return how._replace(key_bits=lock.key_bits)
+
+
+def clear(how: SecureBoost) -> SecureBoost:
+    """The same trees without encryption."""
+    return how._replace(key_bits=0)
+
+
+def said(how: SecureBoost) -> str:
+    """Trees, depth and what crosses."""
+    seen = (
+        f"g and h under Paillier, {how.key_bits} bits"
+        if how.encrypted
+        else "in the clear: a simulation that protects nobody"
+    )
+    return f"{how.trees} tree{'s' if how.trees != 1 else ''} of depth {how.depth}, {seen}"
+
+
+def refusal(how: SecureBoost) -> str:
+    """Gradients in the clear show the labels."""
+    return (
+        ""
+        if how.encrypted
+        else "gradients in the clear tell every label, which a simulation alone may do: add [[privacy]] with name = 'paillier'."
+    )
+
+
+def counts(server: State) -> Mapping[str, Any]:
+    """Work with ciphertexts of the last tree."""
+    return dict(server.get("boost", {}).get("counts", {}))
+
+
+def facts(server: State) -> Mapping[str, Any]:
+    """Nodes of each tree by owner, and work with ciphertexts of all trees."""
+    total = server["boost"].get("total", {})
+    named = {name: total.get(name, 0) for name in ("ciphertexts", "exponentiations")}
+    return {"trees": server["boost"]["nodes"], **named, "counts": total}
+
+
+def brought(server: State) -> Mapping[str, Sequence[float]]:
+    """Gain of all splits on each column, by party."""
+    found: Mapping[str, Sequence[float]] = server["boost"]["importance"]
+    return found
+
+
+def own(data: Columns, state: State) -> Sequence[float]:
+    """Gain of a party's own splits, by column."""
+    found: list[float] = by_column(state["boost"]["table"], len(data.names)).tolist()
+    return found
+
+
+def trial(how: SecureBoost) -> Trial:
+    """The first tree that all parties take part in; ciphertexts cost a straight line in the rows."""
+    found = Trial(number=how.complete_secure + 1)
+    return found._replace(rows=(FEW, 2 * FEW)) if how.encrypted else found
+
+
+SECUREBOOST = Scheme(
+    name="secureboost",
+    words=Words(
+        round="tree",
+        model="trees",
+        keeps="its columns, its lookup table; the party with the label also labels, margins and the trees' shape",
+        leaves="g and h, under [[privacy]] paillier encrypted; sums of a node by bin; which rows go left",
+    ),
+    build=secureboost,
+    rounds="trees",
+    later=("goss", "mode", "multi_output", "softmax_hess", "square_scale"),
+    mechanisms={"paillier": ("key_bits",)},
+    under=under,
+    clear=clear,
+    protected=lambda how: bool(how.encrypted),
+    said=said,
+    refusal=refusal,
+    questions=questions,
+    begin=begin,
+    step=grow,
+    end=importance,
+    outputs=outputs,
+    counts=counts,
+    facts=facts,
+    brought=brought,
+    own=own,
+    export=export,
+    keys=(("records",), ("trees",)),
+    load=loaded,
+    predict=infer,
+    trial=trial,
+)
