@@ -156,9 +156,6 @@ class Recorder(Observer):
 def recorder_of(setup: Setup, run: Path) -> Recorder | None:
     """The recorder of a run that is observed."""
     how = views_of(setup.config)
-    return None if how is None else Recorder(setup, how, Recording(run, roles_of(how)))
-
-
-def roles_of(how: ObserveConfig) -> tuple[Role, ...]:
-    """The roles that are recorded."""
-    return tuple(Role.parse(text, "observe.roles") for text in how.roles)
+    if how is None:
+        return None
+    return Recorder(setup, how, Recording(run, [Role.parse(text, "observe.roles") for text in how.roles]))

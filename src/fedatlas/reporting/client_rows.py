@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from fedatlas.reporting.blocks import Block, Cell, Figure, Table, Text
-from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat
+from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat, shaded
 from fedatlas.reporting.entries import Subject
 from fedatlas.wording import count, csv_text, held_text, number, share
 
@@ -86,8 +86,11 @@ def drawn_of(clients: int) -> str:
 
 def _classes(subject: Subject) -> Figure:
     facts, names = subject.summary["partition_facts"], subject.summary["class_names"]
-    columns = chosen(facts["clients"])
-    cells = [[_held(subject, k, c) for k in columns] for c in range(len(names))]
+    columns, held, sizes = chosen(facts["clients"]), facts["histogram"], facts["sizes"]
+    cells = [
+        [shaded(f"{subject.client(k)}, class {name}", held[k][c], sizes[k]) for k in columns]
+        for c, name in enumerate(names)
+    ]
     how = (
         "One column a client, one row a class. The stronger a cell's colour, the larger the class's share of that client's rows; "
         f"the number is how many rows (printed where there is room).{drawn_of(facts['clients'])}"
@@ -95,17 +98,9 @@ def _classes(subject: Subject) -> Figure:
     label = f"Rows of each class at each of {count(facts['clients'], 'client')}"
     heads = names_of(subject, columns)
     draw = partial(heat, rows=names, columns=heads, cells=cells, titles=("class", "client"), label=label)
-    table = [(k, subject.name(k), *row) for k, row in enumerate(facts["histogram"])]
+    table = [(k, subject.name(k), *row) for k, row in enumerate(held)]
     text = csv_text(("client", "name", *names), table)
     return Figure(f"{subject.key}-classes", "Classes at each client", how, draw, text)
-
-
-def _held(subject: Subject, k: int, c: int) -> Shaded:
-    facts, name = subject.summary["partition_facts"], subject.summary["class_names"][c]
-    n, total = facts["histogram"][k][c], facts["sizes"][k]
-    part = n / total if total else 0.0
-    said = f"{subject.client(k)}, class {name}: {count(n, 'row')} ({share(part)})"
-    return Shaded(max(part, 0.03) if n else 0.0, str(n) if n else "", said)
 
 
 def _targets(subject: Subject) -> Figure:
