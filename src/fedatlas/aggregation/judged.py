@@ -124,7 +124,7 @@ class HeldUpdates:
         return joined
 
     def _base(self, found: Verdict) -> dict[Place, Tensor]:
-        """What the result is a change of: where clients were told different models, their mean by the verdict's weights."""
+        """The base of the result: where clients were told different models, their mean by the verdict's weights."""
         first = dict(leaves(self.bases[0]))
         every = [dict(leaves(base)) for base in self.bases]
         alike = all(one.keys() == first.keys() and all(one[p] is first[p] for p in first) for one in every)

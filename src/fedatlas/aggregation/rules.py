@@ -32,7 +32,7 @@ SHARE = 0.2  # of the changes that are assumed to be hostile where f is left out
 
 
 class Verdict(NamedTuple):
-    """What a rule makes of some changes."""
+    """The outcome of a rule."""
 
     value: Tensor  # one change, float64, (d,)
     weights: tuple[float, ...]  # of each change in it; for a coordinate-wise rule one share each
@@ -66,7 +66,7 @@ class Rule(NamedTuple):
     def combine(self, changes: Sequence[Any] | Mapping[Any, Any], weights: Sequence[float] | None = None) -> Any:
         """One change of many, in float64: ``changes`` are trees (or updates: parts by name), ``weights`` one number above 0 each.
 
-        Weights are shares of whatever they sum to, equal where left out. ConfigError where f is too large for so many changes;
+        Weights are taken as shares of their sum, equal where left out. ConfigError where f is too large for so many changes;
         ProtocolError for changes of different names or shapes, and for numbers that are not finite.
         """
         given = list(changes.values()) if isinstance(changes, Mapping) else list(changes)

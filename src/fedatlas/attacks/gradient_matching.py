@@ -68,7 +68,7 @@ def plain(one: nn.Conv2d) -> bool:
 
 
 class Problem(NamedTuple):
-    """What an attacker knows: the network, what it was told, how far a pixel may go."""
+    """The attacker's knowledge: the network, the model that it was told, the range of a pixel."""
 
     module: nn.Module  # `unfolded`
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean loss

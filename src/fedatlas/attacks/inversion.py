@@ -1,7 +1,7 @@
 """Attacks that turn the gradients of a view into rows (A8, A10). They observe and change nothing.
 
 Target i scores PSNR(r_i, x_i). Its placebo is the mean over other pictures of its label of PSNR(r_i, x_j), which is what a
-reconstruction of the label alone would get.
+reconstruction that only knows the label would get.
 
 role: whose view is attacked: "server", "client:3" or "outsider".
 targets: how many of those whose updates were seen, in the order in which they came; 0 = all.

@@ -69,7 +69,7 @@ def classes_in(pairs: Pairs) -> tuple[int, ...]:
 
 
 def pairs_of(pairs: Pairs, draw: Draw, seed: int, table: int, client: int) -> Pairs:
-    """The pairs of one attacker: those of the table, or a matching of their classes drawn for it alone, all equally likely."""
+    """The pairs of one attacker: those of the table, or a matching of their classes drawn for this attacker, all equally likely."""
     if draw == "fixed":
         return pairs
     order = numpy_stream(seed, "attack", "pairs", table, client).permutation(classes_in(pairs))

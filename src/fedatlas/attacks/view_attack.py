@@ -50,7 +50,7 @@ class Knowledge(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What only a holder of the data knows."""
+    """Everything that only a holder of the data can look up."""
 
     seed: int
     classes: int
@@ -64,7 +64,7 @@ class Truth(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What an answer is worth."""
+    """The figures of an answer."""
 
     metrics: Mapping[str, Mapping[str, float | None]]  # name -> `value low high placebo`
     leaks: Mapping[str, Mapping[str, float | None]]  # name -> `value low high` above the placebo

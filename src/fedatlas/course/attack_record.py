@@ -1,4 +1,4 @@
-"""What a run records of malicious clients and of the rule against them: who attacked, who was left out, what became of the classes."""
+"""The record of malicious clients and of the rule against them: attackers, clients left out, accuracy on attacked classes."""
 
 from __future__ import annotations
 

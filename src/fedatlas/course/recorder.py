@@ -46,7 +46,7 @@ class Recorder(Observer):
             self._guarded(lambda: self.recording.begin(number), number)
 
     def end(self, number: int, models: Mapping[str, Model]) -> None:
-        """It is over; whoever is given the finished model could have had that of this round."""
+        """End the round; an outsider who is given the finished model could have had that of this round."""
         if self.on and any(role.kind == "outsider" for role in self.recording.roles):
             name, model = next(iter(models.items()))
             body = {"model": dict(model.save())}
@@ -60,8 +60,8 @@ class Recorder(Observer):
         if self.recording.stopped is None:
             self._guarded(self.recording.keep, 0)
 
-    def begin_anew(self) -> None:
-        """The set-up begins, after clients and server have spoken of columns and target."""
+    def begin_set_up(self) -> None:
+        """Begin with the set-up, after clients and server have spoken of columns and target."""
         self.recording.resume(-1)
         self.begin(0)
         holders = [k for k, n in self.setup.sizes.items() if n]
@@ -70,7 +70,7 @@ class Recorder(Observer):
             self._write(frame)
 
     def noticed(self) -> list[str]:
-        """What is to be told to people, once."""
+        """Return the notices for people, once."""
         said, self.notices = self.notices, []
         return said
 
@@ -112,7 +112,7 @@ class Recorder(Observer):
             self._write(ViewFrame(request.client, "up", None, request.ask, request.what, codec.size(body), body))
 
     def mixed(self, mixing: Mixing) -> None:
-        """Who heard whom."""
+        """Record who heard whom."""
         heard, self._heard = self._heard, {}
         for receiver, row in mixing.items() if self.on else ():
             for sender in row:

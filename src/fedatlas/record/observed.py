@@ -186,7 +186,7 @@ def found_index(folder: Path) -> dict[str, Any]:
 
 
 class RoleView:
-    """What one role saw, read back. ConfigError for a view that was not recorded, was cut short or altered."""
+    """The view of one role, read back. ConfigError for a view that was not recorded, was cut short or altered."""
 
     def __init__(self, run: Path, role: Role) -> None:
         self.folder, self.role = run / FOLDER / role.folder, role
@@ -203,7 +203,7 @@ class RoleView:
         return sorted(map(_number, self.files))
 
     def frames(self, number: int) -> Iterator[ViewFrame]:
-        """What was seen in a round, in its order."""
+        """The frames of a round, in their order."""
         name = file_of(number)
         if name not in self.files:
             known = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self.files else "no round"

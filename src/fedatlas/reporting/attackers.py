@@ -1,4 +1,4 @@
-"""What malicious clients did, who was left out, and what became of the classes that they attacked."""
+"""Malicious clients: their deeds, the updates that were left out, the fate of the classes that they attacked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def attacker_blocks(subject: Subject) -> list[Block]:
 
 
 def _done(subject: Subject, table: AttackConfig, one: Mapping[str, Any]) -> Markup:
-    """What attackers did, in the words of their attack."""
+    """The deeds of attackers, in the words of their attack."""
     builder = POISONING[table.name]
     said = builder(**arguments("attack", builder, table.parameters())).said
     whole = " (whole superclients)" if one["unit"] == "superclient" else ""

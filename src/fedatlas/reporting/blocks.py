@@ -1,4 +1,4 @@
-"""What a section of the page is made of. Python decides what is said; the template only sets it."""
+"""The blocks that a section of the page is made of. Python decides what is said; the template only sets it."""
 
 from __future__ import annotations
 

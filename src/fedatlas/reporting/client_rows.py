@@ -1,4 +1,4 @@
-"""Who held what: classes or targets of every client, its rows, and the weight it had in the mean."""
+"""The rows of every client: classes or targets, numbers, and the weight that the client had in the mean."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def names_of(subject: Subject, clients: Sequence[int]) -> list[str]:
 
 
 def drawn_of(clients: int) -> str:
-    """Says so where not all clients are drawn."""
+    """A sentence where not all clients are drawn."""
     drawn = len(chosen(clients))
     return f" {count(drawn)} of the {count(clients)} clients are drawn; the CSV has all." if drawn < clients else ""
 

@@ -1,4 +1,4 @@
-"""Would a party's columns help? What the model loses without them, beside what else the party with the label could do."""
+"""Whether a party's columns help: the model's loss without them, compared with what else the party with the label could do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def columns_gain_blocks(subject: Subject) -> list[Block]:
 
 
 def better(figure: str) -> str:
-    """What a gain is called."""
+    """The name of a gain."""
     return {"auc": "higher AUC", "accuracy": "higher accuracy", "rmse": "lower error"}[figure]
 
 
@@ -49,7 +49,7 @@ def verdict(name: str, one: Mapping[str, float | None], figure: str) -> str:
 
 
 def overlap_costs(found: Plain, figure: str) -> str:
-    """That the party with the label is better off alone on all its rows, where it is."""
+    """A sentence where the party with the label does better by itself on all its rows; "" where it does not."""
     against = found["against"].get("alone_all")
     if against is None or against[figure]["value"] is None or against[figure]["value"] >= 0:
         return ""
@@ -82,7 +82,7 @@ TITLES = {
 
 
 def title(side: str) -> str:
-    """What a side is called."""
+    """The name of a side."""
     return TITLES.get(side, f"without {side.removeprefix('without_')}")
 
 

@@ -1,4 +1,4 @@
-"""What each party could learn of the others, step by step, as the protocols say it."""
+"""The knowledge that each party could gain of the others, step by step, as the protocols say it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedatlas.wording import csv_text
 
 
 def columns_leak_blocks(subject: Subject) -> list[Block]:
-    """Who learns what, step by step."""
+    """List what each party learns, step by step."""
     s = subject.summary
     rows = leaks(s)
     head = [

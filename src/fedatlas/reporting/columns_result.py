@@ -1,4 +1,4 @@
-"""Parties that hold columns: what came out, who brought what, who held what.
+"""Parties that hold columns: the result, the importance of columns, the parties themselves.
 
 ``report.html`` is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, of all other
 nodes whose they are. ``report-NAME.html`` is another party's: its own columns and thresholds, and no leaf.
@@ -30,7 +30,7 @@ def party_title(entries: Sequence[Entry]) -> str:
 
 
 def party_blocks(subject: Subject) -> list[Block]:
-    """What a party without the label may see of the run."""
+    """Tell a party without the label whose page it reads."""
     name = subject.party
     lead = (
         f"'{name}' takes part in {count(len(subject.summary['trees']), 'tree')} with columns of its own; another party holds the label. "

@@ -77,7 +77,7 @@ def _between(span: Mapping[str, float]) -> str:
 
 
 def _words(subject: Subject) -> list[Block]:
-    """What accuracy counts, where some classes are no words."""
+    """The words that accuracy counts, where some classes are no words."""
     found = subject.summary["final"].get("word_accuracy")
     if not found:
         return []
@@ -110,7 +110,7 @@ def _matrix(subject: Subject) -> Figure:
 
 
 def counted(subject: Subject) -> str:
-    """What stands in the cells of a matrix."""
+    """The content of a matrix' cells, in words."""
     return "the sum of their survey weights" if subject.summary.get("weighted") else "how many rows"
 
 

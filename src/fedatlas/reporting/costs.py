@@ -122,7 +122,7 @@ def _secret(subject: Subject) -> str:
 
 
 def _expected(subject: Subject, key: str) -> str:
-    """What is to be expected of bytes in a round that are not told."""
+    """The expected bytes of a round, where the real ones are not told."""
     found = subject.summary.get("privacy", {}).get("expected") or {}
     return f"about {bytes_text(found[key] / max(subject.summary['rounds'], 1))} expected" if key in found else ""
 

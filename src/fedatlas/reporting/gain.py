@@ -1,4 +1,4 @@
-"""What each party gains: alone, together, pooled, side by side for every client."""
+"""The gain of each party: alone, together and pooled, side by side for every client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Gains(NamedTuple):
 
     @property
     def both(self) -> bool:
-        """Whether a client can be compared with itself: alone, and together."""
+        """Whether training alone and training together can be compared."""
         return "local_only" in self.parts and "federated" in self.parts
 
 
@@ -159,7 +159,7 @@ def _federated(subject: Subject) -> list[Block]:
 
 
 def gained(subject: Subject, row: Mapping[str, Any]) -> float | None:
-    """What a client has more from the federation than alone: accuracy won, or error avoided."""
+    """The gain of a client from the federation: accuracy won over training alone, or error avoided."""
     if "local_only" not in row or "federated" not in row:
         return None
     alone, together = row["local_only"]["value"], row["federated"]["value"]
@@ -263,7 +263,7 @@ def _picture(subject: Subject, gains: Gains) -> Figure:
 
 
 def labels(subject: Subject, clients: Sequence[int]) -> list[str]:
-    """What stands under the columns: owners' names where all have room, else the clients' numbers."""
+    """The names under the columns: owners' names where all have room, else the clients' numbers."""
     names = [subject.name(k) for k in clients]
     fit = len(names) <= ROOM and all(len(name) <= ROOM for name in names)
     return names if fit else [str(k) for k in clients]
@@ -300,7 +300,7 @@ def _table(subject: Subject, gains: Gains) -> Table:
     less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
     title = NAMES[subject.headline]
     paired = (
-        f"; of the gain the interval of the difference, the same {where(subject.config)} drawn for both"
+        f"; under the gain the interval of the difference, bootstrapped over the same {where(subject.config)} for both models"
         if any("gain" in row for row in gains.rows)
         else ""
     )

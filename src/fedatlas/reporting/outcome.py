@@ -1,4 +1,4 @@
-"""What stands first: what was run, in a sentence, and what came of it."""
+"""The first section: the run in a sentence, and its figures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def title(entries: Sequence[Entry]) -> str:
 
 
 def sentence(entry: Entry) -> Markup:
-    """What was run."""
+    """The run in a sentence."""
     s = entry.subjects[0].summary
     n = len(entry.subjects)
     seeds = (
@@ -73,7 +73,7 @@ def sentence(entry: Entry) -> Markup:
 
 
 def data_name(summary: Mapping[str, Any]) -> str:
-    """What people call the data: a file of one's own by its name."""
+    """The name that people give the data: of a custom file, the file's."""
     facts = summary["data_facts"]
     called = str(facts.get("called", summary["data"]))
     return f"{called} (target {facts['label']})" if facts.get("label") else called
@@ -192,7 +192,7 @@ def judged_on(subject: Subject) -> str:
 
 
 def _means(entries: Sequence[Entry]) -> list[Block]:
-    """What the first figures are where there is no model of all: a method made for its clients looks poor by them."""
+    """Explain the first figures where no model is shared by all: they make a method that adapts to its clients look poor."""
     out: list[Block] = []
     for entry in (e for e in entries if e.subjects[0].personal):
         one = entry.subjects[0]
@@ -212,7 +212,7 @@ def _means(entries: Sequence[Entry]) -> list[Block]:
 
 
 def _released(entries: Sequence[Entry]) -> list[Block]:
-    """A warning where several runs released noise on the same rows, one after the other: each says its own price alone."""
+    """A warning where several runs released noise on the same rows: each states only its own epsilon."""
     runs = [
         s.summary["privacy"] for entry in entries for s in entry.subjects if "epsilon" in s.summary.get("privacy", {})
     ]
@@ -220,8 +220,8 @@ def _released(entries: Sequence[Entry]) -> list[Block]:
         return []
     return [
         Text(
-            f"{count(len(runs), 'run')} here released noise. Each one's epsilon is that of this run alone: whoever sees several of them, "
-            "made of the same rows, sees what all their epsilons add up to.",
+            f"{count(len(runs), 'run')} here released noise. Each one's epsilon counts only that run. If they were made of the same rows, "
+            "somebody who sees several of them learns up to the sum of their epsilons.",
             tone="notice",
         )
     ]
@@ -244,7 +244,7 @@ def _of_clients(entry: Entry) -> str:
 
 
 def _weighted(entry: Entry) -> list[Block]:
-    """What figures count where rows have survey weights."""
+    """Explain how figures count rows that have survey weights."""
     if not entry.summary.get("weighted"):
         return []
     return [

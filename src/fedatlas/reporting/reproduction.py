@@ -1,4 +1,4 @@
-"""What left the clients, how the run was made, and how to make it again."""
+"""The data that left the clients, the making of the run, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedatlas.wording import count, facts_text
 
 
 def left_blocks(subject: Subject) -> list[Block]:
-    """What left a client, and what the run wanted its reader to know."""
+    """The data that left a client, and the notices of the run."""
     s = subject.summary
     said = Markup("What leaves a client in a round: <b>{}</b>.").format(s["leaves"])
     out: list[Block] = [Text(said, tone="lead")]
@@ -36,15 +36,15 @@ def left_blocks(subject: Subject) -> list[Block]:
     unless = "" if s.get("privacy") else ", and nothing here was masked or perturbed unless the line above says so"
     out.append(
         Text(
-            "This was a simulation on one machine. It shows what would be sent, not that it is safe to send: models can betray "
-            f"something of the rows they were trained on{unless}."
+            "This was a simulation on one machine. It shows what would be sent, not that it is safe to send: a model can reveal "
+            f"information about its training rows{unless}."
         )
     )
     return [*out, *(Text(f"Notice: {notice}", tone="notice") for notice in s["notices"])]
 
 
 def prepared_text(preprocess: Mapping[str, Any]) -> str:
-    """What clients said of their columns before round 1, so that all could prepare rows alike; "" for nothing."""
+    """The summaries of columns that clients sent before round 1, so that all could prepare rows alike; "" where there were none."""
     if not preprocess.get("bytes_up", 0):
         return ""
     rules, scale = preprocess.get("rules", ()), preprocess.get("scale")

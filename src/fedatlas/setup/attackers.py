@@ -83,7 +83,7 @@ def attacked_bench(bench: Bench, poisonings: Sequence[Poisoning], seed: int) -> 
 
 
 class Cast(NamedTuple):
-    """Who attacks: a function of the seed, of who holds rows and, for superclients, of how they were formed."""
+    """The draw of attackers: a function of the seed, of who holds rows and, for superclients, of how they were formed."""
 
     poisonings: tuple[Poisoning, ...]
     config: ExperimentConfig
@@ -161,7 +161,7 @@ def server_rate(config: ExperimentConfig) -> float:
 
 
 def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Sequence[Poisoning]) -> None:
-    """ConfigError for what the configuration alone forbids."""
+    """ConfigError for attacks that the configuration by itself forbids."""
     taken: set[int] = set()
     for one in poisonings:
         where = f"attack.{one.name}"

@@ -48,7 +48,7 @@ def view_attacks_of(config: ExperimentConfig) -> dict[str, ViewAttack]:
 
 
 def views_of(config: ExperimentConfig) -> ObserveConfig | None:
-    """What is recorded: the views that ``[observe]`` names, and those that declared attacks look at."""
+    """The views that are recorded: those that ``[observe]`` names, and those that declared attacks need."""
     needed = [(str(made.role), made.rounds) for made in view_attacks_of(config).values() if made.rounds is not None]
     given = config.observe
     if not needed:

@@ -19,7 +19,7 @@ PLOT = 190.0  # height of a plot area
 
 
 class Axis(NamedTuple):
-    """What is measured, how its values are written, and how its ticks are chosen (`scales.linear`)."""
+    """The title of an axis, how its values are written, and how its ticks are chosen (`scales.linear`)."""
 
     title: str
     text: Callable[[float], str] = tick
