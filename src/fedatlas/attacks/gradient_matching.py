@@ -94,7 +94,7 @@ class Problem(NamedTuple):
         return found
 
 
-class Found(NamedTuple):
+class Reconstruction(NamedTuple):
     """The best of the restarts of each target."""
 
     x: Tensor  # (targets, *shape), pixels of 0 (black) to 1 (white)
@@ -137,11 +137,11 @@ def repeated(tree: Mapping[str, Tensor], times: int) -> Tree:
     return Tree({name: x.repeat_interleave(times, 0) for name, x in tree.items()})
 
 
-def best_of(x: Tensor, cost: Tensor, labels: Tensor, restarts: int, steps: int) -> Found:
+def best_of(x: Tensor, cost: Tensor, labels: Tensor, restarts: int, steps: int) -> Reconstruction:
     """The restart of least cost of each target; one whose cost is not finite is the last choice."""
     table = torch.where(torch.isfinite(cost), cost, torch.inf).view(-1, restarts)
     pick = table.argmin(1) + torch.arange(len(table)) * restarts
-    return Found(x[pick], cost[pick], labels[pick], steps)
+    return Reconstruction(x[pick], cost[pick], labels[pick], steps)
 
 
 def invert(
@@ -154,7 +154,7 @@ def invert(
     restarts: int = 1,
     tv: float = 1e-4,
     lr: float = 0.1,
-) -> Found:
+) -> Reconstruction:
     """A10 on all targets together. ``gradients``: (T, ...) by parameter; ``labels`` (T,), as known or inferred."""
     many = len(labels) * restarts
     g, y = repeated(gradients, restarts), labels.repeat_interleave(restarts)
@@ -183,7 +183,7 @@ def deep_leakage(
     *,
     iterations: int,
     restarts: int = 1,
-) -> Found:
+) -> Reconstruction:
     """A8 on all targets together: row and label begin as N(0, 1)."""
     g = repeated(gradients, restarts)
     many, size = len(next(iter(g.values()))), int(torch.tensor(problem.shape).prod())

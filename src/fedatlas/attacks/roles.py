@@ -10,7 +10,7 @@ KINDS = ("server", "client", "successor", "outsider")
 OF_A_CLIENT = ("client", "successor")
 
 
-class Role(NamedTuple):
+class ViewRole(NamedTuple):
     """``client:3`` is client 3; ``successor:3`` the client that comes after client 3 in a chain."""
 
     kind: str
@@ -25,7 +25,7 @@ class Role(NamedTuple):
         return str(self).replace(":", "-")
 
     @classmethod
-    def parse(cls, text: str, where: str) -> Role:
+    def parse(cls, text: str, where: str) -> ViewRole:
         """ConfigError, which names ``where`` it stands, for what is no role."""
         kind, colon, number = text.partition(":")
         if kind not in KINDS:

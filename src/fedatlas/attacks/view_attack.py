@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.roles import KINDS, Role
+from fedatlas.attacks.roles import KINDS, ViewRole
 from fedatlas.data.batches import Rows
 from fedatlas.metrics.intervals import Interval
 from fedatlas.tree import Tree
@@ -91,7 +91,7 @@ class ViewAttack(NamedTuple):
 
     name: str
     kind: str  # its family, as attack.json names it
-    role: Role  # whose view it looks at
+    role: ViewRole  # whose view it looks at
     keys: Mapping[str, Any]
     declares: Declaration
     answer: Callable[[Knowledge], Arrays]

@@ -11,13 +11,13 @@ import torch
 from fedatlas.attacks.labels import Flip
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.course.evaluation import Evaluator
+from fedatlas.course.progress import Row
 from fedatlas.data.batches import Rows
 from fedatlas.federation.host import Host
 from fedatlas.model import Model
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
 
-Row = dict[str, Any]
 SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
 
 
@@ -121,11 +121,11 @@ def summary(simulation: Attacked, rows: Sequence[Mapping[str, Any]]) -> dict[str
     if setup.defence is None:
         return {}
     found = simulation.attackers()
-    attacks = [described(setup, one, table, found, rows) for table, one in enumerate(setup.poisonings)]
+    attacks = [attack_entry(setup, one, table, found, rows) for table, one in enumerate(setup.poisonings)]
     return {**({"attacks": attacks} if attacks else {}), "aggregation": aggregation(setup, found, rows)}
 
 
-def described(
+def attack_entry(
     setup: Setup, one: Poisoning, table: int, found: Mapping[int, int], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """One table of ``[[attack]]``: who attacked, how often, what came of it."""

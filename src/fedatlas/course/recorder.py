@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.algorithm import Mixing, Update
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.config import bytes_of
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.errors import DiskError
@@ -158,4 +158,4 @@ def recorder_of(setup: Setup, run: Path) -> Recorder | None:
     how = views_of(setup.config)
     if how is None:
         return None
-    return Recorder(setup, how, Recording(run, [Role.parse(text, "observe.roles") for text in how.roles]))
+    return Recorder(setup, how, Recording(run, [ViewRole.parse(text, "observe.roles") for text in how.roles]))

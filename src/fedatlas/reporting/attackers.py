@@ -15,7 +15,7 @@ from fedatlas.registry import arguments
 from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
 from fedatlas.reporting.entries import Subject
-from fedatlas.reporting.view_attacks import threat_model
+from fedatlas.reporting.view_attacks import threat_facts
 from fedatlas.wording import count, csv_text, share, tick
 
 CURVES = {
@@ -39,7 +39,7 @@ def attacker_blocks(subject: Subject) -> list[Block]:
         Keys(_keys(subject, attacks, ruled)),
         _left_out(subject, ruled),
         *([Figures([_curves(subject)])] if any(one.get("pairs") for one in attacks) else []),
-        *(threat_model(one["declaration"]) for one in attacks),
+        *(threat_facts(one["declaration"]) for one in attacks),
     ]
 
 

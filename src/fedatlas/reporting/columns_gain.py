@@ -81,7 +81,7 @@ TITLES = {
 }
 
 
-def title(side: str) -> str:
+def side_name(side: str) -> str:
     """The name of a side."""
     return TITLES.get(side, f"without {side.removeprefix('without_')}")
 
@@ -91,7 +91,7 @@ def _sides(s: Plain, found: Plain) -> Table:
     rows = []
     for side, values in found["sides"].items():
         trained = found["rows"].get(side, s["rows"]["train"])
-        rows.append([title(side), f"{trained:,}", *(number(values[key]) for key in figures)])
+        rows.append([side_name(side), f"{trained:,}", *(number(values[key]) for key in figures)])
     text = csv_text(("side", *figures), [(side, *values.values()) for side, values in found["sides"].items()])
     head = ["who trained", "on rows", *(NAMES[key] for key in figures)]
     return Table("gain-table", "What else could be done", head, rows, text)
@@ -102,9 +102,9 @@ def _picture(found: Plain, figure: str) -> Figure:
     drawn = {side: one for side, one in against.items() if one["value"] is not None}
     points = []
     for i, (side, one) in enumerate(drawn.items()):
-        said = f"against {title(side)}: {signed(one['value'])} ({interval_text(one['low'], one['high'], signed)})"
+        said = f"against {side_name(side)}: {signed(one['value'])} ({interval_text(one['low'], one['high'], signed)})"
         points.append(Point(i, one["value"], said, one["low"], one["high"]))
-    names = [SHORT.get(side, title(side)) for side in drawn]
+    names = [SHORT.get(side, side_name(side)) for side in drawn]
     y = Axis(f"{NAMES[figure]} gained against", signed_tick, zero=True)
     label = f"{NAMES[figure]} gained by all parties together"
     return Figure(

@@ -18,7 +18,7 @@ COLUMNS = 30  # columns whose importance is drawn
 USES = {"train": "to grow trees on", "held": "held out to stop by", "test": "to test on"}
 
 
-def title(entries: Sequence[Entry]) -> str:
+def columns_title(entries: Sequence[Entry]) -> str:
     """The title of the page."""
     s = entries[0].summary
     return f"{count(len(s['parties']), 'party', 'parties')}, one model: {s['data_facts']['label']}"

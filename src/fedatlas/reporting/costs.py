@@ -56,7 +56,7 @@ def cost_blocks(subject: Subject) -> list[Block]:
     ]
     if subject.summary["rounds"] > 0:
         told = subject.summary["cost"]["bytes_up"] is not None
-        figures = pictures(subject, ROUND)
+        figures = cost_figures(subject, ROUND)
         out.append(Figures(figures if told else figures[1:]))
     return out
 
@@ -132,8 +132,8 @@ def _visits(row: Plain) -> int:
     return sum(len(who) if isinstance(who, list) else 1 for who in row["clients"] or ())
 
 
-class Unit(NamedTuple):
-    """A round or a tree, as the pictures of its cost speak of it."""
+class CostUnit(NamedTuple):
+    """A round or a tree, as the cost_figures of its cost speak of it."""
 
     thing: str
     each: str  # in titles
@@ -143,10 +143,10 @@ class Unit(NamedTuple):
     whose: str = ""  # bytes
 
 
-ROUND = Unit("round", "in each round", DIRECTIONS, phase_name, 99, ", all clients")
+ROUND = CostUnit("round", "in each round", DIRECTIONS, phase_name, 99, ", all clients")
 
 
-def pictures(subject: Subject, unit: Unit) -> list[Figure]:
+def cost_figures(subject: Subject, unit: CostUnit) -> list[Figure]:
     """Bytes and seconds of each round or tree, in bars."""
     rows = [row for row in subject.rows if row["round"] > 0] or subject.rows
     sent = {key: [row[key] or 0 for row in rows] for key in unit.sent}
@@ -157,14 +157,16 @@ def pictures(subject: Subject, unit: Unit) -> list[Figure]:
     drawn = {phase: unit.phase(phase) for phase in names if phase in longest}
     whole = [row["seconds"] for row in rows]
     return [
-        stacked(subject, unit, rows, "bytes", crossed, sent, [sum(each) for each in zip(*sent.values(), strict=True)]),
-        stacked(subject, unit, rows, "seconds", drawn, {"seconds": whole, **spent}, whole),
+        stacked_bars(
+            subject, unit, rows, "bytes", crossed, sent, [sum(each) for each in zip(*sent.values(), strict=True)]
+        ),
+        stacked_bars(subject, unit, rows, "seconds", drawn, {"seconds": whole, **spent}, whole),
     ]
 
 
-def stacked(
+def stacked_bars(
     subject: Subject,
-    unit: Unit,
+    unit: CostUnit,
     rows: Sequence[Plain],
     name: str,
     kinds: Mapping[str, str],
@@ -217,7 +219,7 @@ TREE_PHASES = {
     "judge": "judging",
 }
 SENT = {"bytes_up": "sent by parties", "bytes_down": "sent to parties"}
-TREE = Unit("tree", "of each tree", SENT, lambda phase: TREE_PHASES.get(phase, phase), 5)
+TREE = CostUnit("tree", "of each tree", SENT, lambda phase: TREE_PHASES.get(phase, phase), 5)
 
 
 def columns_cost_blocks(subject: Subject) -> list[Block]:
@@ -237,4 +239,4 @@ def columns_cost_blocks(subject: Subject) -> list[Block]:
         "Bytes are the size of the messages, each counted on its way to the coordinator and on its way from it. Seconds were measured on "
         "one machine that played all parties, one after another."
     )
-    return [Text(said), table, Figures(pictures(subject, TREE)[::-1])]
+    return [Text(said), table, Figures(cost_figures(subject, TREE)[::-1])]

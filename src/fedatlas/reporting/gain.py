@@ -11,7 +11,7 @@ from markupsafe import Markup
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.record.run_folder import BASELINES
 from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Table, Text, optional
-from fedatlas.reporting.client_rows import chosen, drawn_of
+from fedatlas.reporting.client_rows import drawn_clients, drawn_note
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.wording import (
@@ -239,12 +239,12 @@ def _unequal(subject: Subject, gains: Gains) -> list[str]:
 def _picture(subject: Subject, gains: Gains) -> Figure:
     title, first = NAMES[subject.headline], PARTS[gains.parts[0]]
     order = [i for i, row in enumerate(gains.rows) if all(row[p]["value"] is not None for p in gains.parts)]
-    names, axis, less = labels(subject, [gains.rows[i]["client"] for i in order]), "client", ""
+    names, axis, less = column_names(subject, [gains.rows[i]["client"] for i in order]), "client", ""
     if len(order) > NAMED:
         order.sort(key=lambda i: gains.rows[i][gains.parts[0]]["value"])
-        names = [str(i + 1) for i in chosen(len(order))]
-        axis, less = f"clients, sorted by their {title} {first}", drawn_of(len(order))
-        order = [order[i] for i in chosen(len(order))]
+        names = [str(i + 1) for i in drawn_clients(len(order))]
+        axis, less = f"clients, sorted by their {title} {first}", drawn_note(len(order))
+        order = [order[i] for i in drawn_clients(len(order))]
     series = [
         Series(PARTS[part], STYLES[part], [_point(subject, slot, gains.rows[i], part) for slot, i in enumerate(order)])
         for part in gains.parts
@@ -262,7 +262,7 @@ def _picture(subject: Subject, gains: Gains) -> Figure:
     return Figure(f"{subject.key}-gain", text, how, draw, _csv(subject, gains))
 
 
-def labels(subject: Subject, clients: Sequence[int]) -> list[str]:
+def column_names(subject: Subject, clients: Sequence[int]) -> list[str]:
     """The names under the columns: owners' names where all have room, else the clients' numbers."""
     names = [subject.name(k) for k in clients]
     fit = len(names) <= ROOM and all(len(name) <= ROOM for name in names)

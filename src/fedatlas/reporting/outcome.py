@@ -33,7 +33,7 @@ FEW = 8  # differences that are shown without a fold
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer")
 
 
-def title(entries: Sequence[Entry]) -> str:
+def run_title(entries: Sequence[Entry]) -> str:
     """Of the page."""
     if len(entries) > 1:
         return f"{len(entries)} runs compared"

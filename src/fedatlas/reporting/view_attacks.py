@@ -40,7 +40,7 @@ def leak_blocks(subject: Subject) -> list[Block]:
     return out
 
 
-def threat_model(declaration: Mapping[str, str]) -> Facts:
+def threat_facts(declaration: Mapping[str, str]) -> Facts:
     """The declaration of an attack."""
     return Facts([(THREAT[field], text) for field, text in declaration.items() if text])
 
@@ -55,7 +55,7 @@ def _one(subject: Subject, record: Mapping[str, Any], arrays: Arrays) -> list[Bl
         Text(f"{about}, {count(record['targets'], attack.thing)}: {verdict}.", tone="lead"),
         _table(subject, attack, record),
         Figures([_figure(subject, record["name"], one) for one in attack.pictures(arrays)]),
-        threat_model(record["declaration"]),
+        threat_facts(record["declaration"]),
     ]
 
 

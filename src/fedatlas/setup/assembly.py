@@ -31,7 +31,13 @@ from fedatlas.models.chain import elastic, find_chain
 from fedatlas.privacy.mechanisms import Mechanism
 from fedatlas.rng import derive
 from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
-from fedatlas.setup.attackers import Cast, attacked_bench, check_attacked_rows, check_attacks, in_numbers
+from fedatlas.setup.attackers import (
+    AttackerDraw,
+    attacked_bench,
+    check_attacked_rows,
+    check_attacks,
+    with_class_numbers,
+)
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
@@ -74,10 +80,12 @@ class Setup(NamedTuple):
         return defence_of(self.config, self.rule, self.poisonings)
 
     @property
-    def cast(self) -> Cast:
+    def cast(self) -> AttackerDraw:
         """Who attacks."""
         held = tuple(k for k, n in self.sizes.items() if n)
-        return Cast(self.poisonings, self.config, self.seed, held, neighbours_of(self.algorithm, self.algorithm_facts))
+        return AttackerDraw(
+            self.poisonings, self.config, self.seed, held, neighbours_of(self.algorithm, self.algorithm_facts)
+        )
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -213,7 +221,7 @@ def share_out(
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition = split_clients(partition, seed, validation, config.evaluation.clients)
     check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
-    poisonings = in_numbers(poisonings, dataset.name, dataset.class_names, seed)
+    poisonings = with_class_numbers(poisonings, dataset.name, dataset.class_names, seed)
     check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
     parties = partition.parties(dataset.train)

@@ -53,7 +53,7 @@ class FlippedRows:
         return rows._replace(y=flip.relabelled(rows.y, self.seed, self.table, party))
 
 
-def in_numbers(
+def with_class_numbers(
     poisonings: Sequence[Poisoning], name: str, class_names: Sequence[str], seed: int
 ) -> tuple[Poisoning, ...]:
     """The tables with pairs of classes in the place of "extra_SC" and "intra_SC"; ConfigError for other data than CIFAR-100."""
@@ -82,7 +82,7 @@ def attacked_bench(bench: Bench, poisonings: Sequence[Poisoning], seed: int) -> 
     return bench._replace(attackers={str(i): attacker(i, one) for i, one in enumerate(poisonings)})
 
 
-class Cast(NamedTuple):
+class AttackerDraw(NamedTuple):
     """The draw of attackers: a function of the seed, of who holds rows and, for superclients, of how they were formed."""
 
     poisonings: tuple[Poisoning, ...]
@@ -189,7 +189,7 @@ def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Se
             raise ConfigError(why)
     if config.partition.clients:
         check_clients(poisonings, config.partition.clients)
-        Cast(tuple(poisonings), config, config.seed, tuple(range(config.partition.clients))).known()
+        AttackerDraw(tuple(poisonings), config, config.seed, tuple(range(config.partition.clients))).known()
 
 
 def check_kind(algorithm: Algorithm, one: Poisoning, where: str) -> None:
