@@ -12,7 +12,7 @@ from fedatlas.aggregation.rules import RULES
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AttackConfig
 from fedatlas.registry import arguments
-from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised
+from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
 from fedatlas.reporting.entries import Subject
 from fedatlas.reporting.view_attacks import threat_facts
@@ -33,7 +33,7 @@ def attacker_blocks(subject: Subject) -> list[Block]:
         return []
     tables = [table for table in subject.config.attack if table.poisons]
     return [
-        *(Text(_done(subject, *one), tone="lead") for one in zip(tables, attacks, strict=True)),
+        *(lead(_done(subject, *one)) for one in zip(tables, attacks, strict=True)),
         Text(_ruled(ruled), tone="" if attacks else "lead"),
         *_notices(subject, ruled),
         Keys(_keys(subject, attacks, ruled)),
@@ -66,10 +66,10 @@ def _notices(subject: Subject, ruled: Mapping[str, Any]) -> list[Block]:
     out: list[Block] = []
     if rounds := ruled["unchanged_rounds"]:
         said = f"{count(len(rounds), 'round')} changed nothing, because too few changes came for the rule (first: round {rounds[0]})."
-        out.append(Text(said, tone="notice"))
+        out.append(notice(said))
     if "diverged" in subject.summary:
         said = "The attackers made the model diverge. Its figures are those of guessing; curves and models are from the round before."
-        out.append(Text(said, tone="notice"))
+        out.append(notice(said))
     return out
 
 

@@ -19,6 +19,16 @@ class Text(NamedTuple):
     tone: str = ""  # "notice" sets it apart
 
 
+def lead(body: str | Markup) -> Text:
+    """The paragraph that answers the question of its section."""
+    return Text(body, tone="lead")
+
+
+def notice(body: str | Markup) -> Text:
+    """A paragraph that is set apart."""
+    return Text(body, tone="notice")
+
+
 class Figure(NamedTuple):
     """A picture with its words and its numbers."""
 

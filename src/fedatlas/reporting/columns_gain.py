@@ -7,7 +7,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from fedatlas.reporting.blocks import Block, Cell, Figure, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Figure, Table, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import NAMES, capital, csv_text, interval_note, interval_text, number, signed, tick
@@ -22,11 +22,11 @@ def columns_gain_blocks(subject: Subject) -> list[Block]:
         hint = Markup(
             "This run has nothing to compare with: <code>{}</code> grows the same trees without each party."
         ).format(RUN)
-        return [Text(hint, tone="notice")]
+        return [notice(hint)]
     figure = found["figure"]
-    verdicts = [Text(verdict(name, one[figure], figure), tone="lead") for name, one in found["parties"].items()]
+    verdicts = [lead(verdict(name, one[figure], figure)) for name, one in found["parties"].items()]
     small = overlap_costs(found, figure)
-    notices = [Text(small, tone="notice")] if small else []
+    notices = [notice(small)] if small else []
     return [*verdicts, *notices, _parties(found), _sides(subject.summary, found), _picture(found, figure)]
 
 

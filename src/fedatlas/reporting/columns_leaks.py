@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedatlas.reporting.blocks import Block, Table, Text
+from fedatlas.reporting.blocks import Block, Table, Text, notice
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import csv_text
 
@@ -24,10 +24,9 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
     out: list[Block] = [Text(intro), table]
     if not s["protected"]:
         out.append(
-            Text(
+            notice(
                 "This run was in the clear: the gradients that the other parties were sent show the label of every training row. Only a "
-                "simulation may do that.",
-                tone="notice",
+                "simulation may do that."
             )
         )
     out.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Key, Keys, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Key, Keys, Table, Text, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import PARTY, Entry, Subject
 from fedatlas.wording import NAMES, capital, count, csv_text, interval_text
@@ -32,11 +32,11 @@ def party_title(entries: Sequence[Entry]) -> str:
 def party_blocks(subject: Subject) -> list[Block]:
     """Tell a party without the label whose page it reads."""
     name = subject.party
-    lead = (
+    said = (
         f"'{name}' takes part in {count(len(subject.summary['trees']), 'tree')} with columns of its own; another party holds the label. "
         f"This page shows what '{name}' knows: its own columns and thresholds."
     )
-    return [Text(lead, tone="lead")]
+    return [lead(said)]
 
 
 def result_blocks(subject: Subject) -> list[Block]:
@@ -55,14 +55,14 @@ def result_blocks(subject: Subject) -> list[Block]:
         else "This was a simulation in the clear: gradients crossed as they are, and betray the labels. [[privacy]] paillier encrypts them."
     )
     names = " and ".join(one["name"] for one in s["parties"])
-    lead = (
+    first = (
         f"{names} have {s['align']['rows']:,} rows in common. {count(len(s['trees']), 'tree')} of their columns predict "
         f"'{s['data_facts']['label']}' on {s['rows']['test']:,} rows that no tree was grown on."
     )
-    out: list[Block] = [Text(lead, tone="lead"), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
+    out: list[Block] = [lead(first), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
     if s.get("stopped"):
         out.append(Text(f"Stopped {s['stopped']}"))
-    return [*out, *(Text(f"Notice: {said}", tone="notice") for said in s["notices"])]
+    return [*out, *(notice(f"Notice: {said}") for said in s["notices"])]
 
 
 def importance_blocks(subject: Subject) -> list[Block]:

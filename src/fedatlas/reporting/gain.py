@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.record.run_folder import BASELINES
-from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Table, Text, optional
+from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Table, Text, lead, notice, optional
 from fedatlas.reporting.client_rows import drawn_clients, drawn_note
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Entry, Subject
@@ -54,9 +54,9 @@ def gain_blocks(subject: Subject) -> list[Block]:
     """The section of one run."""
     found = subject.summary.get("gain")
     if not found:
-        return [Text(_absent(subject), tone="notice"), *_federated(subject)]
+        return [notice(_absent(subject)), *_federated(subject)]
     gains = Gains(found["clients"], [part for part in PARTS if part in found["summary"]], found["summary"])
-    out = [Text(_verdict(subject, gains), tone="lead"), Text(_method(subject, gains))]
+    out = [lead(_verdict(subject, gains)), Text(_method(subject, gains))]
     return [*out, _picture(subject, gains), _table(subject, gains)]
 
 
@@ -64,7 +64,7 @@ def gain_over(entries: Sequence[Entry]) -> list[Block]:
     """The section of several runs: means over the clients of each, and each owner's figures over the seeds."""
     parties = [table for entry in entries if (table := gain_of_parties(entry, len(entries) > 1))]
     hint = Markup("No run here has the baselines to compare with: <code>fedatlas run --baselines</code> trains them.")
-    return [_means(entries) or Text(hint, tone="notice"), *parties]
+    return [_means(entries) or notice(hint), *parties]
 
 
 def _means(entries: Sequence[Entry]) -> Table | None:

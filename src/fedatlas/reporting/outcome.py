@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.reporting.blocks import Block, Cell, Cells, Key, Keys, Table, Text, optional
+from fedatlas.reporting.blocks import Block, Cell, Cells, Key, Keys, Table, Text, lead, notice, optional
 from fedatlas.reporting.entries import Entry, Subject, whole
 from fedatlas.wording import (
     NAMES,
@@ -97,7 +97,7 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
         said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
         return [*said, *ended, *_incomparable(entries), *noted, *_differences(entries), _runs(entries)]
     (entry,) = entries
-    out = [Text(sentence(entry), tone="lead"), Keys(_keys(entry)), *ended, *_own_rows(entry), *noted]
+    out = [lead(sentence(entry)), Keys(_keys(entry)), *ended, *_own_rows(entry), *noted]
     if len(entry.subjects) == 1:
         return [*out, _figures(entry.subjects[0]), *_weighted(entry)]
     parts: list[Literal["final", "test"]] = ["final", "test"]
@@ -112,11 +112,9 @@ def _diverged(entries: Sequence[Entry]) -> list[Block]:
     for entry in entries:
         ended = [s for s in entry.subjects if "diverged" in s.summary]
         means = " Means are over the other seeds." if 0 < len(ended) < len(entry.subjects) else ""
-        out += [
-            Text(before.format(called(s, entry, entries), s.summary["diverged"], means), tone="notice") for s in ended
-        ]
+        out += [notice(before.format(called(s, entry, entries), s.summary["diverged"], means)) for s in ended]
         if left := not_run(entry):
-            out.append(Text(absent.format(entry.label, ", ".join(map(str, left))), tone="notice"))
+            out.append(notice(absent.format(entry.label, ", ".join(map(str, left)))))
     return out
 
 
@@ -180,9 +178,7 @@ def _incomparable(entries: Sequence[Entry]) -> list[Block]:
     judged = [{judged_on(s) for s in e.subjects} for e in entries]  # of several seeds, each seed's
     if all(one & other for one, other in combinations(judged, 2)):
         return []
-    return [
-        Text("These runs were judged on different rows: their figures cannot be compared one to one.", tone="notice")
-    ]
+    return [notice("These runs were judged on different rows: their figures cannot be compared one to one.")]
 
 
 def judged_on(subject: Subject) -> str:
@@ -219,10 +215,9 @@ def _released(entries: Sequence[Entry]) -> list[Block]:
     if len(runs) < 2:
         return []
     return [
-        Text(
+        notice(
             f"{count(len(runs), 'run')} here released noise. Each one's epsilon counts only that run. If they were made of the same rows, "
-            "somebody who sees several of them learns up to the sum of their epsilons.",
-            tone="notice",
+            "somebody who sees several of them learns up to the sum of their epsilons."
         )
     ]
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.data.by_name import OWNED
 from fedatlas.record.run_folder import BASELINES
-from fedatlas.reporting.blocks import Block, Code, Facts, Text
+from fedatlas.reporting.blocks import Block, Code, Facts, Text, lead, notice
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.wording import count, facts_text
 
@@ -19,7 +19,7 @@ def left_blocks(subject: Subject) -> list[Block]:
     """The data that left a client, and the notices of the run."""
     s = subject.summary
     said = Markup("What leaves a client in a round: <b>{}</b>.").format(s["leaves"])
-    out: list[Block] = [Text(said, tone="lead")]
+    out: list[Block] = [lead(said)]
     if s.get("privacy"):
         out.append(
             Text(
@@ -40,7 +40,7 @@ def left_blocks(subject: Subject) -> list[Block]:
             f"information about its training rows{unless}."
         )
     )
-    return [*out, *(Text(f"Notice: {notice}", tone="notice") for notice in s["notices"])]
+    return [*out, *(notice(f"Notice: {said}") for said in s["notices"])]
 
 
 def prepared_text(preprocess: Mapping[str, Any]) -> str:

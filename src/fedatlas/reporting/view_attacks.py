@@ -8,7 +8,7 @@ from typing import Any
 
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack
-from fedatlas.reporting.blocks import Block, Cell, Cells, Facts, Figure, Figures, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Cells, Facts, Figure, Figures, Table, Text, lead, notice
 from fedatlas.reporting.drawing.charts import power_curve
 from fedatlas.reporting.drawing.pixels import pairs
 from fedatlas.reporting.entries import Subject
@@ -48,11 +48,11 @@ def threat_facts(declaration: Mapping[str, str]) -> Facts:
 def _one(subject: Subject, record: Mapping[str, Any], arrays: Arrays) -> list[Block]:
     attack, about = VIEW_ATTACKS[record["name"]](), f"{record['name']}, from the view of {_role(record['role'])}"
     if "unscored" in record:
-        return [Text(f"{about}: {record['unscored']}", tone="notice")]
+        return [notice(f"{about}: {record['unscored']}")]
     leak = record["leaks"].get(attack.leak, {})
     verdict = "no leak to be seen" if not leak.get("low") or leak["low"] <= 0 else "a leak"
     return [
-        Text(f"{about}, {count(record['targets'], attack.thing)}: {verdict}.", tone="lead"),
+        lead(f"{about}, {count(record['targets'], attack.thing)}: {verdict}."),
         _table(subject, attack, record),
         Figures([_figure(subject, record["name"], one) for one in attack.pictures(arrays)]),
         threat_facts(record["declaration"]),
