@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from markupsafe import Markup
 
@@ -14,7 +13,7 @@ from fedatlas.config.attacks import AttackConfig
 from fedatlas.registry import arguments
 from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
-from fedatlas.reporting.entries import Subject
+from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.reporting.view_attacks import threat_facts
 from fedatlas.wording import count, csv_text, share, tick
 
@@ -43,7 +42,7 @@ def attacker_blocks(subject: Subject) -> list[Block]:
     ]
 
 
-def _done(subject: Subject, table: AttackConfig, one: Mapping[str, Any]) -> Markup:
+def _done(subject: Subject, table: AttackConfig, one: Plain) -> Markup:
     """The deeds of attackers, in the words of their attack."""
     builder = POISONING[table.name]
     said = builder(**arguments("attack", builder, table.parameters())).said
@@ -57,12 +56,12 @@ def _done(subject: Subject, table: AttackConfig, one: Mapping[str, Any]) -> Mark
     return emphasised(f"{said.format(who=who, classes=classes + drawn)}{when} Attackers: {names or 'nobody'}.")
 
 
-def _ruled(ruled: Mapping[str, Any]) -> Markup:
+def _ruled(ruled: Plain) -> Markup:
     f = f" It was made for up to {count(ruled['f'], 'hostile client')} a round." if ruled.get("f") is not None else ""
     return emphasised(RULES[ruled["name"]]().said + f)
 
 
-def _notices(subject: Subject, ruled: Mapping[str, Any]) -> list[Block]:
+def _notices(subject: Subject, ruled: Plain) -> list[Block]:
     out: list[Block] = []
     if rounds := ruled["unchanged_rounds"]:
         said = f"{count(len(rounds), 'round')} changed nothing, because too few changes came for the rule (first: round {rounds[0]})."
@@ -73,7 +72,7 @@ def _notices(subject: Subject, ruled: Mapping[str, Any]) -> list[Block]:
     return out
 
 
-def _keys(subject: Subject, attacks: Sequence[Mapping[str, Any]], ruled: Mapping[str, Any]) -> list[Key]:
+def _keys(subject: Subject, attacks: Sequence[Plain], ruled: Plain) -> list[Key]:
     out = []
     for i, one in enumerate(attacks):
         for key, term, note in (
@@ -88,7 +87,7 @@ def _keys(subject: Subject, attacks: Sequence[Mapping[str, Any]], ruled: Mapping
     return out
 
 
-def _left_out(subject: Subject, ruled: Mapping[str, Any]) -> Table:
+def _left_out(subject: Subject, ruled: Plain) -> Table:
     """How many times clients took part, and how many times their work was left out whole."""
     rows, table = [], []
     for who, name in (("attackers", "attackers"), ("honest", "honest clients")):
@@ -120,5 +119,5 @@ def _curves(subject: Subject) -> Figure:
     return Figure(f"{subject.key}-attacked", "What became of the attacked classes", how, draw, text, (NARROW,))
 
 
-def _point(row: Mapping[str, Any], key: str, name: str) -> Point:
+def _point(row: Plain, key: str, name: str) -> Point:
     return Point(row["round"], row[key], f"round {row['round']}: {name} {share(row[key])}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.reporting.blocks import NARROW, Choice, Figure, Option
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
-from fedatlas.reporting.entries import Entry, Subject, whole
+from fedatlas.reporting.entries import Entry, Plain, Subject, whole
 from fedatlas.wording import (
     MEANING,
     NAMES,
@@ -113,7 +113,7 @@ def points(subject: Subject, *path: str) -> list[Reached]:
     return [(row["round"], b, s, v) for row, b, s, v in rows if v is not None]
 
 
-def _at(row: Mapping[str, Any], path: Sequence[str]) -> float | None:
+def _at(row: Plain, path: Sequence[str]) -> float | None:
     value: Any = row
     for key in path:
         value = None if value is None else value.get(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -13,7 +13,7 @@ from fedatlas.record.run_folder import BASELINES
 from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Table, Text, lead, notice, optional
 from fedatlas.reporting.client_rows import drawn_clients, drawn_note
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
-from fedatlas.reporting.entries import Entry, Subject
+from fedatlas.reporting.entries import Entry, Plain, Subject
 from fedatlas.wording import (
     NAMES,
     PARTS,
@@ -40,7 +40,7 @@ NAMED = 30  # clients that the picture shows in their order; more are sorted
 class Gains(NamedTuple):
     """Rows as `fedatlas.runs.baselines` wrote them, and the parts they hold."""
 
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Plain]
     parts: Sequence[str]
     summary: Mapping[str, Mapping[str, float | None]]
 
@@ -158,7 +158,7 @@ def _federated(subject: Subject) -> list[Block]:
     return [_picture(subject, gains), _table(subject, gains)]
 
 
-def gained(subject: Subject, row: Mapping[str, Any]) -> float | None:
+def gained(subject: Subject, row: Plain) -> float | None:
     """The gain of a client from the federation: accuracy won over training alone, or error avoided."""
     if "local_only" not in row or "federated" not in row:
         return None
@@ -168,7 +168,7 @@ def gained(subject: Subject, row: Mapping[str, Any]) -> float | None:
     return float(alone - together if subject.numbers else together - alone)
 
 
-def _certain(row: Mapping[str, Any]) -> bool:
+def _certain(row: Plain) -> bool:
     """Whether the interval of the gain leaves out 0."""
     found = row.get("gain")
     return found is not None and bool(found["low"] > 0 or found["high"] < 0)
@@ -198,7 +198,7 @@ def _verdict(subject: Subject, gains: Gains) -> Markup | str:
     )
 
 
-def _sure(subject: Subject, rows: Sequence[Mapping[str, Any]]) -> str:
+def _sure(subject: Subject, rows: Sequence[Plain]) -> str:
     """For how many of the clients the difference is beyond what the choice of the rows judged on explains."""
     if not any("gain" in row for row in rows):
         return ""
@@ -272,7 +272,7 @@ def column_names(subject: Subject, clients: Sequence[int]) -> list[str]:
 STYLES = {"local_only": 1, "federated": 0, "centralised": 2}
 
 
-def _point(subject: Subject, slot: int, row: Mapping[str, Any], part: str) -> Point:
+def _point(subject: Subject, slot: int, row: Plain, part: str) -> Point:
     found = row[part]
     span = interval_text(found["low"], found["high"])
     said = f"{subject.client(row['client'])}, {PARTS[part]}: {number(found['value'])}{f' ({span})' if span else ''}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.reporting.blocks import Block, Cell, Cells, Key, Keys, Table, Text, lead, notice, optional
-from fedatlas.reporting.entries import Entry, Subject, whole
+from fedatlas.reporting.entries import Entry, Plain, Subject, whole
 from fedatlas.wording import (
     NAMES,
     bytes_text,
@@ -72,14 +72,14 @@ def sentence(entry: Entry) -> Markup:
     )
 
 
-def data_name(summary: Mapping[str, Any]) -> str:
+def data_name(summary: Plain) -> str:
     """The name that people give the data: of a custom file, the file's."""
     facts = summary["data_facts"]
     called = str(facts.get("called", summary["data"]))
     return f"{called} (target {facts['label']})" if facts.get("label") else called
 
 
-def sizes_text(summary: Mapping[str, Any]) -> str:
+def sizes_text(summary: Plain) -> str:
     """How large the model is; of several, whose each is, too."""
     several = summary.get("models") or {}
     said = [
@@ -281,7 +281,7 @@ def _keys(entry: Entry) -> list[Key]:
     ]
 
 
-def sent_note(summary: Mapping[str, Any]) -> str:
+def sent_note(summary: Plain) -> str:
     """The two ways; where they would tell who took part, what is to be expected of them."""
     cost, expected = summary["cost"], summary.get("privacy", {}).get("expected")
     if cost["bytes_up"] is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
@@ -11,7 +10,7 @@ from markupsafe import Markup
 from fedatlas.data.by_name import OWNED
 from fedatlas.record.run_folder import BASELINES
 from fedatlas.reporting.blocks import Block, Code, Facts, Text, lead, notice
-from fedatlas.reporting.entries import Entry, Subject
+from fedatlas.reporting.entries import Entry, Plain, Subject
 from fedatlas.wording import count, facts_text
 
 
@@ -43,7 +42,7 @@ def left_blocks(subject: Subject) -> list[Block]:
     return [*out, *(notice(f"Notice: {said}") for said in s["notices"])]
 
 
-def prepared_text(preprocess: Mapping[str, Any]) -> str:
+def prepared_text(preprocess: Plain) -> str:
     """The summaries of columns that clients sent before round 1, so that all could prepare rows alike; "" where there were none."""
     if not preprocess.get("bytes_up", 0):
         return ""
@@ -101,7 +100,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
     ]
 
 
-def _planned(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _planned(plan: Plain) -> list[tuple[str, str]]:
     """How it was computed; parties that hold columns train no network."""
     workers = count(plan["workers"], "process", "processes")
     if "engine" not in plan:
