@@ -111,7 +111,10 @@ def test_its_view_is_kept_and_what_it_refuses_is_refused(tmp_path: Path) -> None
     assert attack(path, "frequent_class")["role"] == "server"
     for tables, words in (
         ({"rounds": 1}, "needs two rounds"),
-        ({"attack": [{"name": "frequent_class", "role": "client:1"}]}, "looks at the view of server or outsider"),
+        (
+            {"attack": [{"name": "frequent_class", "role": "client:1"}]},
+            "cannot work from this view; name one of server, outsider",
+        ),
     ):
         with pytest.raises(ConfigError, match=words):
             run(Experiment.of(**{**TABLES, **tables}), out=tmp_path / "refused", baselines=False)

@@ -84,9 +84,8 @@ def check_observed(config: ExperimentConfig, algorithm: Algorithm) -> None:
 def check_kind_of_role(made: ViewAttack, where: str) -> None:
     """ConfigError for a role whose view does not show what the attack needs."""
     if made.role.kind not in made.roles:
-        *first, last = made.roles
         raise ConfigError(
-            f"{where} = '{made.role}': '{made.name}' looks at the view of {', '.join(first)} or {last}; name one of these."
+            f"{where} = '{made.role}': '{made.name}' cannot work from this view; name one of {', '.join(made.roles)}."
         )
 
 
