@@ -305,7 +305,7 @@ def test_runs_beside_each_other_are_compared_key_by_key(done: dict[str, Path], t
     page = Page(tmp_path / "both.html")
     keys = {row["key"] for row in page.table("differences")}
     assert {"privacy.central_dp.clip", "privacy.local_dp.noise"} <= keys
-    assert "what all their epsilons add up to" in page.text()
+    assert "learns up to the sum of their epsilons" in page.text()
     assert "not told" in page.text()
 
 

@@ -166,7 +166,7 @@ class Simulation:
         write_beginning(self.setup, self.keeper.folder)
         started = time.perf_counter()
         if self.recorder:
-            self.recorder.begin_anew()
+            self.recorder.begin_set_up()
         self.state = self.state._replace(server=first_server(self.setup))
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:

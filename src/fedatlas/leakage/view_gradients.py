@@ -26,7 +26,7 @@ from fedatlas.tree import Tree, stack
 ROUND = 1  # whose gradients are those of the initial model
 
 
-def gradients(view: RoleView, config: ExperimentConfig, targets: int) -> ViewGradients:
+def read_gradients(view: RoleView, config: ExperimentConfig, targets: int) -> ViewGradients:
     """The gradients of the first round that the view shows, of at most so many clients; 0 = all. ConfigError where it shows none."""
     if view.role.kind == "server":
         return _of_updates(list(view.frames(ROUND)), config, targets)

@@ -21,7 +21,7 @@ FAMILIES: Mapping[str, str] = {
     "client weighting": "its weights are its point, and this rule ignores weights",
     "distillation": "its clients send scores, which its server averages itself",
 }
-"""What keeps a rule from a family of algorithms."""
+"""Family of algorithms -> why rules cannot stand in it."""
 
 
 def rule_of(config: ExperimentConfig) -> Rule | None:
@@ -38,7 +38,7 @@ def rule_of(config: ExperimentConfig) -> Rule | None:
 
 
 def defence_of(config: ExperimentConfig, rule: Rule | None, poisonings: Sequence[Poisoning]) -> Defence | None:
-    """What the server does about hostile clients; None where neither an attack nor a rule other than the mean is declared."""
+    """The server's defence against hostile clients; None where neither an attack nor a rule other than the mean is declared."""
     judging = rule if rule is not None and rule.name != "mean" else None
     return Defence(judging, bytes_of(config.engine.memory)) if judging is not None or poisonings else None
 
@@ -65,14 +65,14 @@ def check_rule(
     mechanisms: Sequence[Mechanism],
     transform: Transform | None,
 ) -> None:
-    """ConfigError for a rule that the configuration alone forbids."""
+    """ConfigError for a rule that the configuration by itself forbids."""
     if rule is None or rule.name == "mean":
         return
     where = f"aggregation.name = '{rule.name}'"
     for one in mechanisms:
         if one.name in {"secagg", "paillier"}:
             raise ConfigError(
-                f"{where}: not under '{one.name}', which shows the server sums alone; remove one of the two tables."
+                f"{where}: not under '{one.name}', which shows the server only sums; remove one of the two tables."
             )
         if one.name != "local_dp":
             raise ConfigError(
@@ -121,7 +121,7 @@ def neighbours_of(algorithm: Algorithm, facts: Mapping[str, Any]) -> int:
 
 
 def rule_notices(rule: Rule | None) -> list[str]:
-    """What is worth a notice about a rule."""
+    """Notices about a rule."""
     if rule is None or rule.weighted:
         return []
     return [
