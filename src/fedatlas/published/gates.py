@@ -111,6 +111,12 @@ class Target(NamedTuple):
     notes: tuple[str, ...] = ()
     record: str = ""  # name of its record in docs/results, where it is not the target's
     curves: tuple[Picture, ...] = ()
+    smaller: str = ""  # how it is smaller than the published experiment: 'quick-60-rounds'
+
+    @property
+    def label(self) -> str:
+        """The name of its record."""
+        return "-".join(filter(None, (self.record or self.name, self.smaller)))
 
 
 # ---------------------------------------------------------------------- figures
