@@ -20,7 +20,7 @@ from fedatlas.files import write_json, write_text
 from fedatlas.published.attack_matrix import NAME as MATRIX
 from fedatlas.published.attack_matrix import as_gate, attack_matrix, of_cell
 from fedatlas.published.drawing import draw, plain
-from fedatlas.published.gates import Gate, Part, PartRuns, Runs, Target, Verdict
+from fedatlas.published.gates import Gate, GateVerdict, Part, PartRuns, Runs, Target
 from fedatlas.published.results import page, read_records, results_page, show
 from fedatlas.published.t1_blog import blog
 from fedatlas.published.t2_istat import istat_strategies
@@ -225,7 +225,7 @@ def collect(target: Target, base: Path, published: Mapping[tuple[str, int], Row]
 def row_of(gate: Gate, outcomes: Runs, target: Target) -> Plain:
     """A gate as the record keeps it: open while a seed of its parts is missing."""
     alike = of_common_seeds(outcomes, gate.parts)
-    verdict = verdict_on(gate, alike, target.smaller) if alike else Verdict("not run", None)
+    verdict = verdict_on(gate, alike, target.smaller) if alike else GateVerdict("not run", None)
     seeds = {part.name: len(part.seeds) for part in target.parts}
     done = {name: len(outcomes[name].rows) for name in gate.parts} if alike else {}
     whole = bool(alike) and all(done[name] == seeds[name] for name in gate.parts)
@@ -257,11 +257,11 @@ def of_common_seeds(outcomes: Runs, names: Sequence[str]) -> dict[str, PartRuns]
     return {name: PartRuns({k: rows for k, rows in outcomes[name].rows.items() if k in seeds}) for name in names}
 
 
-def verdict_on(gate: Gate, runs: Runs, smaller: str) -> Verdict:
+def verdict_on(gate: Gate, runs: Runs, smaller: str) -> GateVerdict:
     """The verdict; of a smaller target, which may not reach the rounds that a gate asks about, that it does not."""
     try:
         return gate.judged(runs)
     except (IndexError, statistics.StatisticsError):
         if not smaller:
             raise
-        return Verdict("the rounds of this smaller version do not reach it", None)
+        return GateVerdict("the rounds of this smaller version do not reach it", None)

@@ -48,7 +48,8 @@ def measured(table: Table, study: str | None = None) -> Measurements:
 
 def run_of(table: Table, row: Row) -> Plain:
     """A run as `study.measurements` describes it."""
-    out = {**row, **{FACTS.get(column, column): x for column, x in values_of(row).items()}}
+    told = {FACTS.get(column, column): x for column, x in values_of(row).items()}
+    out = {**row, **dict.fromkeys(FACTS.values()), **told}
     if row["kind"] == "cell" and row["status"] == "done":
         out["curves"] = curves_of(table.rows(row["run_key"]), table.summary(row["run_key"]) or {})
     return out
