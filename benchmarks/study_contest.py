@@ -16,7 +16,7 @@ from table import table as markdown
 
 from fedatlas.recommender.contest import WAYS, Fitted, fit_study, from_logit, quantiles
 from fedatlas.recommender.requirements import Requirements, requirements
-from fedatlas.recommender.track_record import Trial, trial
+from fedatlas.recommender.track_record import LeftOutTrial, trial
 from fedatlas.recommender.track_record import tally as counted
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Floats
@@ -103,7 +103,7 @@ def bases(fitted: Fitted) -> list[tuple[int, float]]:
     return [(i, float(from_logit(level))) for i, level in enumerate(fitted.levels["accuracy"]) if np.isfinite(level)]
 
 
-def regret_of(one: Trial) -> float:
+def regret_of(one: LeftOutTrial) -> float:
     """Of the first answer; nan where there was none."""
     return np.nan if one.regret is None else one.regret
 
@@ -134,7 +134,7 @@ def with_interval(values: Floats, figure: Callable[[Floats], Any]) -> dict[str, 
 
 def limited(fitted: Fitted) -> dict[str, Any]:
     """How often an answer was found, kept all limits, or was wrongly refused, by what was asked."""
-    found: dict[str, list[Trial]] = {}
+    found: dict[str, list[LeftOutTrial]] = {}
     plain = fitted.choices.index(fitted.references[0]) if fitted.references else 0
     for i, base in bases(fitted):
         spent = [float(np.nanmax(fitted.costs[cost][i, plain])) for cost in ("bytes", "cpu_seconds")]
@@ -146,7 +146,7 @@ def limited(fitted: Fitted) -> dict[str, Any]:
     return {"by_limits": out, **every, "kept_share": with_interval(answered, lambda x: x.mean(axis=-1))}
 
 
-def tally(trials: list[Trial]) -> dict[str, int]:
+def tally(trials: list[LeftOutTrial]) -> dict[str, int]:
     """Counts of left-out settings."""
     return {"asked": len(trials), "possible": sum(t.possible for t in trials), **counted(trials)}
 

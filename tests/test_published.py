@@ -15,16 +15,16 @@ from fedatlas.published import reproduction as room
 from fedatlas.published.attack_matrix import NAME as MATRIX
 from fedatlas.published.attack_matrix import VIEWS
 from fedatlas.published.drawing import draw, plain
-from fedatlas.published.gates import Gate, Part, PartRuns, Picture, Runs, Target, Verdict, at_round
+from fedatlas.published.gates import CurvePicture, Gate, GateVerdict, Part, PartRuns, Runs, Target, at_round
 from fedatlas.published.reproduction import DRAWN, EXPERIMENTS, KEPT, of_common_seeds, verdict_on
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.checked import Checked
 
 
 def small(rounds: int, floor: float) -> Target:
-    def check(parts: Runs) -> Verdict:
+    def check(parts: Runs) -> GateVerdict:
         best = parts["one"].mean(at_round(-1))
-        return Verdict(f"{best:.2f}", best >= floor)
+        return GateVerdict(f"{best:.2f}", best >= floor)
 
     tables = {"rounds": rounds, "partition": {"clients": 12}}
     gate = Gate("floor", "some", f"at least {floor}", ("one",), check)
@@ -154,7 +154,7 @@ def test_curves_are_drawn_from_the_record_and_beside_what_was_published(
     studies: dict[str, Target], tmp_path: Path
 ) -> None:
     """The record keeps the evaluated rounds alone; the picture lies beside it and is linked."""
-    picture = Picture("", "A curve", {"one": "first", "two": "never run"}, {"one": [(4, 0.5), (999, 0.9)]})
+    picture = CurvePicture("", "A curve", {"one": "first", "two": "never run"}, {"one": [(4, 0.5), (999, 0.9)]})
     study = small(4, 0.05)
     (part,) = study.parts
     part = part._replace(tables={**part.tables, "evaluation": {"every": 2}})
@@ -178,9 +178,9 @@ def test_curves_are_drawn_from_the_record_and_beside_what_was_published(
 def test_a_stand_in_passes_nothing_and_says_whether_the_rule_holds() -> None:
     outcomes: Runs = {}
     for passed, word in ((True, "holds"), (False, "does not hold")):
-        gate = Gate("g", "p", "r", (), lambda parts, passed=passed: Verdict("x", passed), stand_in=True)  # type: ignore[misc]
-        assert gate.judged(outcomes) == Verdict(f"x; the rule {word}", None)
-    assert Gate("g", "p", "r", (), lambda parts: Verdict("x", True)).judged(outcomes) == Verdict("x", True)
+        gate = Gate("g", "p", "r", (), lambda parts, passed=passed: GateVerdict("x", passed), stand_in=True)  # type: ignore[misc]
+        assert gate.judged(outcomes) == GateVerdict(f"x; the rule {word}", None)
+    assert Gate("g", "p", "r", (), lambda parts: GateVerdict("x", True)).judged(outcomes) == GateVerdict("x", True)
 
 
 def curve(*values: float) -> PartRuns:
@@ -188,7 +188,7 @@ def curve(*values: float) -> PartRuns:
     return PartRuns({1: [{"round": 5 * i, "accuracy": value} for i, value in enumerate(values)]})
 
 
-def shakespeare(**curves: PartRuns) -> dict[str, Verdict]:
+def shakespeare(**curves: PartRuns) -> dict[str, GateVerdict]:
     """The verdicts on one setting, and on all of them being alike."""
     study = room.EXPERIMENTS["fedseq-shakespeare"](False, None)
     parts = {part.name: curves[part.name.split("-", 2)[2].replace("-", "_")] for part in study.parts}
@@ -202,7 +202,9 @@ def test_the_gates_of_the_shakespeare_study() -> None:
     found = shakespeare(**methods, scaffold_paper=paper, feddyn_paper=paper)
     assert [found[key].passed for key in ("fastest", "order", "lead", "correct forms")] == [True, True, True, None]
     assert "fedseq 5" in found["fastest"].obtained
-    assert found["rounds, FedAvg / FedSeq"] == Verdict("iid-0.1 4.0, niid-0.1 4.0, iid-0.2 4.0, niid-0.2 4.0", False)
+    assert found["rounds, FedAvg / FedSeq"] == GateVerdict(
+        "iid-0.1 4.0, niid-0.1 4.0, iid-0.2 4.0, niid-0.2 4.0", False
+    )
     assert found["correct forms"].obtained == "scaffold-paper 30.0%, feddyn-paper 30.0%"
     level = {**methods, "fedprox": dyn, "fedavg": fast}
     found = shakespeare(**level, scaffold_paper=paper, feddyn_paper=paper)
@@ -221,7 +223,7 @@ def test_the_gates_of_the_grouping_study() -> None:
     assert found["cifar100, alpha 0, random"].passed is None
     worse = {**alike, "cifar10-0.5-conf-kl": curve(0.8, 0.78)}
     found = {gate.name: gate.judged(worse) for gate in study.gates}
-    assert found["cifar10, alpha 0.5, informed rules"] == Verdict("below random: conf-kl", False)
+    assert found["cifar10, alpha 0.5, informed rules"] == GateVerdict("below random: conf-kl", False)
     assert found["cifar10, alpha 0.5, spread"].passed is False
 
 

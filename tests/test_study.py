@@ -13,7 +13,7 @@ from fedatlas.runs import run_key
 from fedatlas.runs.run_key import described, keys, written
 from fedatlas.study.design import read_study_file, study_of
 from fedatlas.study.plan import StudyPlan, plan_of
-from fedatlas.study.study_status import dry_run
+from fedatlas.study.study_status import preview
 
 BASE: dict[str, Any] = {"rounds": 2, "data": {"limit": 300}, "partition": {"name": "iid", "clients": 3}}
 NODES = {"name": "nodes", "role": "setting", "key": "partition.clients", "levels": [2, 4, 8]}
@@ -230,7 +230,7 @@ def test_a_dry_run_says_cells_refusals_and_hours():
     secret = {"name": "secret", "set": {"privacy": [{"name": "secagg"}]}}
     too_even = {"name": "majority", "set": {"partition.name": "majority_even"}}
     choices = {**SCHEME, "level": [AVG, secret, too_even]}
-    found = dry_run(plan(factor=[{**NODES, "levels": [2, 4]}, choices], seeds=[1, 2]))
+    found = preview(plan(factor=[{**NODES, "levels": [2, 4]}, choices], seeds=[1, 2]))
     assert (found["cells"], found["settings"]) == (6, 2)
     said = {tuple(sorted(one["levels"].items())): one["reason"] for one in found["refused"]}
     assert len(said) == 3  # secagg of two, and a partition that its data refuse

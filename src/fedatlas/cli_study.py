@@ -42,7 +42,7 @@ def study(
     Exit code 0 also where cells were refused or diverged, which are outcomes; 1 where a run failed.
     """
     from fedatlas.study.study import Study
-    from fedatlas.study.study_status import show_dry_run, show_status
+    from fedatlas.study.study_status import show_preview, show_status
     from fedatlas.study.study_status import status as status_of
     from fedatlas.study.table import Table
 
@@ -58,7 +58,7 @@ def study(
         with noticing():
             found = given.dry_run() if dry_run else given.analyse(out, table)
         page = f"The page: {given.folder(out) / 'analysis.html'}"
-        shown = show_dry_run(found) if dry_run else [*found["sentences"], page]
+        shown = show_preview(found) if dry_run else [*found["sentences"], page]
         emit(found) if as_json else typer.echo("\n".join(shown))
         return
     if export is not None:

@@ -104,7 +104,7 @@ TO_ONE: Row = {
 """Digits from 0 to 1, settled without rows."""
 
 
-class Cell(NamedTuple):
+class MatrixCell(NamedTuple):
     """One cell: an experiment, and what of it is looked at."""
 
     algorithm: str
@@ -119,7 +119,7 @@ class Cell(NamedTuple):
         return f"{self.algorithm}-{self.attack}-{self.defence}"
 
 
-class Found(NamedTuple):
+class CellResult(NamedTuple):
     """The result of a cell with one seed: a figure with its interval, or a sentence; ``run``: what the record keeps of the run."""
 
     text: str
@@ -136,7 +136,7 @@ def attack_matrix(quick: bool = False, shorter: int | None = None) -> Target:
     return Target(NAME, "Attacks and defences", "this software; no published figures", parts, (), NOTES)
 
 
-def cells(rounds: int) -> list[Cell]:
+def cells(rounds: int) -> list[MatrixCell]:
     """All cells, in the order of the page."""
     defences: dict[str, Plain] = {"none": {"aggregation": {"name": "mean"}}}
     defences |= {name: {"aggregation": {"name": name}} for name in RULES}
@@ -150,7 +150,7 @@ def cells(rounds: int) -> list[Cell]:
     return out
 
 
-def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: Row) -> Cell:
+def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: Row) -> MatrixCell:
     """A cell of hostile clients."""
     table: Plain = {"name": attack, **POISONS[attack]}
     seq = algorithm == "fedseq"
@@ -168,23 +168,23 @@ def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: 
         **({} if attack == "nobody" else {"attack": [table]}),
         **defending,
     }
-    return Cell(algorithm, attack, defence, tables)
+    return MatrixCell(algorithm, attack, defence, tables)
 
 
-def observed(algorithm: str, attack: str, defence: str, defending: Row) -> Cell:
+def observed(algorithm: str, attack: str, defence: str, defending: Row) -> MatrixCell:
     """A cell of a view; a server that is trusted sees all, so that there an outsider looks."""
     tables = {**(FEW_ROWS if attack == "membership" else ONE_ROW), "algorithm": dict(LEAST[algorithm]), **defending}
     if attack == "membership":
-        return Cell(algorithm, attack, defence, tables, "outsider")
+        return MatrixCell(algorithm, attack, defence, tables, "outsider")
     if defence == "local_dp":
         tables |= {"rounds": 1, "privacy": [{**MECHANISMS[defence], "epsilon": 8.0}]}
-    return Cell(algorithm, attack, defence, tables, "outsider" if defence == "central_dp" else "server")
+    return MatrixCell(algorithm, attack, defence, tables, "outsider" if defence == "central_dp" else "server")
 
 
 # ---------------------------------------------------------------------- results
 
 
-def of_cell(cell: Cell, seed: int, folder: Path, progress: Progress) -> Found:
+def of_cell(cell: MatrixCell, seed: int, folder: Path, progress: Progress) -> CellResult:
     """The result of one cell; a refusal is a result."""
     try:
         if cell.role:
@@ -192,7 +192,7 @@ def of_cell(cell: Cell, seed: int, folder: Path, progress: Progress) -> Found:
         whole = checked(parse({**cell.tables, "seed": seed}))
         done = ensure(whole, folder, More(options={"baselines": False}), progress)
     except (ConfigError, PrivacyError) as error:
-        return Found(str(error))
+        return CellResult(str(error))
     return of_run(cell, done.summary)
 
 
@@ -205,11 +205,11 @@ def kept(summary: Row) -> Plain:
     }
 
 
-def of_run(cell: Cell, summary: Row) -> Found:
+def of_run(cell: MatrixCell, summary: Row) -> CellResult:
     """The figure of a run under an attack by clients, with an interval over the test rows."""
     final, value = summary["final"], summary["final"]["accuracy"]
     if "diverged" in summary:
-        return Found(f"{100 * value:.1f}%: the model diverged", value, run=kept(summary))
+        return CellResult(f"{100 * value:.1f}%: the model diverged", value, run=kept(summary))
     if cell.attack in WHAT:
         matrix, pairs = final["confusion"], summary["attacks"][0]["pairs"]
         if cell.attack == "label_flip":
@@ -220,7 +220,7 @@ def of_run(cell: Cell, summary: Row) -> Found:
         value, (low, high) = hit / of, proportion(hit, of)
     else:
         low, high = final["interval"]["accuracy"]
-    return Found(text_of(cell, value, low, high), value, low, high, kept(summary))
+    return CellResult(text_of(cell, value, low, high), value, low, high, kept(summary))
 
 
 def seen(config: ExperimentConfig, folder: Path) -> None:
@@ -228,7 +228,7 @@ def seen(config: ExperimentConfig, folder: Path) -> None:
     ensure(checked(config), folder, More(report=False))
 
 
-def of_view(cell: Cell, seed: int, folder: Path) -> Found:
+def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
     """What a view betrays above the placebo: in dB, or of an AUC."""
     tables = dict(cell.tables)
     if cell.attack != "membership":
@@ -240,10 +240,10 @@ def of_view(cell: Cell, seed: int, folder: Path) -> Found:
     (leak,) = made["leaks"].values()
     value, low, high = leak["value"], leak["low"], leak["high"]
     text = text_of(cell, value, low, high, sign="+")
-    return Found(text, value, low, high, kept(RunFolder.open(folder).summary()))
+    return CellResult(text, value, low, high, kept(RunFolder.open(folder).summary()))
 
 
-def text_of(cell: Cell, value: float, low: float | None, high: float | None, sign: str = "") -> str:
+def text_of(cell: MatrixCell, value: float, low: float | None, high: float | None, sign: str = "") -> str:
     """A figure with its interval, in the unit of its cell: percent of rows, dB, or of an AUC."""
     shape, unit, by = (
         (".3f", "", 1) if cell.attack == "membership" else (".1f", " dB", 1) if cell.role else (".1f", "%", 100)
@@ -252,7 +252,7 @@ def text_of(cell: Cell, value: float, low: float | None, high: float | None, sig
     return f"{by * value:{sign}{shape}}{unit}{span}" + (f" ({cell.role})" if cell.role else "")
 
 
-def as_gate(cell: Cell, found: Sequence[Found]) -> Plain:
+def as_gate(cell: MatrixCell, found: Sequence[CellResult]) -> Plain:
     """A cell as a row of the page, over its seeds: reported, never gated."""
     values = [one.value for one in found if one.value is not None]
     text = found[0].text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedatlas.published.gates import Picture
+from fedatlas.published.gates import CurvePicture
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
 from fedatlas.reporting.page import standalone
 from fedatlas.study.plain import Plain, Row
@@ -14,7 +14,7 @@ from fedatlas.wording import number
 WIDTH = 720
 
 
-def plain(picture: Picture, record: str) -> Plain:
+def plain(picture: CurvePicture, record: str) -> Plain:
     """A picture as the record keeps it, with the name of its file."""
     name = "-".join(filter(None, (record, picture.name)))
     published = {part: [list(point) for point in points] for part, points in picture.published.items()}

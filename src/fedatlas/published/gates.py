@@ -63,7 +63,7 @@ Text = Callable[[Runs, Sequence[float]], str]
 """The words of a verdict, from the runs and the mean figures of the parts."""
 
 
-class Verdict(NamedTuple):
+class GateVerdict(NamedTuple):
     """What came of a gate."""
 
     obtained: str
@@ -80,18 +80,18 @@ class Gate(NamedTuple):
     published: str
     rule: str
     parts: tuple[str, ...]
-    check: Callable[[Runs], Verdict]
+    check: Callable[[Runs], GateVerdict]
     stand_in: bool = False
 
-    def judged(self, runs: Runs) -> Verdict:
+    def judged(self, runs: Runs) -> GateVerdict:
         """The verdict, with what a stand-in does not pass told as reported."""
         found = self.check(runs)
         if not self.stand_in or found.passed is None:
             return found
-        return Verdict(f"{found.obtained}; the rule {'holds' if found.passed else 'does not hold'}", None)
+        return GateVerdict(f"{found.obtained}; the rule {'holds' if found.passed else 'does not hold'}", None)
 
 
-class Picture(NamedTuple):
+class CurvePicture(NamedTuple):
     """Accuracy against rounds: a line a part, and what was published of it as single points."""
 
     name: str  # of its file, behind the record's; "" where it is the only one
@@ -110,7 +110,13 @@ class Target(NamedTuple):
     gates: tuple[Gate, ...]
     notes: tuple[str, ...] = ()
     record: str = ""  # name of its record in docs/results, where it is not the target's
-    curves: tuple[Picture, ...] = ()
+    curves: tuple[CurvePicture, ...] = ()
+    smaller: str = ""  # how it is smaller than the published experiment: 'quick-60-rounds'
+
+    @property
+    def label(self) -> str:
+        """The name of its record."""
+        return "-".join(filter(None, (self.record or self.name, self.smaller)))
 
 
 # ---------------------------------------------------------------------- figures
@@ -157,9 +163,9 @@ def gate_of_means(
 ) -> Gate:
     """A gate whose rule is asked of the parts' figures, means over seeds; ``text``: the words, else names and percentages."""
 
-    def check(runs: Runs) -> Verdict:
+    def check(runs: Runs) -> GateVerdict:
         found = [runs[part].mean(figure) for part in parts]
-        return Verdict((text or named(parts))(runs, found), holds(found))
+        return GateVerdict((text or named(parts))(runs, found), holds(found))
 
     return Gate(name, published, rule, tuple(parts), check, stand_in)
 
@@ -176,10 +182,10 @@ def gate_in_seeds(
 ) -> Gate:
     """A gate whose rule has to hold in `SOME` of the seeds that all parts were run with; ``text`` is told that share and their number."""
 
-    def check(runs: Runs) -> Verdict:
+    def check(runs: Runs) -> GateVerdict:
         seeds = set.intersection(*(set(runs[part].rows) for part in parts))
         share = sum(holds(runs, seed) for seed in seeds) / len(seeds)
-        return Verdict(text(runs, share, len(seeds)), share >= SOME)
+        return GateVerdict(text(runs, share, len(seeds)), share >= SOME)
 
     return Gate(name, published, rule, tuple(parts), check, stand_in)
 

@@ -20,7 +20,7 @@ from fedatlas.files import write_json, write_text
 from fedatlas.published.attack_matrix import NAME as MATRIX
 from fedatlas.published.attack_matrix import as_gate, attack_matrix, of_cell
 from fedatlas.published.drawing import draw, plain
-from fedatlas.published.gates import Gate, Part, PartRuns, Runs, Target, Verdict
+from fedatlas.published.gates import Gate, GateVerdict, Part, PartRuns, Runs, Target
 from fedatlas.published.results import page, read_records, results_page, show
 from fedatlas.published.t1_blog import blog
 from fedatlas.published.t2_istat import istat_strategies
@@ -79,26 +79,21 @@ def reproduce(
     """
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
-    target = EXPERIMENTS[name](quick, rounds)
     smaller = "-".join(filter(None, ("quick" if quick else "", f"{rounds}-rounds" if rounds else "")))
+    target = EXPERIMENTS[name](quick, rounds)._replace(smaller=smaller)
     known = [part.name for part in target.parts]
     for wanted in only or ():
         if wanted not in known:
             raise unknown_name("part", wanted, known)
-    label = label_of(target, smaller)
-    console, base = Console(stderr=True, highlight=False, markup=False), out / label
+    console, base = Console(stderr=True, highlight=False, markup=False), out / target.label
     asked = [part for part in target.parts if not only or part.name in only]
     make = matrix if name == MATRIX else judged
     record: Record = {}
-    for record in make(target, asked, base, smaller, publish and publish / "results" / f"{label}.json", console, watch):
-        write_outcome(record, label, out, publish)  # hours of work: kept as they come
+    earlier = publish and publish / "results" / f"{target.label}.json"
+    for record in make(target, asked, base, earlier, console, watch):
+        write_outcome(record, target.label, out, publish)  # hours of work: kept as they come
     show(record)
     return not any(gate["passed"] is False for gate in record["gates"])
-
-
-def label_of(target: Target, smaller: str) -> str:
-    """The name of a target's record."""
-    return "-".join(filter(None, (target.record or target.name, smaller)))
 
 
 def write_outcome(record: Record, label: str, out: Path, publish: Path | None) -> None:
@@ -129,7 +124,6 @@ def matrix(
     target: Target,
     parts: Sequence[Part],
     base: Path,
-    smaller: str,
     earlier: Path | None,
     console: Console,
     watch: Watch,
@@ -144,14 +138,13 @@ def matrix(
         if len(found) == len(part.seeds):
             gates.append(as_gate(part.cell, found))
             found = []
-    yield {**about(target, smaller), "gates": gates, "runs": runs, "curves": []}
+    yield {**about(target), "gates": gates, "runs": runs, "curves": []}
 
 
 def judged(
     target: Target,
     parts: Sequence[Part],
     base: Path,
-    smaller: str,
     earlier: Path | None,
     console: Console,
     watch: Watch,
@@ -164,8 +157,8 @@ def judged(
                 run_part(part, seed, base, called, console, watch)
             except DivergedError as error:  # a finding, which keeps no other part from being run
                 console.print(f"{called}: {error}", soft_wrap=True)
-            yield collect(target, base, smaller, published)
-    yield collect(target, base, smaller, published)
+            yield collect(target, base, published)
+    yield collect(target, base, published)
 
 
 def run_part(part: Part, seed: int, base: Path, called: str, console: Console, watch: Watch) -> None:
@@ -211,7 +204,7 @@ def shorter(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def collect(target: Target, base: Path, smaller: str, published: Mapping[tuple[str, int], Row]) -> Record:
+def collect(target: Target, base: Path, published: Mapping[tuple[str, int], Row]) -> Record:
     """Everything that is finished, with the verdict on every gate that it allows; where curves are drawn, their points alone."""
     outcomes: dict[str, PartRuns] = {}
     runs: list[Plain] = []
@@ -223,35 +216,34 @@ def collect(target: Target, base: Path, smaller: str, published: Mapping[tuple[s
         runs += there
         if there:
             outcomes[part.name] = PartRuns({one["seed"]: one["rows"] for one in there})
-    label = label_of(target, smaller)
     return {
-        **about(target, smaller),
-        "gates": [row_of(gate, outcomes, target.parts, smaller) for gate in target.gates],
-        "curves": [plain(picture, label) for picture in target.curves if picture.lines.keys() & outcomes.keys()],
+        **about(target),
+        "gates": [row_of(gate, outcomes, target) for gate in target.gates],
+        "curves": [plain(picture, target.label) for picture in target.curves if picture.lines.keys() & outcomes.keys()],
         "runs": runs,
     }
 
 
-def row_of(gate: Gate, outcomes: Runs, parts: Sequence[Part], smaller: str) -> Plain:
+def row_of(gate: Gate, outcomes: Runs, target: Target) -> Plain:
     """A gate as the record keeps it: open while a seed of its parts is missing."""
     alike = of_common_seeds(outcomes, gate.parts)
-    verdict = verdict_on(gate, alike, smaller) if alike else Verdict("not run", None)
-    seeds = {part.name: len(part.seeds) for part in parts}
+    verdict = verdict_on(gate, alike, target.smaller) if alike else GateVerdict("not run", None)
+    seeds = {part.name: len(part.seeds) for part in target.parts}
     done = {name: len(outcomes[name].rows) for name in gate.parts} if alike else {}
     whole = bool(alike) and all(done[name] == seeds[name] for name in gate.parts)
-    if smaller or not whole:
+    if target.smaller or not whole:
         verdict = verdict._replace(passed=None)
     said = {"name": gate.name, "published": gate.published, "rule": gate.rule}
     return {**said, "seeds": min(done.values(), default=0), "whole": whole, **verdict._asdict()}
 
 
-def about(target: Target, smaller: str) -> Record:
+def about(target: Target) -> Record:
     """What a record says of its target and of the machine."""
     return {
         "study": target.name,
         "title": target.title,
         "source": target.source,
-        "smaller": smaller,
+        "smaller": target.smaller,
         "notes": list(target.notes),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         **machine.describe(),
@@ -267,11 +259,11 @@ def of_common_seeds(outcomes: Runs, names: Sequence[str]) -> dict[str, PartRuns]
     return {name: PartRuns({k: rows for k, rows in outcomes[name].rows.items() if k in seeds}) for name in names}
 
 
-def verdict_on(gate: Gate, runs: Runs, smaller: str) -> Verdict:
+def verdict_on(gate: Gate, runs: Runs, smaller: str) -> GateVerdict:
     """The verdict; of a smaller target, which may not reach the rounds that a gate asks about, that it does not."""
     try:
         return gate.judged(runs)
     except (IndexError, statistics.StatisticsError):
         if not smaller:
             raise
-        return Verdict("the rounds of this smaller version do not reach it", None)
+        return GateVerdict("the rounds of this smaller version do not reach it", None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedatlas.published.gates import (
+    CurvePicture,
     Gate,
     Part,
-    Picture,
     Runs,
     Target,
     difference,
@@ -54,7 +54,7 @@ def fedprox_synthetic(quick: bool = False, shorter: int | None = None) -> Target
     curves = []
     for share in STRAGGLERS:
         lines = {f"{name}-{share}": CALLED[name] for name in methods(share)}
-        curves.append(Picture(f"{share}-stragglers", f"{title}: {share}%", lines))
+        curves.append(CurvePicture(f"{share}-stragglers", f"{title}: {share}%", lines))
     return Target("fedprox-synthetic", title, source, parts, gates, NOTES, curves=tuple(curves))
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from fedatlas.published.gates import (
     Gate,
+    GateVerdict,
     Part,
     PartRuns,
     Runs,
     Target,
-    Verdict,
     at_least,
     best_of_last,
     gate_of_means,
@@ -78,9 +78,9 @@ def falling(model: str) -> Gate:
     """The training loss decreases: its last tenth is below its first tenth."""
     names = tuple(f"{model}-{split}" for split in SPLITS)
 
-    def check(runs: Runs) -> Verdict:
+    def check(runs: Runs) -> GateVerdict:
         falls = [tenths_fall(runs[name].known(seed, "train_loss")) for name in names for seed in runs[name].rows]
-        return Verdict(f"falls in {sum(falls)} of {len(falls)} runs", all(falls))
+        return GateVerdict(f"falls in {sum(falls)} of {len(falls)} runs", all(falls))
 
     return Gate(f"{model}, training loss", "decreases", "mean of the last tenth below the first", names, check)
 
@@ -104,13 +104,13 @@ def slower(model: str) -> Gate:
     def area(runs: PartRuns) -> float:
         return statistics.fmean(x for seed in runs.rows for x in runs.curve(seed, "accuracy")[1:] if x is not None)
 
-    def check(runs: Runs) -> Verdict:
+    def check(runs: Runs) -> GateVerdict:
         spread, mean = ([figure(runs[name]) for name in names] for figure in (jumps, area))
         late = [100 * jumps(runs[name], CLIMBED) for name in names]
         later = "" if any(map(math.isnan, late)) else f" (from round {CLIMBED} on {late[0]:.2f} | {late[1]:.2f})"
         steps = f"sd of steps {100 * spread[0]:.2f} | {100 * spread[1]:.2f} points{later}"
         text = f"{steps}, mean accuracy {percent(mean[0])} | {percent(mean[1])}"
-        return Verdict(text, spread[1] > spread[0] and mean[1] < mean[0])
+        return GateVerdict(text, spread[1] > spread[0] and mean[1] < mean[0])
 
     rule = "larger sd of round-to-round differences, lower mean over rounds"
     return Gate(f"{model}, IID | shards", "shards slower, more oscillatory", rule, names, check)

@@ -8,11 +8,11 @@ from typing import Any
 
 from fedatlas.published.gates import (
     Gate,
+    GateVerdict,
     Part,
     PartRuns,
     Runs,
     Target,
-    Verdict,
     apart_at_most,
     at_least,
     at_round,
@@ -175,18 +175,18 @@ def gates_of(size: str) -> tuple[Gate, ...]:
         first = {name: f1(1)(runs[f"{name}-{size}"], seed) for name in FOUR}
         return max(first, key=first.__getitem__) == "hwfedavg" and min(first, key=first.__getitem__) == "nwfedavg"
 
-    def converge(runs: Runs) -> Verdict:
+    def converge(runs: Runs) -> GateVerdict:
         first, last = mean_spread(runs, size, 1), mean_spread(runs, size, -1)
-        return Verdict(f"spread {first:.3f} -> {last:.3f}", last < first / 2)
+        return GateVerdict(f"spread {first:.3f} -> {last:.3f}", last < first / 2)
 
     def above(runs: Runs, seed: int) -> bool:
         avg, hw, nw, yogi = (over_rounds(runs[name], seed) for name in parts)
         return min(avg, hw) > max(yogi, nw)
 
-    def overlap(runs: Runs) -> Verdict:
+    def overlap(runs: Runs) -> GateVerdict:
         a, b = gap(runs, size, "hwfedavg", "fedavg"), gap(runs, size, "hwfedavg", "nwfedavg")
         c, d = gap(runs, size, "nwfedavg", "fedyogi"), gap(runs, size, "nwfedavg", "fedavg")
-        return Verdict(f"HW-Avg {a:.3f} < HW-NW {b:.3f}; NW-Yogi {c:.3f} < NW-Avg {d:.3f}", a < b and c < d)
+        return GateVerdict(f"HW-Avg {a:.3f} < HW-NW {b:.3f}; NW-Yogi {c:.3f} < NW-Avg {d:.3f}", a < b and c < d)
 
     best, order = "round 1: HWFedAvg best, NWFedAvg worst", "FedAvg, HWFedAvg above FedYogi, NWFedAvg"
     rule = "mean gaps: HW-Avg < HW-NW, NW-Yogi < NW-Avg"
@@ -198,14 +198,14 @@ def gates_of(size: str) -> tuple[Gate, ...]:
     )
 
 
-def row2(runs: Runs) -> Verdict:
+def row2(runs: Runs) -> GateVerdict:
     """Lower F1 and larger spread with 1,600 records."""
     rounds = (1, 2, 3)
     sizes = ("1600", "full")
     level = [statistics.fmean(runs[name].mean(f1(r)) for name in names(size) for r in rounds) for size in sizes]
     width = [statistics.fmean(mean_spread(runs, size, r) for r in rounds) for size in sizes]
     text = f"F1 {level[0]:.3f} against {level[1]:.3f}, spread {width[0]:.3f} against {width[1]:.3f}"
-    return Verdict(text, level[0] < level[1] and width[0] > width[1])
+    return GateVerdict(text, level[0] < level[1] and width[0] > width[1])
 
 
 def row7(runs: Runs, seed: int) -> bool:
@@ -219,9 +219,9 @@ def row7(runs: Runs, seed: int) -> bool:
     return min(avg, hw, yogi) > max(untuned) and late("fedyogi") >= late("fedavg")
 
 
-def row9(runs: Runs) -> Verdict:
+def row9(runs: Runs) -> GateVerdict:
     """Which classes FedAvg learns more slowly."""
     rows = [row["per_class_f1"] for each in runs["fedavg-full"].rows.values() for row in each[1:4]]
     mean = [statistics.fmean(x or 0.0 for x in column) for column in zip(*rows, strict=True)]
     slow = sorted(range(len(mean)), key=mean.__getitem__)[:2]
-    return Verdict(f"F1 per class {', '.join(map(THREE, mean))}; slowest: classes {slow[0]} and {slow[1]}", None)
+    return GateVerdict(f"F1 per class {', '.join(map(THREE, mean))}; slowest: classes {slow[0]} and {slow[1]}", None)

@@ -7,12 +7,12 @@ from functools import partial
 from typing import NamedTuple
 
 from fedatlas.published.gates import (
+    CurvePicture,
     Gate,
+    GateVerdict,
     Part,
-    Picture,
     Runs,
     Target,
-    Verdict,
     gate_in_seeds,
     gate_of_means,
     last,
@@ -33,7 +33,7 @@ LEAD, TOLERANCE = (0.03, 0.04), 0.02
 FASTER = 5.0
 
 
-class Setting(NamedTuple):
+class Panel(NamedTuple):
     """One of the four panels: who holds what, how many take part, and the thesis' best parameters there."""
 
     split: str
@@ -43,11 +43,11 @@ class Setting(NamedTuple):
     mu: float  # FedProx's
 
 
-SETTINGS: Mapping[str, Setting] = {
-    "iid-0.1": Setting("iid", 0.1, {"psi": "conf", "metric": "kl"}, 0.015, 1e-4),
-    "niid-0.1": Setting("niid", 0.1, {"psi": "clf", "metric": "wasserstein_values"}, 0.001, 1e-4),
-    "iid-0.2": Setting("iid", 0.2, {"psi": "conf", "metric": "gini"}, 0.001, 1e-4),
-    "niid-0.2": Setting("niid", 0.2, {"psi": "clf", "metric": "wasserstein_values"}, 0.001, 1e-3),
+SETTINGS: Mapping[str, Panel] = {
+    "iid-0.1": Panel("iid", 0.1, {"psi": "conf", "metric": "kl"}, 0.015, 1e-4),
+    "niid-0.1": Panel("niid", 0.1, {"psi": "clf", "metric": "wasserstein_values"}, 0.001, 1e-4),
+    "iid-0.2": Panel("iid", 0.2, {"psi": "conf", "metric": "gini"}, 0.001, 1e-4),
+    "niid-0.2": Panel("niid", 0.2, {"psi": "clf", "metric": "wasserstein_values"}, 0.001, 1e-3),
 }
 NOTES = (
     "A stand-in: roles of a modern-spelling edition, cut as FedDyn's authors cut LEAF's.",
@@ -76,7 +76,7 @@ def fedseq_shakespeare(quick: bool = False, shorter: int | None = None) -> Targe
     return Target("fedseq-shakespeare", title, source, parts, gates, NOTES, curves=tuple(map(picture, SETTINGS)))
 
 
-def tables(setting: Setting, algorithm: str, rounds: int, data: Row) -> Plain:
+def tables(setting: Panel, algorithm: str, rounds: int, data: Row) -> Plain:
     """The configuration of one curve."""
     partition: Plain = {"name": "iid", "clients": data["roles"], "stratified": True}
     if setting.split == "niid":
@@ -107,12 +107,12 @@ def tables(setting: Setting, algorithm: str, rounds: int, data: Row) -> Plain:
     }
 
 
-def picture(setting: str) -> Picture:
+def picture(setting: str) -> CurvePicture:
     """A panel of the thesis' figure 5.9."""
     split, fraction = SETTINGS[setting][:2]
     who = "every client the same characters" if split == "iid" else "a client a role"
     title = f"Shakespeare, {who}, {100 * fraction:.0f}% a round"
-    return Picture(setting, title, {f"{setting}-{name}": name for name in (*GATED, *CORRECT)})
+    return CurvePicture(setting, title, {f"{setting}-{name}": name for name in (*GATED, *CORRECT)})
 
 
 def of(setting: str, algorithms: Sequence[str]) -> tuple[str, ...]:
@@ -197,9 +197,9 @@ def speed() -> Gate:
         needed = chains.rounds_to(seed, level)
         return 0.0 if needed is None else number / max(needed, 1)
 
-    def check(runs: Runs) -> Verdict:
+    def check(runs: Runs) -> GateVerdict:
         found = [ratio(runs, setting) for setting in SETTINGS]
-        return Verdict(listed(tuple(SETTINGS), found, lambda x: f"{x:.1f}"), max(found) >= FASTER)
+        return GateVerdict(listed(tuple(SETTINGS), found, lambda x: f"{x:.1f}"), max(found) >= FASTER)
 
     rule = f"largest ratio of rounds to FedAvg's best accuracy at least {FASTER:.0f}, over all data sets"
     return Gate("rounds, FedAvg / FedSeq", "up to 7", rule, names, check, stand_in=True)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from fedatlas.published import fedseq_cifar
 from fedatlas.published.gates import (
+    CurvePicture,
     Gate,
     Part,
-    Picture,
     Target,
     alone,
     apart_at_most,
@@ -35,7 +35,7 @@ RULES: Mapping[str, Row] = {
 }
 
 
-class Pictures(NamedTuple):
+class PictureSet(NamedTuple):
     """One of the two data sets: rows, rounds, table 5.6 (a row a rule, a column an alpha), whether it is a stand-in."""
 
     rows: int
@@ -44,8 +44,8 @@ class Pictures(NamedTuple):
     stand_in: bool
 
 
-SETS: Mapping[str, Pictures] = {
-    "cifar10": Pictures(
+SETS: Mapping[str, PictureSet] = {
+    "cifar10": PictureSet(
         50_000,
         10_000,
         {
@@ -58,7 +58,7 @@ SETS: Mapping[str, Pictures] = {
         },
         stand_in=False,
     ),
-    "cifar100": Pictures(
+    "cifar100": PictureSet(
         20_000,
         20_000,
         {
@@ -112,11 +112,11 @@ def column(data: str, alpha: float) -> tuple[str, ...]:
     return tuple(part_name(data, alpha, rule) for rule in RULES)
 
 
-def picture(data: str, alpha: float) -> Picture:
+def picture(data: str, alpha: float) -> CurvePicture:
     """The curves behind one column of the table."""
     one, lines = SETS[data], dict(zip(column(data, alpha), RULES, strict=True))
     published = {part: [(one.rounds, one.published[rule][ALPHAS.index(alpha)])] for part, rule in lines.items()}
-    return Picture(f"{data}-{alpha:g}", f"FedSeq on {data}, alpha = {alpha:g}", lines, published)
+    return CurvePicture(f"{data}-{alpha:g}", f"FedSeq on {data}, alpha = {alpha:g}", lines, published)
 
 
 def gates() -> tuple[Gate, ...]:

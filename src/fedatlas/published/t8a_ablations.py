@@ -12,14 +12,14 @@ from scipy.stats import spearmanr
 
 from fedatlas.published import fedseq_cifar
 from fedatlas.published.gates import (
+    CurvePicture,
     Figure,
     Gate,
+    GateVerdict,
     Part,
     PartRuns,
-    Picture,
     Runs,
     Target,
-    Verdict,
     apart_at_most,
     gate_of_means,
     last,
@@ -32,7 +32,7 @@ ROUNDS, QUICK = 10_000, 100
 SPREAD = 0.02  # C changes the final accuracy by no more
 
 
-class Factor(NamedTuple):
+class Ablation(NamedTuple):
     """What is varied: the keys it sets, its levels, the thesis' statements as gates."""
 
     title: str
@@ -56,7 +56,7 @@ def ablation(factor: str) -> Callable[[bool, int | None], Target]:
         )
         source = "Rizzardi's thesis, section 5.3, table 5.5 (seed S3)"
         labels = {name: f"{factor} = {level:g}" for name, level in zip(names, levels, strict=True)}
-        curves = (Picture("", title, labels),)
+        curves = (CurvePicture("", title, labels),)
         return Target(f"ablation-{factor}", title, source, parts, gates(names), notes, curves=curves)
 
     target.__doc__ = f"FedAvg on CIFAR-10 over {factor}: {', '.join(f'{level:g}' for level in levels)}."
@@ -127,14 +127,14 @@ def of_fraction(names: Sequence[str]) -> tuple[Gate, ...]:
 def of_epochs(names: Sequence[str]) -> tuple[Gate, ...]:
     """E = 5 leads E = 1 by up to ten points early on, E = 20 ends worst."""
 
-    def early(runs: Runs) -> Verdict:
+    def early(runs: Runs) -> GateVerdict:
         one, five, twenty = (evaluated(runs[name]) for name in names)
         first = max(2, len(one) // 10)
         lead, further = (
             max(b - a for a, b in zip(x[:first], y[:first], strict=True)) for x, y in ((one, five), (five, twenty))
         )
         leads = f"E = 5 leads E = 1 by up to {hundredths(lead)}, E = 20 leads E = 5 by up to {hundredths(further)}"
-        return Verdict(f"{leads} points", abs(lead - 0.10) <= 0.04 and further < lead)
+        return GateVerdict(f"{leads} points", abs(lead - 0.10) <= 0.04 and further < lead)
 
     said = "E = 5 up to 10 points above E = 1, then far less"
     rule = "largest lead in the first tenth of the rounds within 4 of 10 points; the next one smaller"
@@ -145,10 +145,10 @@ def of_epochs(names: Sequence[str]) -> tuple[Gate, ...]:
 def of_alpha(names: Sequence[str]) -> tuple[Gate, ...]:
     """The more alike the clients, the better, the faster, the steadier."""
 
-    def settled(runs: Runs) -> Verdict:
+    def settled(runs: Runs) -> GateVerdict:
         curve = evaluated(runs[names[-1]])
         share = curve[len(curve) // 5] / curve[-1]
-        return Verdict(f"{share:.3f} of the final accuracy after a fifth of the rounds", share >= 0.95)
+        return GateVerdict(f"{share:.3f} of the final accuracy after a fifth of the rounds", share >= 0.95)
 
     said, rule = "almost converged at round 2,000", "at least 0.95 of the end"
     return (
@@ -158,13 +158,13 @@ def of_alpha(names: Sequence[str]) -> tuple[Gate, ...]:
     )
 
 
-FACTORS: Mapping[str, Factor] = {
-    "K": Factor(
+FACTORS: Mapping[str, Ablation] = {
+    "K": Ablation(
         "Number of clients K", (1, 10, 50, 100, 250, 500), lambda x: {"partition": {"clients": int(x)}}, of_clients
     ),
-    "C": Factor(
+    "C": Ablation(
         "Share of clients a round C", (0.05, 0.1, 0.2, 0.5, 0.7, 1), lambda x: {"cohort": {"fraction": x}}, of_fraction
     ),
-    "E": Factor("Local epochs E", (1, 5, 20), lambda x: {"local": {"epochs": int(x)}}, of_epochs),
-    "alpha": Factor("Dirichlet alpha", (0, 0.2, 0.5, 100), lambda x: {"partition": {"alpha": x}}, of_alpha),
+    "E": Ablation("Local epochs E", (1, 5, 20), lambda x: {"local": {"epochs": int(x)}}, of_epochs),
+    "alpha": Ablation("Dirichlet alpha", (0, 0.2, 0.5, 100), lambda x: {"partition": {"alpha": x}}, of_alpha),
 }

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedatlas.published.fedseq_cifar import tables
 from fedatlas.published.gates import (
+    CurvePicture,
     Part,
-    Picture,
     Target,
     alone,
     at_least,
@@ -74,5 +74,5 @@ def fedseq_cifar10(quick: bool = False, shorter: int | None = None) -> Target:
     )
     title = "FedSeq on CIFAR-10: 500 clients of one class each"
     published = {name: [(ROUND, level)] for name, level in PUBLISHED.items()}
-    curves = (Picture("", title, {name: name for name in ALGORITHMS}, published),)
+    curves = (CurvePicture("", title, {name: name for name in ALGORITHMS}, published),)
     return Target("fedseq-cifar10", title, "README of the official FedSeq code (T9)", parts, gates, NOTES, "t9", curves)

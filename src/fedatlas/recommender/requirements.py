@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.study.heterogeneity import heterogeneity, read_counts
-from fedatlas.study.plain import Row
+from fedatlas.study.plain import Row, toml_of
 from fedatlas.study.responses import RESPONSES
 
 SEES = ("anything", "models", "sums", "noisy_sums")  # what the server sees of single clients, from most to least
@@ -68,13 +67,7 @@ class Requirements(NamedTuple):
 
 def read_requirements(path: Path) -> Requirements:
     """The requirements of a file; a relative ``counts`` lies beside it."""
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no requirements file '{path}': name one that is there.") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {str(error).splitlines()[0].rstrip('.')}.") from error
-    return requirements(raw, path.parent)
+    return requirements(toml_of(path, "requirements")[1], path.parent)
 
 
 def requirements(raw: Row, folder: Path = Path()) -> Requirements:

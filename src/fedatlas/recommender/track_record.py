@@ -23,7 +23,7 @@ POINT = 0.01  # of accuracy
 DRAWS = 2000
 
 
-class Trial(NamedTuple):
+class LeftOutTrial(NamedTuple):
     """One federation, left out: whether a choice was found to fit, and what that answer came to."""
 
     answered: bool
@@ -57,7 +57,7 @@ def track_record(
     }
 
 
-def tally(trials: Sequence[Trial]) -> dict[str, int]:
+def tally(trials: Sequence[LeftOutTrial]) -> dict[str, int]:
     """Counts of left-out federations by what came of their answers."""
     answered = [t for t in trials if t.answered]
     kept = ("kept", "near_best", "reference_kept", "reference_near_best")
@@ -68,7 +68,7 @@ def tally(trials: Sequence[Trial]) -> dict[str, int]:
     }
 
 
-def trial(fitted: Fitted, asked: Requirements, i: int) -> Trial:
+def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
     """Setting ``i`` asked as if it had not been measured; its costs, which are computed, are its own."""
     costs = {cost: y[i] for cost, y in fitted.costs.items()}
     costs["seconds"] = costs["cpu_seconds"]  # by the clock: those of its one process
@@ -92,7 +92,7 @@ def trial(fitted: Fitted, asked: Requirements, i: int) -> Trial:
         return ok, ok and bool(accuracy[where] >= best - POINT), float(accuracy[where])
 
     first, second = reached(place), reached(_reference(ranking.reference, ranking.utility, seen))
-    return Trial(
+    return LeftOutTrial(
         place is not None,
         *first[:2],
         *second[:2],

@@ -26,11 +26,10 @@ from fedatlas.runs.finish import More
 from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import share_out
 from fedatlas.setup.refusals import checked
-from fedatlas.study.design import toml_of
 from fedatlas.study.heterogeneity import heterogeneity
 from fedatlas.study.levels import overridden
 from fedatlas.study.measurements import Floats
-from fedatlas.study.plain import Plain, Row
+from fedatlas.study.plain import Plain, Row, toml_of
 from fedatlas.wording import count
 
 DROPPED = ("algorithm", "privacy", "compression", "seeds", "local")  # of the user's file: the choice says them

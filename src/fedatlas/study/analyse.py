@@ -23,11 +23,11 @@ from fedatlas.study.responses import which
 from fedatlas.study.study_status import reasons
 from fedatlas.study.table import ENDED, Table
 from fedatlas.study.verdict import sentences
-from fedatlas.study.winners import Standing, better_and_worse, standings
+from fedatlas.study.winners import SettingStanding, better_and_worse, standings
 
 LEVEL = 0.95
 ANALYSIS, PAGE = "analysis.json", "analysis.html"
-Standings = Mapping[Setting, Standing]
+Standings = Mapping[Setting, SettingStanding]
 
 
 def analyse(table: Table, study: str, folder: Path) -> Plain:
@@ -60,7 +60,9 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
     return dict(as_json(found | {"sentences": sentences(found)}))
 
 
-def setting(study: Measurements, name: Setting, standing: Standing | None, front: Sequence[FrontChoice]) -> Plain:
+def setting(
+    study: Measurements, name: Setting, standing: SettingStanding | None, front: Sequence[FrontChoice]
+) -> Plain:
     """One setting: what it is, its baseline, its choices on and off the front, and who is first."""
     cells = [run for run in study.cells() if study.setting_of(run) == name]
     pooled = [run for run in study.pooled() if study.setting_of(run) == name]

@@ -7,16 +7,14 @@ A factor is varied over levels; a level is one or several keys of the experiment
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedatlas.config import ConfigTable, bytes_of
-from fedatlas.errors import ConfigError
 from fedatlas.registry import Count, config_error, refuse_flags
-from fedatlas.study.plain import Plain, Row
+from fedatlas.study.plain import Plain, Row, toml_of
 
 Role = Literal["setting", "choice"]
 Number = Annotated[int, Field(ge=1)]
@@ -163,16 +161,3 @@ def study_of(values: Row, name: str, folder: Path, text: str = "") -> StudyFile:
     for key in ("seed", "seeds"):
         base.pop(key, None)  # the study's own
     return StudyFile(table.name or name, table, base, hashlib.sha256((text or repr(values)).encode()).hexdigest())
-
-
-def toml_of(path: Path, what: str) -> tuple[str, Plain]:
-    """(text, values) of a TOML file; ConfigError where it cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        return text, tomllib.loads(text)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no {what} file '{path}': name one that is there.") from None
-    except IsADirectoryError:
-        raise ConfigError(f"'{path}' is a folder: name the {what} file (.toml) in it.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None

@@ -1,7 +1,7 @@
 """Main and two-way effects of a study's factors, with intervals that hold for all of them at once (X12).
 
 The effects are those of the cells measured: the least-squares fit, by sum-to-zero codes, of a cell's mean over its seeds. Of a full
-grid they are the usual differences of means. Noise is what differs between the paired seeds of a cell, pooled within a choice over
+grid they are the usual differences of means. SeedNoise is what differs between the paired seeds of a cell, pooled within a choice over
 the settings, with one variance a choice and one covariance a pair of choices, because a seed is shared by all choices of a setting.
 Intervals are simultaneous: 1 - level of simulated tables have a largest |t| above the factor by which each standard error is
 multiplied.
@@ -28,7 +28,7 @@ Name = tuple[tuple[str, ...], tuple[str, ...]]
 """(factors, levels) of an effect."""
 
 
-class Noise(NamedTuple):
+class SeedNoise(NamedTuple):
     """What paired seeds differ by: ``covariance`` (J, J) between choices, ``df`` its degrees of freedom (0: one seed, unknown)."""
 
     covariance: Floats
@@ -52,10 +52,10 @@ class Effects(NamedTuple):
     effects: list[Effect]
     open: list[Name]
     left_out: dict[str, int]
-    noise: Noise
+    noise: SeedNoise
 
 
-def noise_between(values: Floats) -> Noise:
+def noise_between(values: Floats) -> SeedNoise:
     """The noise of ``values`` (settings, choices, seeds); of a pair of choices by the seeds that both have in a setting."""
     choices = values.shape[1]
     products, freedom = np.zeros((choices, choices)), np.zeros((choices, choices))
@@ -70,7 +70,7 @@ def noise_between(values: Floats) -> Noise:
     covariance = np.divide(products, freedom, out=np.zeros_like(products), where=freedom > 0)
     roots, vectors = np.linalg.eigh(covariance)  # of pairs with unequal seeds it may lack a root
     mended: Floats = (vectors * np.maximum(roots, 0.0)) @ vectors.T
-    return Noise(mended, int(freedom.diagonal().min(initial=np.inf)) if choices else 0)
+    return SeedNoise(mended, int(freedom.diagonal().min(initial=np.inf)) if choices else 0)
 
 
 def shared(there: Bools) -> Floats:
@@ -163,7 +163,7 @@ def _design(columns: dict[str, list[str]]) -> tuple[Floats, list[Name], Floats]:
 
 
 def _margins(
-    rows: Floats, cells: np.ndarray, there: np.ndarray, noise: Noise, seed: int, level: float, draws: int
+    rows: Floats, cells: np.ndarray, there: np.ndarray, noise: SeedNoise, seed: int, level: float, draws: int
 ) -> Floats | None:
     """Half the width of each interval: its standard error times the simulated quantile of the largest |t|; None with one seed.
 

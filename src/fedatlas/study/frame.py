@@ -59,10 +59,9 @@ def frame(study: str, factors: Mapping[str, Row], runs: Sequence[Run], rows_of: 
         pooled, alone = (baselines.get((name, *at), {}) if compared else {} for name in ("centralised", "local_only"))
         level = pooled.get("accuracy")
         reached = rounds_to(rows_of(run["run_key"]), level, run["rounds"]) if level else (None, None)
-        given = {column: math.inf if x == "infinite" else x for column, x in run["responses"].items()}
         rows.append(
             head(study, factors, run)
-            | {"rates": json.dumps(run["rates"]) if run["rates"] else None, **given}
+            | {"rates": json.dumps(run["rates"]) if run["rates"] else None, **values_of(run)}
             | {"gap": better(pooled, run["responses"]), "gain": better(run["responses"], alone, clients=True)}
             | {"rounds_to": reached[0], "censored": reached[1]}
         )
@@ -70,6 +69,11 @@ def frame(study: str, factors: Mapping[str, Row], runs: Sequence[Run], rows_of: 
     out = pandas.DataFrame(rows, columns=order)
     out.attrs["factors"] = factors
     return out.astype(dict.fromkeys((*qualities, *COMPARED, *costs, *MEASURED), "float64"))
+
+
+def values_of(run: Run) -> Plain:
+    """Column -> value of a run's responses and facts."""
+    return {column: math.inf if x == "infinite" else x for column, x in run["responses"].items()}
 
 
 def head(study: str, factors: Collection[str], run: Run) -> Plain:

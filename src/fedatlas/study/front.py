@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.effects import Noise, noise_between, root_of, shared
+from fedatlas.study.effects import SeedNoise, noise_between, root_of, shared
 from fedatlas.study.measurements import Bools, Floats, Ints, Measurements, Setting
 from fedatlas.study.responses import RESPONSES, which
 
@@ -28,12 +28,12 @@ class FrontChoice(NamedTuple):
     chance: float | None
 
 
-class Axis(NamedTuple):
+class FrontAxis(NamedTuple):
     """A response of the front, as it is drawn and compared."""
 
     name: str
     values: Floats  # (settings, choices, seeds), costs with noise as logarithms
-    noise: Noise | None  # None: exact
+    noise: SeedNoise | None  # None: exact
     sign: float  # 1.0 where more is better, else -1.0
     log: bool
 
@@ -56,14 +56,16 @@ def not_dominated(better: Floats) -> Bools:
     return np.asarray(~(as_good & better_once).any(axis=-1))
 
 
-def axes_of(study: Measurements) -> list[Axis]:
+def axes_of(study: Measurements) -> list[FrontAxis]:
     """The responses that decide a front."""
     found = []
     for name in which(front=True):
         one, values = RESPONSES[name], study.by_cell(name)
         log = one.scale == "log" and not one.exact
         values = np.log(np.where(values > 0, values, np.nan)) if log else values
-        found.append(Axis(name, values, None if one.exact else noise_between(values), 1.0 if one.more else -1.0, log))
+        found.append(
+            FrontAxis(name, values, None if one.exact else noise_between(values), 1.0 if one.more else -1.0, log)
+        )
     return found
 
 
@@ -95,14 +97,14 @@ def fronts(study: Measurements, *, seed: int = 0, draws: int = DRAWS) -> dict[Se
     return found
 
 
-def _equal(values: Floats, axis: Axis, twins: Sequence[tuple[int, int]]) -> Floats:
+def _equal(values: Floats, axis: FrontAxis, twins: Sequence[tuple[int, int]]) -> Floats:
     """Qualities (..., choices) with those of twins set to what they are by construction, but for the rounding of masks."""
     for one, other in twins if RESPONSES[axis.name].quality else ():
         values[..., one] = values[..., other]
     return values
 
 
-def _draw(axis: Axis, means: Floats, there: Ints, i: int, draws: int, stream: np.random.Generator) -> Floats:
+def _draw(axis: FrontAxis, means: Floats, there: Ints, i: int, draws: int, stream: np.random.Generator) -> Floats:
     """(draws, choices) means over the seeds that each choice has, with the noise that they have in common."""
     if axis.noise is None:
         return np.broadcast_to(means, (draws, len(means)))

@@ -11,8 +11,8 @@ from importlib.metadata import version
 from fedatlas.reporting.blocks import Block, Cell, Code, Facts, Section, Table, Text
 from fedatlas.reporting.page import document
 from fedatlas.study.measurements import levels_text
-from fedatlas.study.page_effects import effects
-from fedatlas.study.page_fronts import fronts
+from fedatlas.study.page_effects import effects_blocks
+from fedatlas.study.page_fronts import front_blocks
 from fedatlas.study.page_parts import BASELINE, DRAWN, NAMED, Analysis, accuracy_of, heat_figure, setting_names
 from fedatlas.wording import count, csv_text, interval_note, number, share, signed
 
@@ -22,9 +22,9 @@ def render(found: Analysis) -> str:
     sections = [
         Section("answer", "What the study says", answer(found), "Answer"),
         Section("settings", "Setting by setting", settings(found), "Settings"),
-        Section("effects", "What moves accuracy", effects(found), "Effects"),
-        Section("fronts", "What accuracy costs", fronts(found), "Fronts"),
-        Section("outcomes", "Outcomes of the runs", outcomes(found), "Runs"),
+        Section("effects", "What moves accuracy", effects_blocks(found), "Effects"),
+        Section("fronts", "What accuracy costs", front_blocks(found), "Fronts"),
+        Section("outcomes", "Outcomes of the runs", outcome_blocks(found), "Runs"),
     ]
     return document(f"Study {found['study']}", sections, [], [], version("fedatlas"))
 
@@ -86,7 +86,7 @@ def winners(found: Analysis, names: Sequence[str]) -> Table:
     return Table("winners", "Who is first in each setting", head, rows, csv_text(keys, table), folded=folded)
 
 
-def outcomes(found: Analysis) -> list[Block]:
+def outcome_blocks(found: Analysis) -> list[Block]:
     """Runs by their outcome, and the sentences of those without a result."""
     statuses = list(dict.fromkeys(status for of in found["outcomes"].values() for status in of))
     table = [[choice, *(of.get(s, 0) for s in statuses)] for choice, of in found["outcomes"].items()]

@@ -14,7 +14,7 @@ from fedatlas.study.responses import RESPONSES
 from fedatlas.wording import capital, count, csv_text, interval_text, number, signed
 
 
-def effects(found: Analysis) -> list[Block]:
+def effects_blocks(found: Analysis) -> list[Block]:
     """Main effects and pairs of accuracy in pictures; of every response as tables."""
     blocks: list[Block] = []
     about = found["effects"].get("accuracy")

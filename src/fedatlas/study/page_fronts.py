@@ -15,7 +15,7 @@ from fedatlas.wording import capital, count, csv_text, listed, number, share
 TAIL = ("on_front", "chance")  # of the CSV, behind the responses
 
 
-def fronts(found: Analysis) -> list[Block]:
+def front_blocks(found: Analysis) -> list[Block]:
     """A picture for each setting, and a table of all."""
     names, axes = setting_names(found), [RESPONSES[axis].name for axis in which(front=True)]
     drawn = [i for i, one in enumerate(found["settings"]) if one["choices"]][:DRAWN]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.errors import DataError
-from fedatlas.study.frame import number
+from fedatlas.study.frame import number, values_of
 from fedatlas.study.measurements import ROUNDS, Measurements, Setting, measurements_of
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import FACTS, columns
@@ -20,7 +20,6 @@ from fedatlas.study.table import Table
 
 MASKING = {"secagg", "paillier"}
 OWN = ("privacy", "checkpoint", "observe", "engine", "seed")  # of a run, beside its rates
-HEAD = ("run_key", "kind", "levels", "status", "reason", "seed", "rounds", "rates")
 Examples = Mapping[str, Mapping[Setting, Row]]
 """choice -> setting -> one of its runs."""
 
@@ -34,7 +33,7 @@ def measured(table: Table, study: str | None = None) -> Measurements:
         raise DataError(
             f"no cell of the study '{study}' has come to its end: run it first (fedatlas study --status says how far it is)."
         )
-    if all(run["accuracy"] is None for run in runs):
+    if all(run.get("accuracy") is None for run in runs):
         raise DataError(
             f"the study '{study}' predicts a number: this version analyses classes only (--export writes its table)."
         )
@@ -49,10 +48,8 @@ def measured(table: Table, study: str | None = None) -> Measurements:
 
 def run_of(table: Table, row: Row) -> Plain:
     """A run as `study.measurements` describes it."""
-    given = {column: row["responses"].get(column) for column in (*columns(), *FACTS)}
-    out = {key: row[key] for key in HEAD} | {FACTS.get(column, column): x for column, x in given.items()}
-    if out["epsilon"] is not None:
-        out["epsilon"] = number(out["epsilon"])
+    told = {FACTS.get(column, column): x for column, x in values_of(row).items()}
+    out = {**row, **dict.fromkeys(FACTS.values()), **told}
     if row["kind"] == "cell" and row["status"] == "done":
         out["curves"] = curves_of(table.rows(row["run_key"]), table.summary(row["run_key"]) or {})
     return out

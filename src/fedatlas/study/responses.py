@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from fedatlas.study.plain import Plain, Row
@@ -66,32 +67,26 @@ def of_row(key: str) -> Callable[[Row], Any]:
     return lambda row: row.get(key)
 
 
-SHARE = "share from 0 to 1"
+share = partial(Response, unit="share from 0 to 1", quality=True, more=True, scale="logit", over="last")
 OF_CLIENTS = "accuracy (of numbers: RMSE) on the clients' own test rows"
 RESPONSES: dict[str, Response] = {
-    "accuracy": Response(
-        "accuracy", SHARE, "share of test rows whose class is predicted rightly", quality=True, more=True, scale="logit",
-        row=of_row("accuracy"), over="last", forecast="gap", effects=True, front=True,
+    "accuracy": share(
+        "accuracy", meaning="share of test rows whose class is predicted rightly", row=of_row("accuracy"), forecast="gap",
+        effects=True, front=True,
     ),
-    "macro_f1": Response(
-        "macro-F1", SHARE, "F1 averaged over classes", quality=True, more=True, scale="logit",
-        row=of_row("macro_f1"), over="last", forecast="gap", effects=True,
+    "macro_f1": share(
+        "macro-F1", meaning="F1 averaged over classes", row=of_row("macro_f1"), forecast="gap", effects=True,
     ),
     "loss": Response(
         "loss", "", "mean loss on test rows", quality=True, scale="plain", row=of_row("loss"), over="last",
     ),
-    "client_mean": Response(
-        "the clients' mean accuracy", SHARE, f"mean over clients of {OF_CLIENTS}", quality=True, more=True, scale="logit",
-        row=of_clients("mean"), over="last",
+    "client_mean": share("the clients' mean accuracy", meaning=f"mean over clients of {OF_CLIENTS}", row=of_clients("mean")),
+    "client_accuracy_p10": share(
+        "accuracy of the client at the tenth percentile", meaning=f"tenth percentile over clients of {OF_CLIENTS}",
+        row=of_clients("p10"), column="client_p10", forecast="gap", against="accuracy", effects=True,
     ),
-    "client_accuracy_p10": Response(
-        "accuracy of the client at the tenth percentile", SHARE, f"tenth percentile over clients of {OF_CLIENTS}",
-        quality=True, more=True, scale="logit", row=of_clients("p10"), over="last", column="client_p10",
-        forecast="gap", against="accuracy", effects=True,
-    ),
-    "client_min": Response(
-        "accuracy of the worst-off client", SHARE, f"smallest over clients of {OF_CLIENTS}", quality=True, more=True,
-        scale="logit", row=of_clients("min"), over="last",
+    "client_min": share(
+        "accuracy of the worst-off client", meaning=f"smallest over clients of {OF_CLIENTS}", row=of_clients("min"),
     ),
     "rmse": Response(
         "RMSE", "the target's", "root mean squared error on test rows", quality=True, scale="plain", row=of_row("rmse"),

@@ -63,4 +63,4 @@ class Study(NamedTuple):
 
     def dry_run(self) -> Plain:
         """Cells, refusals, runs and hours; nothing is kept."""
-        return study_status.dry_run(plan_of(self.file))
+        return study_status.preview(plan_of(self.file))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fedatlas.data.sources import read_once
 from fedatlas.errors import FedatlasError
-from fedatlas.runs.preview import dry_run as forecast
+from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import set_up
 from fedatlas.study.execute import PARALLEL, preload
 from fedatlas.study.measurements import levels_text
@@ -19,7 +19,7 @@ TIMED = 12  # runs whose rounds are timed for a forecast
 SHOWN = 20  # sentences that are shown
 
 
-def dry_run(plan: StudyPlan) -> Plain:
+def preview(plan: StudyPlan) -> Plain:
     """Cells, those that would be refused with their sentence, runs and hours.
 
     Every cell is set up with its first seed, since some refusals need the data. Hours are the seconds of rounds, evaluation and set-up
@@ -73,12 +73,12 @@ def timed(runs: Sequence[PlannedRun]) -> float:
     """Mean seconds of a run, timed on a few spread over all; 0 where there is none."""
     step = max(1, -(-len(runs) // TIMED))
     some = [run.checked for run in runs[::step] if run.checked is not None]
-    seconds = [float(forecast(whole, baselines=False)["seconds_about"]) for whole in some]
+    seconds = [float(dry_run(whole, baselines=False)["seconds_about"]) for whole in some]
     return sum(seconds) / max(len(seconds), 1)
 
 
-def show_dry_run(found: Row) -> list[str]:
-    """`dry_run` for people, a line each."""
+def show_preview(found: Row) -> list[str]:
+    """`preview` for people, a line each."""
     kinds = found["runs_by_kind"]
     held = f", {found['holdout']} of them in settings that are held out" if found["holdout"] else ""
     tried = f", {count(kinds['tuning'], 'trial')} of rates" if kinds["tuning"] else ""

@@ -34,7 +34,7 @@ class Lead(NamedTuple):
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
-class Standing(NamedTuple):
+class SettingStanding(NamedTuple):
     """A setting: means by choice, the best first, and every pair's difference."""
 
     means: dict[str, float]
@@ -59,7 +59,7 @@ class Standing(NamedTuple):
 
 def standings(
     study: Measurements, response: str = "accuracy", *, seed: int = 0, level: float = 0.95, draws: int = DRAWS
-) -> dict[Setting, Standing]:
+) -> dict[Setting, SettingStanding]:
     """setting -> how its choices stand; settings in which nothing came to its end are left out."""
     names = study.choice_names()
     kept = [j for j, name in enumerate(names) if study.twins.get(name) not in names]
@@ -89,7 +89,7 @@ def standings(
         margins = [factor * float(x) if noise.df else None for x in errors]
         leads = [_lead(chosen[a], chosen[b], means, x) for (a, b), x in zip(pairs, margins, strict=True)]
         if means:
-            found[name] = Standing(dict(sorted(means.items(), key=lambda pair: (-pair[1], pair[0]))), leads)
+            found[name] = SettingStanding(dict(sorted(means.items(), key=lambda pair: (-pair[1], pair[0]))), leads)
     return found
 
 
@@ -99,7 +99,9 @@ def _lead(one: str, other: str, means: dict[str, float], margin: float | None) -
     return Lead(one, other, value, *interval)
 
 
-def better_and_worse(found: Mapping[Setting, Standing], choice: str, reference: str) -> tuple[int, int, list[float]]:
+def better_and_worse(
+    found: Mapping[Setting, SettingStanding], choice: str, reference: str
+) -> tuple[int, int, list[float]]:
     """In how many settings a choice is told apart above and below a reference, and all its differences from it."""
     pairs = [s.lead(choice, reference) for s in found.values() if choice in s.means and reference in s.means]
     apart = [pair for pair in pairs if pair.told_apart]
