@@ -302,7 +302,7 @@ class Replies(NamedTuple):
 
 
 RoundGenerator = Generator[Ask, Replies, State]
-Rounds = Callable[["Algorithm", State, Round], RoundGenerator]
+RoundMaker = Callable[["Algorithm", State, Round], RoundGenerator]
 
 
 UNION = -1
@@ -415,8 +415,8 @@ class Algorithm(NamedTuple):
     refuses: Mapping[str, str] = {}
     card: Card = Card()
     # What follows serves rounds that are not "send the model, train, average".
-    rounds: Rounds | None = None  # None: rounds.federated
-    prepare: Rounds | None = None  # before round 1, with all clients
+    rounds: RoundMaker | None = None  # None: rounds.federated
+    prepare: RoundMaker | None = None  # before round 1, with all clients
     serverless: bool = False  # nodes hear each other, by reduce="neighbours"; no server takes part
     demands: Demands = Demands()
     personal: Callable[[Message, State], Tree] | None = None  # may hold buffers, too, where they are the client's own

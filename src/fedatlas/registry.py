@@ -285,7 +285,7 @@ def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     return None
 
 
-def described(name: str, builder: Builder) -> dict[str, Any]:
+def row_of(name: str, builder: Builder) -> dict[str, Any]:
     """Return the row of a builder in ``fedatlas list``."""
     return {"name": name, "summary": summary(builder), "parameters": defaults(builder), "accepts": accepts(builder)}
 
@@ -339,12 +339,12 @@ def head(builder: Builder) -> str:
 def undescribed(builder: Builder) -> set[str]:
     """The parameters whose annotation does not say what they mean."""
 
-    def described(hint: Any) -> bool:
+    def row_of(hint: Any) -> bool:
         extras = getattr(hint, "__metadata__", ())
-        return any(getattr(x, "description", None) for x in extras) or any(map(described, typing.get_args(hint)))
+        return any(getattr(x, "description", None) for x in extras) or any(map(row_of, typing.get_args(hint)))
 
     hints = hints_of(builder)
-    return {name for name in keywords(builder) if not described(hints.get(name, Any))}
+    return {name for name in keywords(builder) if not row_of(hints.get(name, Any))}
 
 
 def told_apart(text: str, names: Collection[str]) -> tuple[str, dict[str, str]]:

@@ -53,7 +53,7 @@ from fedatlas.algorithm import (
 )
 from fedatlas.algorithms import architectures
 from fedatlas.algorithms.distillation import WHOLE_MODELS, distance, fitting, scores_of
-from fedatlas.algorithms.whole_models import part
+from fedatlas.algorithms.whole_models import model_part
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, messages, returned, updated
 from fedatlas.weighting import Weighting, weighting
@@ -124,7 +124,7 @@ SCORE = Question(scores, data="public", passes=1.0)
 def averaged(algorithm: Algorithm, server: State, replies: Replies, name: str, round: Round) -> State:
     """FedAvg's step of one architecture, from the local models of its clients; as it was without any."""
     mine = tuple(k for k in replies.clients if architectures.owner(server, k) == name)
-    state = part(architectures.states(server)[name])
+    state = model_part(architectures.states(server)[name])
     if not mine:
         return state
     share: Coefficients = algorithm.weigh(round._replace(cohort=mine))  # type: ignore[assignment]  # one part: models
@@ -149,7 +149,7 @@ def distilled(
     for name, student in students.items():
         at = architectures.at(server, SERVER, name)
         got = yield Ask((SERVER,), "distil", {SERVER: {**student, **teacher}}, "each", architectures=at)
-        after[name] = {**student, **part(got.each[SERVER])}
+        after[name] = {**student, **model_part(got.each[SERVER])}
     return after
 
 

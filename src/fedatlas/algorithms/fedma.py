@@ -61,7 +61,7 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
-    Rounds,
+    RoundMaker,
     Route,
     State,
     Task,
@@ -166,7 +166,7 @@ def what_is_new(server: State, client_id: int) -> Message:
     return {"model": picked(server["model"], layers, most), "layers": server["layers"]}
 
 
-def layer_by_layer(merge: Merge) -> Rounds:
+def layer_by_layer(merge: Merge) -> RoundMaker:
     """A round: an exchange for each hidden layer, the sum of the class counts, and the sum of the last layers by their shares."""
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

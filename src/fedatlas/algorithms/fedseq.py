@@ -64,7 +64,7 @@ from fedatlas.algorithm import (
     take_mean,
 )
 from fedatlas.algorithms.superclients import CONFIDENCE, Grouping, groups, metric_of, notices, pretrain, set_up
-from fedatlas.algorithms.whole_models import part
+from fedatlas.algorithms.whole_models import model_part
 from fedatlas.errors import ConfigError
 from fedatlas.registry import OURS, Count, Whole, arguments, find
 from fedatlas.rounds import cast_like, chained, handed, relay
@@ -177,12 +177,12 @@ def check_by_examples(rule: Mapping[str, Any] | None) -> None:
 def kept(algorithm: Algorithm, update: Update) -> dict[str, Any]:
     """What a slot keeps: a model and its buffers; ProtocolError where a client sent more."""
     handed(algorithm, update)
-    return part(update)
+    return model_part(update)
 
 
 def rebased(server: State) -> dict[str, Any]:
     """FedSeqInter's server after a broadcast: all slots begin with its model (and the statistics of its batch norm)."""
-    return {**server, "base": part(server), "bank": {}, "omega": {}, "held": {}}
+    return {**server, "base": model_part(server), "bank": {}, "omega": {}, "held": {}}
 
 
 def averaged(server: State) -> State:

@@ -27,7 +27,7 @@ import torch
 from fedatlas.algorithm import Algorithm, Ask, Card, Local, Models, Replies, Round, RoundGenerator, State, Task
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.clusters import squared_distances
-from fedatlas.algorithms.whole_models import whole
+from fedatlas.algorithms.whole_models import whole_model
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Whole
 from fedatlas.rng import numpy_stream
@@ -89,7 +89,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         broadcast=shared.of_client,
         models=shared.models,
         clusters=shared.assignment,
-        personal=lambda message, client: whole(message),
+        personal=lambda message, client: whole_model(message),
         card=Card(
             "clustering: multitask",
             leaves="the local model, which the server sees client by client",

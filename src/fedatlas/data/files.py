@@ -12,8 +12,8 @@ from torch import Tensor
 from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, lacking, read_table
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.pictures import Form, load_pictures, pictures_in, read_picture
+from fedatlas.data.loaded import Loaded, LoadRequest
+from fedatlas.data.pictures import PictureForm, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.data.store import Arrays, members_of, read_npz, sha256
 from fedatlas.data.tables import from_frames
@@ -24,7 +24,7 @@ TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 
 def load_file(
-    request: Request,
+    request: LoadRequest,
     *,
     path: str,
     label: str = "",
@@ -210,7 +210,7 @@ def read_inputs(path: str | Path, preprocess: Preprocess, *, keep_holes: bool = 
             raise DataError(
                 f"'{path}': the model reads {preprocess.kind}, and the folder holds {len(listed)} pictures."
             )
-        form = Form(channels == 3, preprocess.depth)
+        form = PictureForm(channels == 3, preprocess.depth)
         return preprocess.apply(np.stack([read_picture(p, size, form) for p in listed]))
     if where.suffix != ".npz":
         return preprocess.apply(read_table(where), keep_holes=keep_holes)

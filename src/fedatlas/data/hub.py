@@ -13,13 +13,13 @@ from torch import Tensor
 from fedatlas.data.dataset import Names, Split, TaskKind
 from fedatlas.data.frame import check_roles, is_quantity
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.pictures import GREY, eight_bits
 from fedatlas.errors import ConfigError, DataError, first_line
 
 
 def load_hub(
-    request: Request,
+    request: LoadRequest,
     *,
     path: str,
     label: str = "label",

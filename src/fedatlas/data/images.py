@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 
-from fedatlas.data.dataset import SIDES, Names, Split, rows_of
+from fedatlas.data.dataset import SIDES, Names, Split, split_of
 from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import (
     decode_pixels,
@@ -22,7 +22,7 @@ from fedatlas.data.formats import (
     parse_cifar,
     read_idx,
 )
-from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.store import Arrays, provenance, read_prepared, write_npz
 from fedatlas.errors import DataError
 
@@ -105,7 +105,7 @@ CIFAR100_SUBSET = ("cifar100_20k_4k.npz",)
 
 def pictures(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> Split:
     """Return uint8 grey (n, h, w) or colour (n, 3, h, w) pixels and integer labels as rows."""
-    return rows_of(x[:, None] if x.ndim == 3 else x, y, client)
+    return split_of(x[:, None] if x.ndim == 3 else x, y, client)
 
 
 Owned = tuple[Sequence[np.ndarray | None], Names]
@@ -118,7 +118,7 @@ def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], Name
     return list(np.split(codes, cuts)), tuple(f"{word} {value}" if word else str(value) for value in values)
 
 
-def load_digits(request: Request) -> Loaded:
+def load_digits(request: LoadRequest) -> Loaded:
     """The 1,797 digits of 8x8 pixels that ship inside scikit-learn, values 0 to 16."""
     rows = digit_rows()
     return Loaded(pictures(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]), None, "classes", DIGITS)
@@ -150,7 +150,7 @@ def averaged(pixels: np.ndarray, side: int | None) -> np.ndarray:
     return torch.cat(pieces).numpy()
 
 
-def load_mnist(request: Request, *, side: Side = None) -> Loaded:
+def load_mnist(request: LoadRequest, *, side: Side = None) -> Loaded:
     """MNIST with the NIST writer of every digit (from QMNIST's labels)."""
     found = obtain(request.store, "mnist", MNIST_FILES, MNIST_REMOTES, prepare_mnist)
     a = read_prepared(found.paths[0], (*USUAL, "writer_train", "writer_test"))
@@ -177,7 +177,7 @@ def idx_arrays(originals: Originals) -> Arrays:
     return {name: read_idx(originals[file]) for name, file in zip(USUAL, IDX_NAMES, strict=True)}
 
 
-def load_fashion_mnist(request: Request) -> Loaded:
+def load_fashion_mnist(request: LoadRequest) -> Loaded:
     """Fashion-MNIST: ten kinds of clothing, in MNIST's form."""
     found = obtain(request.store, "fashion_mnist", FASHION_FILES, FASHION_REMOTES, prepare_fashion)
     return grey(read_prepared(found.paths[0], USUAL), FASHION, provenance(found))
@@ -203,7 +203,7 @@ def grey(
     )
 
 
-def load_cifar10(request: Request) -> Loaded:
+def load_cifar10(request: LoadRequest) -> Loaded:
     """CIFAR-10, uint8 RGB planes, original split and order; ``exact`` pixels are counted in the record."""
     found = obtain(request.store, "cifar10", CIFAR10_FILES, CIFAR10_REMOTES, prepare_cifar10)
     parts = [read_prepared(path, ("d", "y", "exact")) for path in found.paths]
@@ -224,7 +224,7 @@ def prepare_cifar10(originals: Originals, home: Path) -> None:
         write_npz(home / file, d=encode_pixels(x), y=labels[:, 0], exact=np.ones(len(x), bool))
 
 
-def load_cifar100(request: Request, *, labels: Literal["fine", "coarse"] = "fine") -> Loaded:
+def load_cifar100(request: LoadRequest, *, labels: Literal["fine", "coarse"] = "fine") -> Loaded:
     """CIFAR-100, whole; where only the prepared subset of 20,000 + 4,000 is here, that one, and the record says so.
 
     labels: classes: the 100 kinds, or their 20 groups.

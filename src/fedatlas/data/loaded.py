@@ -44,7 +44,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Request:
+class LoadRequest:
     """What every loader is given, beside its own keys."""
 
     store: Store

@@ -19,7 +19,7 @@ GREY = ("1", "L", "LA", "I", "F", *SIXTEEN)
 TWICE = 257  # 8 bits as 16: 255 -> 65535
 
 
-class Form(NamedTuple):
+class PictureForm(NamedTuple):
     """How all pictures of a set are kept: colour or grey, grey with 8 or 16 bits."""
 
     colour: bool
@@ -110,17 +110,17 @@ def pictures_in(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
 
 
-def form_of(paths: Sequence[Path]) -> Form:
+def form_of(paths: Sequence[Path]) -> PictureForm:
     """The form that fits all pictures; colours have 8 bits."""
     modes = set()
     for path in paths:
         with _open(path) as picture:
             modes.add(picture.mode)
     colour = not modes <= set(GREY)
-    return Form(colour, 16 if modes & set(SIXTEEN) and not colour else 8)
+    return PictureForm(colour, 16 if modes & set(SIXTEEN) and not colour else 8)
 
 
-def read_picture(path: Path, size: int, form: Form) -> np.ndarray:
+def read_picture(path: Path, size: int, form: PictureForm) -> np.ndarray:
     """uint8 (channels, size, size); of 16 bits float32 (1, size, size), 0 to 65535."""
     with _open(path) as picture:
         if form.depth > 8:

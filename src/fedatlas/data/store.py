@@ -109,7 +109,7 @@ def write_npz(path: Path, write: Callable[..., None] = np.savez_compressed, /, *
 
 
 def read_prepared(path: Path, names: Iterable[str]) -> Arrays:
-    """`read_npz` of a public set's prepared file. A large one is kept unpacked in the cache folder: CIFAR-10 takes 15 s to unpack.
+    """`read_npz` of a public set's prepared file. A large one is kept unpacked in the cache folder: CIFAR-10 takes 15 s to unpack_file.
 
     The copy is found by the file's SHA-256; where none can be written, the next run unpacks again.
     """
@@ -182,7 +182,7 @@ def write_tsv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) 
     write_atomically(path, lzma.compress("".join("\t".join(row) + "\n" for row in (header, *rows)).encode()))
 
 
-def unpack(packed: Path, to: Path) -> None:
+def unpack_file(packed: Path, to: Path) -> None:
     """Write what an xz or lzma file holds."""
     with lzma.open(packed) as source, open(to, "wb") as out:
         shutil.copyfileobj(source, out, 1 << 20)
