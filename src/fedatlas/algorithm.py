@@ -29,6 +29,7 @@ Message = Mapping[str, Any]
 State = Mapping[str, Any]
 Update = Mapping[str, Any]
 Models = Mapping[str, Tree]
+ServerFacts = Mapping[str, Any]
 Finished = tuple[Update, State]
 """What a client sends, and what it keeps."""
 Answered = tuple[Update, State, Any]
@@ -315,7 +316,7 @@ Groups = tuple[tuple[int, ...], ...]
 """Clients that are drawn as one, each group ascending, groups by their smallest client."""
 
 
-def keep_model(models: Models, facts: Mapping[str, Any]) -> State:
+def keep_model(models: Models, facts: ServerFacts) -> State:
     """The server's state is the model alone."""
     return {"model": models["global"]}
 
@@ -373,7 +374,7 @@ class Card(NamedTuple):
     unused: Mapping[str, str] = {}  # keys that do nothing beside the others, and why: {"algorithm.psi": "..."}
     # Sentences for the user, once, before round 1: of the server's state behind `prepare` and of what `server_init` was told, with
     # the "sizes" of all clients beside it.
-    notices: Callable[[State, Mapping[str, Any]], Sequence[str]] | None = None
+    notices: Callable[[State, ServerFacts], Sequence[str]] | None = None
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
 
 
@@ -400,7 +401,7 @@ class Algorithm(NamedTuple):
     name: str = "fedavg"
     tasks: Mapping[str, Task | Question] = {"train": Task()}
     # Of the initial models and `federation.in_process.server_facts`, with the run's rounds.
-    server_init: Callable[[Models, Mapping[str, Any]], State] = keep_model
+    server_init: Callable[[Models, ServerFacts], State] = keep_model
     client_init: Callable[[Tree, Facts], State] | None = None
     broadcast: Callable[[State, int], Message] = send_model
     weigh: Callable[[Round], Weights] = by_samples

@@ -9,13 +9,12 @@ Where all clients have the same, the server's own state is that of the one archi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from fedatlas.algorithm import Message, Models, State
+from fedatlas.algorithm import Message, Models, ServerFacts, State
 from fedatlas.algorithms.whole_models import model_part, whole_model
 
 
-def begin(models: Models, facts: Mapping[str, Any]) -> State:
+def begin(models: Models, facts: ServerFacts) -> State:
     """Every architecture at its initial model."""
     if "owners" not in facts:
         return {"model": models["global"]}

@@ -19,13 +19,25 @@ trains the model that was split, and takes the side whose updates are more like 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Ask, Card, Models, Replies, Round, RoundGenerator, Sealing, State, Task
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Card,
+    Models,
+    Replies,
+    Round,
+    RoundGenerator,
+    Sealing,
+    ServerFacts,
+    State,
+    Task,
+)
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.whole_models import whole_model
 from fedatlas.registry import Count, Rate
@@ -84,10 +96,10 @@ def cfl(
         names = {k: server["cluster"][str(k)] for k in replies.clients}
         return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         return {**shared.first_state([models["global"]]), "splits": []}
 
-    def notices(server: State, facts: Mapping[str, Any]) -> list[str]:
+    def notices(server: State, facts: ServerFacts) -> list[str]:
         return [NEVER.format(after_round, facts["rounds"])] if facts["rounds"] <= after_round else []
 
     return Algorithm(

@@ -47,6 +47,7 @@ from fedatlas.algorithm import (
     Replies,
     Round,
     RoundGenerator,
+    ServerFacts,
     Solver,
     State,
     Task,
@@ -78,7 +79,7 @@ def feddf(
     server_side = Local(passes, steps, weight_decay=0.0, patience=stops, public=Public(targets="teacher"), solver=ADAM)
     distil = Task(objective=fitting(distance("kl", temperature)), options=server_side, stateful=False)
 
-    def notices(server: State, facts: Mapping[str, Any]) -> list[str]:
+    def notices(server: State, facts: ServerFacts) -> list[str]:
         return used(facts["public"], steps, passes) if steps else []
 
     keys = ("patience", "passes", "temperature")

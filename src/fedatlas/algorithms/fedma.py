@@ -63,6 +63,7 @@ from fedatlas.algorithm import (
     RoundGenerator,
     RoundMaker,
     Route,
+    ServerFacts,
     State,
     Task,
     Update,
@@ -140,7 +141,7 @@ def fedma(
 # ------------------------------------------------------------------------------------------------ the server
 
 
-def begin(models: Models, facts: Mapping[str, Any]) -> State:
+def begin(models: Models, facts: ServerFacts) -> State:
     """The initial model; nobody holds units of it yet. ``members``: of each hidden unit; ``there``: clients of the last round."""
     layers, w = facts["chain"], models["global"]
     by_class = layers[-1].units == facts["classes"]  # else: a number, or one output for two classes
@@ -232,7 +233,7 @@ def held_by(pi: Mapping[int, Tensor]) -> Tensor:
     return torch.bincount(torch.cat(list(pi.values()))).to(torch.int32)
 
 
-def unused_rate(retrain_lr: float, server: State, facts: Mapping[str, Any]) -> list[str]:
+def unused_rate(retrain_lr: float, server: State, facts: ServerFacts) -> list[str]:
     """A learning rate of a retraining that does not happen."""
     return [IDLE.format(retrain_lr)] if retrain_lr != 1 and len(facts["chain"]) == 2 else []
 

@@ -52,6 +52,7 @@ from fedatlas.algorithm import (
     Round,
     RoundGenerator,
     Sealing,
+    ServerFacts,
     Solver,
     State,
     Task,
@@ -82,7 +83,7 @@ def fedmd(
     f~ = (1/m) sum f_k on public rows; f_k <- f~ by ``digest``, then its own rows again.
     """
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         like = next(iter(next(iter(models.values())).values()))
         return {"consensus": like.new_empty(0)}
 

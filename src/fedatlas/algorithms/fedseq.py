@@ -55,6 +55,7 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
+    ServerFacts,
     State,
     Task,
     Update,
@@ -140,7 +141,7 @@ def fedseq_inter(
     begin, train = local.server_init, local.training()._replace(shows=("model",))
     waiting = {"drawn": 0} if period == "fraction" else {}  # superclients since the last average
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         return rebased(begin(models, facts)) | waiting
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -208,7 +209,7 @@ def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked
     if local.hand_on is not None:
         train = carrying(train, local.hand_on)
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         linear = [k for k, x in models["global"].items() if facts.get("roles", {}).get(k) == "linear" and x.dim() == 2]
         kept = {"all": linear, "last": linear[-1:], "last2": linear[-2:]}[how.layers]
         told = {"linear": Tree({name: torch.empty(0) for name in kept})} if how.psi == "clf" else {}

@@ -46,6 +46,7 @@ from fedatlas.algorithm import (
     RoundGenerator,
     Route,
     Sealing,
+    ServerFacts,
     State,
     Task,
     Update,
@@ -81,7 +82,7 @@ def ifca(
     cost = Passes(survey=float(clusters))
     choose: dict[str, Any] = {"survey": best_fit, "passes": cost, "sealing": Sealing(picked_model)}
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         drawn = [models["global"], *(models[str(i)] for i in range(1, clusters * starts))]
         further = [drawn[i : i + clusters] for i in range(clusters, len(drawn), clusters)]
         return {**shared.first_state(drawn[:clusters]), "starts": further}
