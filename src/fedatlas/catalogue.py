@@ -26,6 +26,7 @@ from fedatlas.models import LOSSES, describe_models
 from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
 from fedatlas.registry import (
     Builder,
+    PlainValues,
     accepts,
     builders_of,
     defaults,
@@ -41,7 +42,7 @@ from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.vertical.boosting import secureboost
 
-Listing = list[dict[str, Any]]
+Listing = list[PlainValues]
 COLUMNS = (
     "name",
     "aim",
@@ -167,7 +168,7 @@ def rules() -> Listing:
     return rows_of(RULES, rule)
 
 
-def rule(name: str, builder: Builder) -> dict[str, Any]:
+def rule(name: str, builder: Builder) -> PlainValues:
     """Return how many changes a rule needs, whether it looks at weights, and the algorithms that it stands in."""
     made = builder()
     return {
@@ -224,7 +225,7 @@ def rows(kind: str) -> Listing:
     return KINDS[kind]()
 
 
-def entry(name: str) -> dict[str, Any]:
+def entry(name: str) -> PlainValues:
     """Everything about a name, of whatever kind."""
     every = {kind: {row["name"]: row for row in make()} for kind, make in KINDS.items()}
     found = [{"kind": kind, **table[name]} for kind, table in every.items() if name in table]
@@ -294,7 +295,7 @@ def as_written(key: str, value: Any) -> str:
     return key + text.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ")
 
 
-def doctor() -> dict[str, Any]:
+def doctor() -> PlainValues:
     """What is installed, which device, which data are found."""
     extras = {name: find_spec(module) is not None for name, (module, _) in EXTRAS.items()}
     return {

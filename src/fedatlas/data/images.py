@@ -22,7 +22,7 @@ from fedatlas.data.formats import (
     parse_cifar,
     read_idx,
 )
-from fedatlas.data.loaded import Loaded, LoadRequest
+from fedatlas.data.loaded import Loaded, LoadRequest, divided
 from fedatlas.data.store import Arrays, provenance, read_prepared, write_npz
 from fedatlas.errors import DataError
 
@@ -48,7 +48,6 @@ CIFAR100_COARSE = (
 CIFAR_MEAN, CIFAR_SD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 CIFAR_SCALE = tuple(1 / (255 * sd) for sd in CIFAR_SD)
 CIFAR_SHIFT = tuple(-mean / sd for mean, sd in zip(CIFAR_MEAN, CIFAR_SD, strict=True))
-GREY_SCALE, GREY_SHIFT = (1 / 255,), (0.0,)
 
 USUAL = ("x_train", "y_train", "x_test", "y_test")
 IDX_NAMES = (
@@ -197,10 +196,7 @@ def grey(
     """Return grey pictures of the `USUAL` arrays; ``owned``: owners on both sides, and their names."""
     codes, names = owned
     train, test = (pictures(a[f"x_{side}"], a[f"y_{side}"], code) for side, code in zip(SIDES, codes, strict=True))
-    facts = {"files": files}
-    return Loaded(
-        train, test, "classes", class_names, client_names=names, scale=GREY_SCALE, shift=GREY_SHIFT, facts=facts
-    )
+    return Loaded(train, test, "classes", class_names, client_names=names, facts={"files": files}, **divided(1))
 
 
 def load_cifar10(request: LoadRequest) -> Loaded:

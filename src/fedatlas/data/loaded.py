@@ -66,6 +66,11 @@ class LoadRequest:
         return [every[i] for i in np.sort(order[:number])]
 
 
+def divided(channels: int, by: int = 255) -> dict[str, Any]:
+    """Return the constants of pictures whose pixels are divided by a number."""
+    return {"scale": (1 / by,) * channels, "shift": (0.0,) * channels}
+
+
 def numbered(loaded: Loaded) -> Loaded:
     """Every row told by its place in the source: training and test rows from 0, as the loader hands them over."""
     rows = loaded.train_rows or len(loaded.train.y)

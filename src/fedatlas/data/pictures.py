@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedatlas.data.dataset import SIDES, Split
-from fedatlas.data.loaded import Loaded
+from fedatlas.data.loaded import Loaded, divided
 from fedatlas.errors import DataError, as_utf8
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -60,14 +60,12 @@ def load_pictures(folder: Path, size: int) -> Loaded:
         )
         for side in listed
     ]
-    channels = parts[0].x.shape[1]
     return Loaded(
         parts[0],
         parts[1] if sides else None,
         "classes",
         tuple(classes),
-        scale=(1 / form.largest,) * channels,
-        shift=(0.0,) * channels,
+        **divided(parts[0].x.shape[1], form.largest),
         facts={
             "files": [],
             "folder": folder.name,
