@@ -43,7 +43,6 @@ from fedatlas.engine.step import (
     shapes_of,
 )
 from fedatlas.engine.tuned import Step, TunedStep
-from fedatlas.registry import PlainValues
 from fedatlas.tree import Tree
 
 ASKED, RARE, FEW = "asked for", "a rare batch size", "few steps with tensors of a new shape"
@@ -295,12 +294,12 @@ def spec_of(bench: Bench, job: Job, precision: str) -> StepSpec:
     return StepSpec(module, loss, direction if task.direction else None, local.optimizer, local.clip, precision)
 
 
-def told_to(job: Job | Prepared) -> PlainValues:
+def told_to(job: Job | Prepared) -> dict[str, Any]:
     """What objective and direction see of a message."""
     return {name: value for name, value in job.message.items() if name != "buffers"}
 
 
-def inputs_of(ready: Prepared) -> PlainValues:
+def inputs_of(ready: Prepared) -> dict[str, Any]:
     """What stays the same during a client's local work. The weight decay is left out where it is zero."""
     decay = {"weight_decay": ready.weight_decay} if ready.weight_decay else {}
     return {"message": told_to(ready), "client": dict(ready.state), "facts": ready.facts, "lr": ready.lr, **decay}

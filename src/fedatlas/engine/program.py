@@ -42,7 +42,6 @@ from fedatlas.engine.trace import Example, given_as, trace
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.errors import first_line
 from fedatlas.models.dropout import training
-from fedatlas.registry import PlainValues
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tensors, Tree
 
@@ -62,7 +61,7 @@ class Program:
         self.constants = {f"constants/{name}": x for name, x in constants.items()}
         self._bind: Callable[[Mapping[str, Any]], Step] | None = None
 
-    def __getstate__(self) -> PlainValues:
+    def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bind": None}
 
     def mode(self) -> AbstractContextManager[Any]:
@@ -72,7 +71,7 @@ class Program:
     def loaded(self, taken: Mapping[str, Any]) -> Step:
         """Return the step that the text's function ``bind``, which emit.py and native.py alone write, makes of tensors by path."""
         if self._bind is None:
-            space: PlainValues = {"torch": torch, "adam_pass": adam_pass, "Optimizer": Optimizer}
+            space: dict[str, Any] = {"torch": torch, "adam_pass": adam_pass, "Optimizer": Optimizer}
             if self.code:
                 space |= {"ctypes": ctypes, "native": compiled(self.code, "step")}
             exec(compile(self.source, "<step program>", "exec"), space)
@@ -114,7 +113,7 @@ class StepProgram(Program):
         for path, value in self.emitted.fixed.items():
             if path in given and given[path] != value:
                 raise ValueError(f"this step was derived for {path} = {value!r}, not {given[path]!r}")
-        taken: PlainValues = {}
+        taken: dict[str, Any] = {}
         for path, (shape, stride) in self.emitted.reads.items():
             x = given_as(path, given[path])
             if (x.shape, x.stride()) != (shape, stride):
