@@ -20,9 +20,7 @@ def study(
     table: Annotated[
         Path | None, Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
     ] = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print cells, refusals, runs and hours; train nothing.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print cells, refusals, runs and hours; train nothing.")] = False,
     status: Annotated[bool, Option("--status", help="Print how far it has come; run nothing.")] = False,
     retry: Annotated[
         str | None,
