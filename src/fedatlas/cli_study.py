@@ -8,30 +8,29 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fedatlas.commands import Json, Plugin, Quiet, emit, noticing, plug, stoppable, without_gpus
 from fedatlas.errors import ConfigError
 
 
 def study(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study: factors, levels, seeds, design.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the study (default: runs/studies/NAME).")] = None,
+    file: Annotated[Path, Argument(metavar="STUDY.toml", help="The study: factors, levels, seeds, design.")],
+    out: Annotated[Path | None, Option(help="Folder of the study (default: runs/studies/NAME).")] = None,
     table: Annotated[
-        Path | None, typer.Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
+        Path | None, Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print cells, refusals, runs and hours; train nothing.")
-    ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Print how far it has come; run nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print cells, refusals, runs and hours; train nothing.")] = False,
+    status: Annotated[bool, Option("--status", help="Print how far it has come; run nothing.")] = False,
     retry: Annotated[
         str | None,
-        typer.Option(help="Try runs with this status again: failed | memory | timeout | diverged | refused."),
+        Option(help="Try runs with this status again: failed | memory | timeout | diverged | refused."),
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Write one row per run, with its responses, to this .csv; run nothing.")
+        Path | None, Option(help="Write one row per run, with its responses, to this .csv; run nothing.")
     ] = None,
     analyse: Annotated[
-        bool, typer.Option("--analyse", help="Write analysis.json and analysis.html of what is there; run nothing.")
+        bool, Option("--analyse", help="Write analysis.json and analysis.html of what is there; run nothing.")
     ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
@@ -94,12 +93,12 @@ def _tell(line: str) -> None:
 
 def recommend(
     file: Annotated[
-        Path, typer.Argument(metavar="REQUIREMENTS.toml", help="What you need: limits, weights, your federation.")
+        Path, Argument(metavar="REQUIREMENTS.toml", help="What you need: limits, weights, your federation.")
     ],
     measure: Annotated[
-        bool, typer.Option("--measure", help="Also run the best three, FedAvg and the baseline on your own data.")
+        bool, Option("--measure", help="Also run the best three, FedAvg and the baseline on your own data.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the answer (default: runs/recommendations/NAME).")] = None,
+    out: Annotated[Path | None, Option(help="Folder of the answer (default: runs/recommendations/NAME).")] = None,
     plugin: Plugin = None,
     as_json: Json = False,
     quiet: Quiet = False,

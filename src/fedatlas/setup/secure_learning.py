@@ -15,7 +15,7 @@ from fedatlas.privacy import encrypted_sum, paillier, secure_sum
 from fedatlas.privacy.ask_protocol import Asking, Place, SessionFailed
 from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg
 from fedatlas.privacy.secagg.keys import FEWEST, MOST, Party, identity
-from fedatlas.summaries import Learner, Learnt, Rows, Summary, Traffic, in_process, in_the_clear, note
+from fedatlas.summaries import Learner, Learnt, PartyRows, Summary, Traffic, in_process, in_the_clear, note
 from fedatlas.wire import codec
 
 LEARN = "learn"
@@ -32,7 +32,7 @@ def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
 class Hidden:
     """Learns through secure sums."""
 
-    def __init__(self, how: SecAgg | Paillier, parties: Sequence[Rows]) -> None:
+    def __init__(self, how: SecAgg | Paillier, parties: Sequence[PartyRows]) -> None:
         self.how, self.parties = how, parties
         self.made: _Learning | None = None
 
@@ -51,7 +51,7 @@ class Hidden:
 class _Learning:
     """The parties of a set-up, with their keys."""
 
-    def __init__(self, how: SecAgg | Paillier, parties: Sequence[Rows]) -> None:
+    def __init__(self, how: SecAgg | Paillier, parties: Sequence[PartyRows]) -> None:
         self.how, self.parties, self.asked, self.more = how, parties, 0, 0
         many = len(parties)
         if isinstance(how, SecAgg):
