@@ -22,9 +22,9 @@ from fedatlas.algorithm import SERVER, Ask, Replies, Task
 from fedatlas.engine import job
 from fedatlas.federation.asks import Mend, coefficients_of
 from fedatlas.privacy import secure_sum
-from fedatlas.privacy.ask_protocol import bases, changed
 from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg, secagg
 from fedatlas.setup.mechanism_choice import MASKS
+from fedatlas.transforms.change import bases, change
 from federation import Federation, Normed, play
 from protected import ADMITTED, Host, admitted, protected, silent, toy_paillier
 
@@ -46,7 +46,7 @@ class Seen:
             client = rest[-1].client
             base = bases(task, message, update, chain=bool(rest[2].get("chain")))
             if update:
-                self.updates[client] = update, changed(update, base)
+                self.updates[client] = update, change(update, base)
             return protect(how, transform, task, message, update, *rest)
 
         def compared(ask: Ask) -> Replies:

@@ -16,8 +16,9 @@ from fedatlas.engine.job import Bench, Executor, Job, Result
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Reply, Request
-from fedatlas.federation.sealing import BUFFERS, MEMORY, sealed, told
+from fedatlas.federation.sealing import MEMORY, sealed, told
 from fedatlas.privacy import secure_sum
+from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
 
 

@@ -40,13 +40,14 @@ from fedatlas.federation.asks import (
 from fedatlas.federation.cost import QUESTIONS, Cost, phases_of, server_phase
 from fedatlas.federation.defence import Defence, Seen, Sorting
 from fedatlas.federation.link import Link, Observer, Reply, Request
-from fedatlas.federation.sealing import sealed, told, unseal
+from fedatlas.federation.sealing import sealed, told
 from fedatlas.federation.start import Federation, RoundStart, head_of
 from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
-from fedatlas.privacy.ask_protocol import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
+from fedatlas.privacy.ask_protocol import CHAIN, Asking, Journal, Place, journalled, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
 from fedatlas.privacy.protection import Protection, by_rows
 from fedatlas.rng import torch_stream
+from fedatlas.transforms.change import bases, restore, unseal
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
 
@@ -199,7 +200,7 @@ class ServerHalf:
         k = next((k for k in found.clients if k in (messages or {})), None)
         told_ = now.start.told() if k is None else told(ask.messages[k], ask.route.anchors.get(k))
         base = bases(task, told_, found.value, chain=bool(ask.route.anchors))
-        return found._replace(value=with_counters(restored(found.value, base, exact=True), told_))
+        return found._replace(value=with_counters(restore(found.value, base, exact=True), told_))
 
     def _place(self, ask: Ask, task: Task | Question) -> Place:
         sums = task.sums if isinstance(task, Task) else ()

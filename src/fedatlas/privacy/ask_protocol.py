@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedatlas.aggregation.reducers import part_of
 from fedatlas.algorithm import Ask, Message, Question, Replies, Task, Update
+from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
 
-BUFFERS = "buffers"
 SEND = "send"  # in a client's word: False where its sum was opened before
 CHAIN = "chain"  # in a client's word: True where models were handed from client to client
 SESSION = "session"  # in a client's word: what belongs to one masked session and to no repetition
@@ -110,47 +110,10 @@ def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Col
     return 1.0 if part in sums else part_of(coefficients[client], part)
 
 
-def bases(
-    task: Task | Question, message: Message, update: Mapping[str, Any], *, chain: bool = False
-) -> dict[str, Tree]:
-    """Part -> what both ends know it is a change of: `Sealing.base`, and the buffers that came with the message.
-
-    In a ``chain`` these are those of the client before, which the server does not know.
-    """
-    if not isinstance(task, Task):
-        return {}
-    found = {name: Tree(base) for name, base in task.sealing.base(message, update).items()}
-    told = None if chain else message.get(BUFFERS)
-    return {**found, BUFFERS: Tree(told)} if told and BUFFERS in update else found
-
-
-def changed(update: Update, base: Mapping[str, Tree]) -> dict[str, Any]:
-    """The parts as changes of their base, formed in float64, in the precision of the update; integers of a base stay out of it."""
-    out: dict[str, Any] = {}
-    for part, value in update.items():
-        if part not in base or not isinstance(value, Tree):
-            out[part] = value
-            continue
-        floats = {name: x for name, x in value.items() if x.is_floating_point()}
-        out[part] = Tree({name: (x.double() - base[part][name].double()).to(x.dtype) for name, x in floats.items()})
-    return out
-
-
 def with_counters(value: Update, told: Message) -> dict[str, Any]:
     """Buffers that were summed as they are, with the counters that were not: those of ``told``."""
     whole = {**told.get(BUFFERS, {}), **value.get(BUFFERS, {})}
     return {**value, BUFFERS: Tree(whole)} if whole and BUFFERS in value else dict(value)
-
-
-def restored(change: Update, base: Mapping[str, Tree], *, exact: bool = False) -> dict[str, Any]:
-    """The parts with their base again; ``exact``: in float64, as a reduced value is, else in the base's precision."""
-    out: dict[str, Any] = {}
-    for part, value in change.items():
-        if part not in base or not isinstance(value, Tree):
-            out[part] = value
-            continue
-        out[part] = Tree({name: _added(b, value.get(name), exact) for name, b in base[part].items()})
-    return out
 
 
 def in_precision(value: Any, like: Any) -> Any:
@@ -159,13 +122,6 @@ def in_precision(value: Any, like: Any) -> Any:
         out = {name: in_precision(x, like[name]) if name in like else x for name, x in value.items()}
         return Tree(out) if isinstance(value, Tree) else out
     return value.to(like.dtype) if isinstance(value, Tensor) and isinstance(like, Tensor) else value
-
-
-def _added(base: Tensor, change: Tensor | None, exact: bool) -> Tensor:
-    if change is None:
-        return base
-    whole = base.double() + change.double()
-    return whole if exact else whole.to(base.dtype)
 
 
 def mended(value: Update, factor: Callable[[str], float]) -> dict[str, Any]:

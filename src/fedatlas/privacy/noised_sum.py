@@ -19,7 +19,8 @@ from fedatlas.privacy.clipping import clipped
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanisms import CentralDP, NbAFL
 from fedatlas.privacy.noise import noised
-from fedatlas.privacy.protection import Protection, coefficients, opened
+from fedatlas.privacy.protection import Protection, coefficients
+from fedatlas.transforms.change import decoded
 from fedatlas.tree import Tree
 
 Note = Callable[[Sequence[Event]], None]
@@ -80,7 +81,7 @@ def _clipped_sum(clip: float, transform: Transform | None) -> Reducer:
 
     def lift(client: int, update: Update, coefficient: float | Mapping[str, float]) -> Update | None:
         try:
-            return clipped(opened(transform, update), clip)
+            return clipped(decoded(transform, update), clip)
         except PrivacyError:  # it has no norm: the sum, whose denominator is fixed, goes on without it
             return None
 

@@ -14,11 +14,12 @@ import torch
 from fedatlas.algorithm import Algorithm, Message, Question, Round, State, Task, Transform, Update, Weights
 from fedatlas.errors import DivergedError, PrivacyError, ProtocolError
 from fedatlas.privacy import central_dp, encrypted_sum, local_dp, nbafl, secure_sum
-from fedatlas.privacy.ask_protocol import BUFFERS, CHAIN, SEND, bases, changed, in_precision, restored
+from fedatlas.privacy.ask_protocol import CHAIN, SEND, in_precision
 from fedatlas.privacy.clipping import as_before, clipped
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanisms import CentralDP, LocalDP, Mechanism, NbAFL, Paillier, SecAgg
 from fedatlas.privacy.noise import Noise
+from fedatlas.transforms.change import BUFFERS, bases, change, decoded, encoded, restore
 
 
 class Protected(NamedTuple):
@@ -168,7 +169,7 @@ def protect(
         draw = (doing.round, doing.client)
         sent = nbafl.upload(update, clip=one.clip, sigma=sigma, noise=how.noise, key=draw)
         return Protected(sent, memory, session, sent)
-    parts: Update = changed(update, base)
+    parts: Update = change(update, base)
     if (one := how.of(LocalDP)) is not None:
         key = (doing.round, doing.client, doing.what, doing.visit)
         scale = how.local_scale()
@@ -177,32 +178,16 @@ def protect(
         parts = as_before(clipped(parts, one.clip), parts)
     seen = parts
     if transform is not None and isinstance(task, Task) and memory is not None:
-        parts, memory, seen = _compressed(transform, task, parts, memory, rng)
+        coded, memory = encoded(transform, task, {name: x for name, x in parts.items() if name != BUFFERS}, memory, rng)
+        parts = {**parts, **coded}
+        seen = decoded(transform, parts)
     if (mask := how.of(SecAgg)) is not None:
         if word[SEND]:
             secure_sum.check_task(doing.what, session)
         parts, session, seen = secure_sum.masked(mask, parts, doing.rows, word, session)
     elif (lock := how.of(Paillier)) is not None:
         parts, session, seen = encrypted_sum.encrypted(lock, parts, word, session)
-    return Protected(parts, memory, session, in_precision(restored(seen, base), update))
-
-
-def _compressed(
-    transform: Transform, task: Task, parts: Update, memory: State, rng: torch.Generator
-) -> tuple[Update, State, Update]:
-    acted = {name: x for name, x in parts.items() if name != BUFFERS}
-    if not memory and transform.memory_init is not None:
-        memory = transform.memory_init({name: x for name, x in acted.items() if name not in task.sealing.tracked})
-    encoded, memory = transform.encode(acted, memory, rng)
-    sent = {**parts, **encoded}
-    return sent, memory, opened(transform, sent)
-
-
-def opened(transform: Transform | None, sent: Update) -> Update:
-    """Changes as the server decodes them, where it can."""
-    if transform is None or transform.decode is None:
-        return sent
-    return {**sent, **transform.decode({name: x for name, x in sent.items() if name != BUFFERS})}
+    return Protected(parts, memory, session, in_precision(restore(seen, base), update))
 
 
 def check_finite(update: Mapping[str, Any], client: int) -> None:
