@@ -20,7 +20,7 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.link import Request
 from fedatlas.files import OWN_FILES
 from fedatlas.models.dense import mlp
-from fedatlas.privacy import secure_sum
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.registry import PLUGINS
 from fedatlas.setup.resolution import resolve

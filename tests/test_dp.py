@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedatlas.errors import ConfigError, PrivacyError
-from fedatlas.privacy import accountant, central_dp, clipping, ledger, local_dp, nbafl
+from fedatlas.privacy import accountant, clipping, ledger
+from fedatlas.privacy.central_dp import clipped_sum as central_dp
 from fedatlas.privacy.gaussian import multiplier_of
+from fedatlas.privacy.local_dp import release as local_dp
+from fedatlas.privacy.nbafl import formulas as nbafl
 from fedatlas.privacy.noise import Noise, gaussian, laplace, noised, words
 from fedatlas.transforms.clip import clip as clip_by_part
 from fedatlas.tree import Tree

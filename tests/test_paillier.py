@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from fedatlas.apportion import proportional
 from fedatlas.errors import ConfigError, FedatlasError, PrivacyError, ProtocolError
-from fedatlas.privacy import paillier
-from fedatlas.privacy.paillier import Batch, Holder, PrivateKey, encryption, fixed, primes
+from fedatlas.privacy.paillier import cryptosystem as paillier
+from fedatlas.privacy.paillier import encryption, fixed, primes
+from fedatlas.privacy.paillier.cryptosystem import Batch, Holder, PrivateKey
 from fedatlas.privacy.paillier.spread import spread
 from fedatlas.wire import codec
 

@@ -12,12 +12,12 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Request
 from fedatlas.federation.secrets import Keyring
-from fedatlas.privacy.encrypted_sum import CIPHER, CLEAR, OPEN
 from fedatlas.privacy.mechanisms import Mechanism, secagg
+from fedatlas.privacy.paillier.encrypted_sum import CIPHER, CLEAR, OPEN
 from fedatlas.privacy.protection import Protection
 from fedatlas.privacy.secagg.keys import place_of
 from fedatlas.privacy.secagg.messages import flags, told
-from fedatlas.privacy.secure_sum import KEYS, QUESTIONS, SHARES, UNMASK, check_task
+from fedatlas.privacy.secagg.secure_sum import KEYS, QUESTIONS, SHARES, UNMASK, check_task
 from federation import federation, gap, play, same, states
 from protected import ALL, protected, toy_paillier, without_noise
 

@@ -23,8 +23,9 @@ from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
-from fedatlas.privacy import ledger, mechanisms, paillier
+from fedatlas.privacy import ledger, mechanisms
 from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.privacy.protection import Protection, under
 from fedatlas.reporting import write_report
 from fedatlas.rounds import federated

@@ -21,8 +21,8 @@ from fedatlas.aggregation.reducers import part_of
 from fedatlas.algorithm import SERVER, Ask, Replies, Task
 from fedatlas.engine import job
 from fedatlas.federation.asks import Mend, coefficients_of
-from fedatlas.privacy import secure_sum
 from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg, secagg
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.setup.mechanism_choice import MASKS
 from fedatlas.transforms.change import bases, change
 from federation import Federation, Normed, play

@@ -21,7 +21,8 @@ from fedatlas.errors import PrivacyError
 from fedatlas.federation import secrets
 from fedatlas.federation.secrets import JOURNAL, LEDGER, OPENED
 from fedatlas.federation.server import Guard, ServerHalf
-from fedatlas.privacy import accountant, ledger, paillier
+from fedatlas.privacy import accountant, ledger
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.privacy.protection import Protection
 from fedatlas.privacy.secagg import client, keys
 from fedatlas.setup import protected_bench as assembled

@@ -13,9 +13,9 @@ from fedatlas.algorithm import Algorithm, Round
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.errors import DivergedError, PrivacyError
 from fedatlas.federation.secrets import JOURNAL, OPENED, append, whole_lines
-from fedatlas.privacy.encrypted_sum import OPEN
 from fedatlas.privacy.mechanisms import secagg
-from fedatlas.privacy.secure_sum import KEYS, MASKED, PHASES, SHARES, UNMASK
+from fedatlas.privacy.paillier.encrypted_sum import OPEN
+from fedatlas.privacy.secagg.secure_sum import KEYS, MASKED, PHASES, SHARES, UNMASK
 from fedatlas.weighting import by_samples, uniform
 from fedatlas.wire import codec
 from federation import federation, gap, play, rows, same, states

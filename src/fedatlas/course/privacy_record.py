@@ -11,12 +11,13 @@ import torch
 from fedatlas.algorithm import Task, Update
 from fedatlas.config import ExperimentConfig
 from fedatlas.federation.secrets import LEDGER
-from fedatlas.privacy import accountant, ledger, nbafl, noised_sum
+from fedatlas.privacy import accountant, ledger, noised_sum
 from fedatlas.privacy.ask_protocol import CHAIN
 from fedatlas.privacy.mechanisms import LEARNS, Mechanism, NbAFL, SecAgg
+from fedatlas.privacy.nbafl import formulas as nbafl
 from fedatlas.privacy.protection import Protection
 from fedatlas.privacy.secagg.keys import threshold_of, tolerated
-from fedatlas.privacy.secure_sum import PHASES
+from fedatlas.privacy.secagg.secure_sum import PHASES
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import messages

@@ -29,7 +29,7 @@ from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.ask_protocol import CHAIN, RoundClosed, SessionFailed
 from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.privacy.protection import Doing, Protection, protect
-from fedatlas.privacy.secure_sum import ALL, ROWS, masked
+from fedatlas.privacy.secagg.secure_sum import ALL, ROWS, masked
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.tree import Tree

@@ -14,9 +14,9 @@ from typing import Any
 from fedatlas.deployment.terms import RowsTerms
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.secrets import OPENED, append, whole_lines
-from fedatlas.privacy import secure_sum
 from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.privacy.secagg.keys import Party, Secret
 from fedatlas.wire.bundle import IDENTITY, Bundle, Member
 

@@ -34,7 +34,7 @@ from fedatlas.errors import DataError, DivergedError, FedatlasError, ProtocolErr
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.files import write_bytes
-from fedatlas.privacy import secure_sum
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.setup.assembly import Setup
 from fedatlas.wire import codec, frames
 from fedatlas.wire.bundle import POLICY, Bundle

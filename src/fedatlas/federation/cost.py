@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedatlas.algorithm import Ask
-from fedatlas.privacy import encrypted_sum, secure_sum
 from fedatlas.privacy.mechanisms import CentralDP, Paillier, SecAgg
+from fedatlas.privacy.paillier import encrypted_sum
 from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.secagg import secure_sum
 
 KEYS, NOISE, MASK, ENCRYPT, AGGREGATE, DECRYPT, UNMASK = (
     "keys",

@@ -14,7 +14,7 @@ from fedatlas.federation.link import Observer, Reply, Request
 from fedatlas.federation.party import PartyHalf, Secrets
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.server import ServerHalf
-from fedatlas.privacy.secure_sum import MASKED
+from fedatlas.privacy.secagg.secure_sum import MASKED
 
 
 class InProcess(Host):

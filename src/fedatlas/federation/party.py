@@ -17,7 +17,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.sealing import MEMORY, sealed, told
-from fedatlas.privacy import secure_sum
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
 

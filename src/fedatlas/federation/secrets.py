@@ -10,9 +10,12 @@ from typing import Any
 
 from fedatlas.errors import CheckpointError
 from fedatlas.federation.server import Guard
-from fedatlas.privacy import encrypted_sum, ledger, paillier, secure_sum
+from fedatlas.privacy import ledger
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
+from fedatlas.privacy.paillier import cryptosystem as paillier
+from fedatlas.privacy.paillier import encrypted_sum
 from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.privacy.secagg.keys import Party, Secret, identity
 from fedatlas.wire import codec
 

@@ -42,10 +42,13 @@ from fedatlas.federation.defence import Defence, Seen, Sorting
 from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told
 from fedatlas.federation.start import Federation, RoundStart, head_of
-from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
+from fedatlas.privacy import noised_sum
 from fedatlas.privacy.ask_protocol import CHAIN, Asking, Journal, Place, journalled, with_counters
 from fedatlas.privacy.mechanisms import Paillier, SecAgg
+from fedatlas.privacy.paillier import cryptosystem as paillier
+from fedatlas.privacy.paillier import encrypted_sum
 from fedatlas.privacy.protection import Protection, by_rows
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.rng import torch_stream
 from fedatlas.transforms.change import bases, restore, unseal
 from fedatlas.tree import Tree

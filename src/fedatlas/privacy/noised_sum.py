@@ -13,11 +13,11 @@ from typing import Any
 from fedatlas.aggregation.reducers import Reduced, Reducer, added, part_of
 from fedatlas.algorithm import Algorithm, Ask, Replies, Transform, Update
 from fedatlas.errors import PrivacyError
-from fedatlas.privacy import nbafl
 from fedatlas.privacy.ask_protocol import Asking, Place
 from fedatlas.privacy.clipping import clipped
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanisms import CentralDP, NbAFL
+from fedatlas.privacy.nbafl import formulas as nbafl
 from fedatlas.privacy.noise import noised
 from fedatlas.privacy.protection import Protection, coefficients
 from fedatlas.transforms.change import decoded

@@ -13,12 +13,16 @@ import torch
 
 from fedatlas.algorithm import Algorithm, Message, Question, Round, State, Task, Transform, Update, Weights
 from fedatlas.errors import DivergedError, PrivacyError, ProtocolError
-from fedatlas.privacy import central_dp, encrypted_sum, local_dp, nbafl, secure_sum
 from fedatlas.privacy.ask_protocol import CHAIN, SEND, in_precision
+from fedatlas.privacy.central_dp import clipped_sum as central_dp
 from fedatlas.privacy.clipping import as_before, clipped
 from fedatlas.privacy.ledger import Event
+from fedatlas.privacy.local_dp import release as local_dp
 from fedatlas.privacy.mechanisms import CentralDP, LocalDP, Mechanism, NbAFL, Paillier, SecAgg
+from fedatlas.privacy.nbafl import formulas as nbafl
 from fedatlas.privacy.noise import Noise
+from fedatlas.privacy.paillier import encrypted_sum
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.transforms.change import BUFFERS, bases, change, decoded, encoded, restore
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedatlas.algorithm import Budget, Groups, Round, Unit
 from fedatlas.config import CohortConfig, ExperimentConfig, ScheduleConfig
 from fedatlas.data.batches import examples_of
-from fedatlas.privacy import central_dp
+from fedatlas.privacy.central_dp import clipped_sum as central_dp
 from fedatlas.privacy.noise import Noise
 from fedatlas.rng import numpy_stream
 

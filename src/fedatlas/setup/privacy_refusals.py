@@ -17,8 +17,8 @@ from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.holes import schema_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.models import has_batch_norm
-from fedatlas.privacy import encrypted_sum
 from fedatlas.privacy.mechanisms import CentralDP, Mechanism, NbAFL, Paillier, SecAgg
+from fedatlas.privacy.paillier import encrypted_sum
 from fedatlas.privacy.protection import by_rows
 from fedatlas.privacy.secagg import fixed
 from fedatlas.privacy.secagg.keys import FEWEST, MOST

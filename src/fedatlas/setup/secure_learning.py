@@ -11,9 +11,11 @@ from typing import Any
 
 from fedatlas.algorithm import Ask, Question, Replies
 from fedatlas.errors import ConfigError
-from fedatlas.privacy import encrypted_sum, paillier, secure_sum
 from fedatlas.privacy.ask_protocol import Asking, Place, SessionFailed
 from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg
+from fedatlas.privacy.paillier import cryptosystem as paillier
+from fedatlas.privacy.paillier import encrypted_sum
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.privacy.secagg.keys import FEWEST, MOST, Party, identity
 from fedatlas.summaries import Learner, Learnt, Rows, Summary, Traffic, in_process, in_the_clear, note
 from fedatlas.wire import codec

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedatlas.algorithm import State
 from fedatlas.errors import FedatlasError, ProtocolError
-from fedatlas.privacy import paillier
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting import gains, records, sealed
 from fedatlas.vertical.boosting.histogram import left_sums, received, summed

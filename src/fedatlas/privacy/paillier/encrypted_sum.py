@@ -22,10 +22,10 @@ from fedatlas.aggregation.reducers import Reduced, Reducer, added
 from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
-from fedatlas.privacy import paillier
 from fedatlas.privacy.ask_protocol import SEND, Asking, Place, RoundClosed, enough, mended, weight_of
 from fedatlas.privacy.mechanisms import Paillier
 from fedatlas.privacy.numbers import Leaf, Spec, leaves, rebuilt
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.privacy.secagg import once
 from fedatlas.privacy.secagg.fixed import LIMB, LIMBS, reals, reals_total
 from fedatlas.privacy.secagg.messages import raw, table
