@@ -23,7 +23,7 @@ from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
+from fedatlas.privacy.mechanisms import MECHANISMS, made
 from fedatlas.registry import (
     Builder,
     accepts,
@@ -138,13 +138,14 @@ def privacy() -> Rows:
             "summary": summary(builder),
             "parameters": defaults(builder),
             "accepts": accepts(builder),
-            "server_learns": LEARNS[name].server,
-            "clients_learn": LEARNS[name].clients,
-            "colluding_learn": LEARNS[name].colluding,
-            "goes_with": ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(name).items()),
+            "server_learns": one.learns.server,
+            "clients_learn": one.learns.clients,
+            "colluding_learn": one.learns.colluding,
+            "goes_with": ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(one).items()),
             "source": prose_of_file(builder),
         }
         for name, builder in MECHANISMS.items()
+        for one in (made(name),)
     ]
 
 

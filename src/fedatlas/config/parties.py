@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fedatlas.errors import ConfigError
+from fedatlas.privacy.mechanisms import for_columns
 from fedatlas.registry import ConfigTable, arguments
 
 VERTICAL = "vertical"
@@ -199,16 +200,18 @@ def _check_keys(config: Any) -> None:
 
 
 def _check_mechanisms(config: Any) -> None:
+    serving = for_columns()
+    names = " or ".join(f"'{name}'" for name in serving)
     for one in config.privacy:
-        if one.name != "paillier":
+        if one.name not in serving:
             raise ConfigError(
-                f"[[privacy]] '{one.name}' is for updates of clients that hold rows; 'secureboost' is protected by 'paillier'."
+                f"[[privacy]] '{one.name}' is for updates of clients that hold rows; 'secureboost' is protected by {names}."
             )
         for key in one.parameters():
-            if key != "key_bits":
-                raise ConfigError(f"privacy.paillier.{key} is for updates of clients that hold rows: leave it out.")
+            if key not in serving[one.name].limits.columns:
+                raise ConfigError(f"privacy.{one.name}.{key} is for updates of clients that hold rows: leave it out.")
     if len(config.privacy) > 1:
-        raise ConfigError("[[privacy]]: 'paillier' once is enough.")
+        raise ConfigError(f"[[privacy]]: {names} once is enough.")
 
 
 def only_columns(values: dict[str, Any], parties: Sequence[PartyConfig]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Keeper:
         self.plan, self.folder, self.checkpoints, self.every = plan, folder, checkpoints, every
         self.data = fingerprint(setup)
         protection = setup.bench.protection
-        self.ledger = folder.path / LEDGER if protection is not None and protection.noises else None
+        self.ledger = folder.path / LEDGER if protection is not None and protection.noising is not None else None
         self.saved = -1  # round of the last checkpoint
 
     def take_up(self, restored: Restored) -> RunState:

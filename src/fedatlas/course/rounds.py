@@ -29,7 +29,7 @@ from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.model import Model
 from fedatlas.models import flops
-from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.record.checkpoint import Checkpoints, Restored, RunState
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rounds import federated
@@ -138,7 +138,7 @@ class Simulation:
         start = RoundStart(
             number,
             lr,
-            leaving=leaving(drawn, setup.seed) if how is not None and how.masks else {},
+            leaving=leaving(how, drawn, setup.seed) if how is not None and how.masks else {},
             orders=setup.cast.orders(drawn, groups) if setup.poisonings else {},
             told=lambda: setup.algorithm.broadcast(begun, 0),
         )

@@ -9,7 +9,8 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.models.registry import MODELS
-from fedatlas.privacy.mechanisms import Mechanism, SecAgg
+from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanisms import every, for_columns
 from fedatlas.setup.columns_method import method_of
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
@@ -80,9 +81,10 @@ def _of_rows(
         yield "evaluation.clients: nodes hold out no rows in this version of deployment; remove it."
     if config.evaluation.on != "test":
         yield "evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it."
+    able = " and ".join(f"'{name}'" for name, one in every().items() if one.limits.deployed)
     for one in mechanisms:
-        if not isinstance(one, SecAgg):
-            yield f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has 'secagg'."
+        if not one.limits.deployed:
+            yield f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has {able}."
     if config.attack:
         yield "[[attack]]: an experiment file makes nobody attack between real parties; remove the tables."
     if config.aggregation is not None and config.aggregation.name != "mean":
@@ -111,7 +113,8 @@ def _of_columns(config: ExperimentConfig, how: SecureBoost, names: list[str]) ->
             "write [[parties]], each with the name of its node."
         )
     if not how.encrypted:
-        yield "gradients in the clear tell every label, which is allowed only in a simulation: add [[privacy]] with name = 'paillier'."
+        locks = " or ".join(f"'{name}'" for name in for_columns())
+        yield f"gradients in the clear tell every label, which is allowed only in a simulation: add [[privacy]] with name = {locks}."
     parties, listed = [one.name for one in config.parties], ", ".join(names)
     if odd := [name for name in parties if name not in names]:
         yield f"party '{odd[0]}' is not a node of this run: give each of [[parties]] the name of its node ({listed})."

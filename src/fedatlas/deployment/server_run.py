@@ -40,12 +40,12 @@ from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, TransportError
 from fedatlas.federation.secrets import append
 from fedatlas.files import write_bytes, write_json
-from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.record.run_folder import RunFolder, Start
 from fedatlas.reporting import write_report
 from fedatlas.runs.loop import Parties, run_rounds
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.columns_method import method_of
+from fedatlas.setup.privacy_refusals import fewest_of
 from fedatlas.setup.resolution import resolve
 from fedatlas.wire import codec
 from fedatlas.wire.bundle import Bundle
@@ -185,8 +185,8 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
         return
     resolved = resolve(config)
     refuse(resolved.config, resolved.algorithm, resolved.mechanisms, len(names))
-    if any(isinstance(one, SecAgg) for one in resolved.mechanisms):
-        rules = rules.model_copy(update={"minimum": max(rules.minimum, 3)})
+    if (fewest := max(map(fewest_of, resolved.mechanisms), default=1)) > 1:
+        rules = rules.model_copy(update={"minimum": max(rules.minimum, fewest)})
         identities_of(context.bundle.members(), names)
     answers = InitialAnswers(job, context, config, names, rules)
     setup, begin = answers.setup()

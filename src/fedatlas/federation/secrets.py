@@ -11,44 +11,27 @@ from typing import Any
 from fedatlas.errors import CheckpointError
 from fedatlas.federation.server import Guard
 from fedatlas.privacy import ledger
-from fedatlas.privacy.mechanisms import Paillier, SecAgg
-from fedatlas.privacy.paillier import cryptosystem as paillier
-from fedatlas.privacy.paillier import encrypted_sum
-from fedatlas.privacy.protection import Protection
-from fedatlas.privacy.secagg import secure_sum
-from fedatlas.privacy.secagg.keys import Party, Secret, identity
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.wire import codec
 
 OPENED, JOURNAL, LEDGER = "opened.jsonl", "journal", "ledger.jsonl"
 
 
 class Keyring:
-    """All parties' secrets of one run, in memory alone; it writes no key. ``opened``: the file of what was opened, in a run's folder."""
+    """All parties' secrets of one run, in memory alone; it writes no key. ``folder``: the run's, where what was opened is noted."""
 
     def __init__(self, how: Protection, clients: int, federation: str, folder: Path | None = None) -> None:
         self.how, self.federation, self.folder = how, federation, folder
         self.records: dict[int, dict[str, Any]] = {}
-        self.private: dict[int, Secret] = {}
-        self.identities: dict[int, bytes] = {}
-        self.key: paillier.PrivateKey | None = None
-        if how.of(SecAgg) is not None:
-            pairs = {k: identity() for k in range(clients)}
-            self.private = {k: private for k, (private, _) in pairs.items()}
-            self.identities = {k: public for k, (_, public) in pairs.items()}
-        if (lock := how.of(Paillier)) is not None:
-            self.key = paillier.generate(lock.key_bits, testing=how.testing)
+        self.keys = None if how.protocol is None else how.protocol.keys(clients, federation, how.testing)
         if folder is not None and (folder / OPENED).exists():
             for line in whole_lines(folder / OPENED):
                 client, run, asked = json.loads(line)
                 self.records.setdefault(client, {}).setdefault(run, []).append(asked)
 
     def session(self, client: int) -> Any:
-        """What a party's questions begin with in a round."""
-        record = self.records.get(client, {})
-        if (mask := self.how.of(SecAgg)) is not None:
-            party = Party(client, self.federation, self.private[client], self.identities)
-            return secure_sum.first_session(party, mask.threshold, record)
-        return encrypted_sum.first_session(client, self.key, record) if self.key is not None else None
+        """Return what a party's questions begin with in a round."""
+        return None if self.keys is None else self.keys.session(client, self.records.get(client, {}))
 
     def keep(self, client: int, session: Any) -> None:
         """Puts the record of what a party has opened away, on the disk before its reply leaves."""
@@ -66,13 +49,12 @@ class Keyring:
             Journal(self.folder, "", self).forget(done)
 
     def guard(self, run: str, workers: int = 1) -> Guard:
-        """What the server half is given: public keys, the journal, the ledger; none of the secrets."""
+        """Return what the server half is given: public keys, the journal, the ledger; none of the secrets."""
         folder = self.folder
         return Guard(
             self.how,
             self.federation,
-            self.identities,
-            None if self.key is None else self.key.public,
+            None if self.keys is None else self.keys.public,
             Journal(folder, run, self) if folder is not None and self.how.masks else None,
             (lambda events: ledger.append(folder / LEDGER, events)) if folder is not None else (lambda events: None),
             workers,

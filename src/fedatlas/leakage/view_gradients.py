@@ -16,6 +16,7 @@ from torch import Tensor
 from fedatlas.attacks.view_attack import ViewGradients
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
+from fedatlas.privacy.mechanisms import made
 from fedatlas.record.observed import RoleView, ViewFrame
 from fedatlas.setup.resolution import make_algorithm
 from fedatlas.setup.transform import make_transform
@@ -67,7 +68,7 @@ def _of_updates(frames: Iterable[ViewFrame], config: ExperimentConfig, targets: 
         if "masked" in frame.body:
             found.append((frame.client, read_masked(frame.body, start)))
             continue
-        changes = any(one.name != "nbafl" for one in config.privacy)  # what protects an update makes it a change
+        changes = any(not made(one.name).whole for one in config.privacy)  # what protects an update makes it a change
         if changes:
             update = decoded(transform, dict(frame.body))
         else:

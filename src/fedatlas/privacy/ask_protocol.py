@@ -19,6 +19,7 @@ from fedatlas.tree import Tree
 
 SEND = "send"  # in a client's word: False where its sum was opened before
 CHAIN = "chain"  # in a client's word: True where models were handed from client to client
+WORK = "masked"  # the phase of the work itself, for clients that leave in it
 SESSION = "session"  # in a client's word: what belongs to one masked session and to no repetition
 
 Asking = Generator[Ask, Replies, Replies]
@@ -106,8 +107,22 @@ def enough(who: Collection[int], given: Mapping[int, float], fewest: int) -> Non
 
 
 def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Collection[str]) -> float:
-    """A client's coefficient of a part."""
+    """Return a client's coefficient of a part."""
     return 1.0 if part in sums else part_of(coefficients[client], part)
+
+
+def weights_of(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[str, dict[int, float]]:
+    """Return by part and client the coefficients of an ask; the part "" where there is one for all, 1 in a sum."""
+    if ask.reduce != "mean":
+        return {"": dict.fromkeys(asked, 1.0)}
+    first = place.coefficients[asked[0]]
+    names = [*first] if isinstance(first, Mapping) else [""]
+    return {part: {k: weight_of(place.coefficients, k, part, place.sums) for k in asked} for part in names}
+
+
+def way_of(ways: Mapping[str, Any], part: str) -> Any:
+    """Return how a part is weighted: as said, else as the model, else as the first."""
+    return ways.get(part, ways.get("model", next(iter(ways.values()))))
 
 
 def with_counters(value: Update, told: Message) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from fedatlas.federation.in_process import server_facts
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
-from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.rng import derive
 from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.attackers import Cast, attacked_bench, check_attacked_rows, check_attacks, in_numbers

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fedatlas.algorithm import Budget, Groups, Round, Unit
 from fedatlas.config import CohortConfig, ExperimentConfig, ScheduleConfig
 from fedatlas.data.batches import examples_of
-from fedatlas.privacy.central_dp import clipped_sum as central_dp
-from fedatlas.privacy.noise import Noise
+from fedatlas.privacy.mechanism import Noise
+from fedatlas.privacy.sampling import secret_cohort
 from fedatlas.rng import numpy_stream
 
 
@@ -50,7 +50,7 @@ def draw_round(
     clients = [k for k in sorted(sizes) if sizes[k] > 0]
     units = [Unit(i, members) for i, members in enumerate(groups or ())]
     if secret is not None:
-        selected = central_dp.cohort(clients, config.cohort.fraction, secret, number)
+        selected = secret_cohort(clients, config.cohort.fraction, secret, number)
     elif groups is None:
         selected = tuple(sorted(select(config.cohort, clients, seed, number)))
     else:

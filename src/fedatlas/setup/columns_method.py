@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedatlas.config import AlgorithmConfig, ExperimentConfig
 from fedatlas.config.parties import TREES
 from fedatlas.errors import ConfigError
-from fedatlas.privacy import mechanisms
+from fedatlas.privacy.mechanisms import MECHANISMS
 from fedatlas.registry import arguments, keywords, unknown_key
 from fedatlas.vertical.boosting import SecureBoost, secureboost
 
@@ -25,9 +25,9 @@ def method_of(config: ExperimentConfig) -> tuple[ExperimentConfig, SecureBoost]:
         )
     how = secureboost(**found)
     for one in config.privacy:
-        lock = mechanisms.paillier(**arguments("privacy.paillier", mechanisms.paillier, one.parameters()))
-        assert isinstance(lock, mechanisms.Paillier)
-        how = how._replace(key_bits=lock.key_bits)
+        given = arguments(f"privacy.{one.name}", MECHANISMS[one.name], one.parameters())
+        lock = MECHANISMS[one.name](**given)
+        how = how._replace(**{key: lock.keys[key] for key in lock.limits.columns})
     if found[TREES] < 1:
         raise ConfigError("algorithm.trees = 0: grow one tree or more.")
     algorithm = AlgorithmConfig(name=config.algorithm.name, **found)

@@ -14,7 +14,7 @@ from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.config import PublicConfig
 from fedatlas.errors import ConfigError
-from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.registry import arguments, find, keywords, shown
 from fedatlas.setup.aggregation_rule import rule_of
 from fedatlas.setup.attackers import poisonings_of

@@ -12,11 +12,7 @@ from typing import Any
 from fedatlas.algorithm import Ask, Question, Replies
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.ask_protocol import Asking, Place, SessionFailed
-from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg
-from fedatlas.privacy.paillier import cryptosystem as paillier
-from fedatlas.privacy.paillier import encrypted_sum
-from fedatlas.privacy.secagg import secure_sum
-from fedatlas.privacy.secagg.keys import FEWEST, MOST, Party, identity
+from fedatlas.privacy.mechanism import Doing, Mechanism
 from fedatlas.summaries import Learner, Learnt, Rows, Summary, Traffic, in_process, in_the_clear, note
 from fedatlas.wire import codec
 
@@ -25,7 +21,7 @@ LEARN = "learn"
 
 def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
     """Who asks the parties: in the clear where nothing hides updates from the server."""
-    hiding = next((one for one in mechanisms if isinstance(one, SecAgg | Paillier)), None)
+    hiding = next((one for one in mechanisms if one.sums_only), None)
     if hiding is None:
         return in_process
     return lambda parties: Hidden(hiding, parties)
@@ -34,7 +30,7 @@ def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
 class Hidden:
     """Learns through secure sums."""
 
-    def __init__(self, how: SecAgg | Paillier, parties: Sequence[Rows]) -> None:
+    def __init__(self, how: Mechanism, parties: Sequence[Rows]) -> None:
         self.how, self.parties = how, parties
         self.made: _Learning | None = None
 
@@ -53,30 +49,23 @@ class Hidden:
 class _Learning:
     """The parties of a set-up, with their keys."""
 
-    def __init__(self, how: SecAgg | Paillier, parties: Sequence[Rows]) -> None:
-        self.how, self.parties, self.asked, self.more = how, parties, 0, 0
-        many = len(parties)
-        if isinstance(how, SecAgg):
-            if not FEWEST <= many <= MOST:
-                raise ConfigError(
-                    f"privacy.secagg: columns are prepared by a sum over {FEWEST} to {MOST} clients, and {many} hold rows: "
-                    "name a file of constants in data.constants."
-                )
-            pairs = [identity() for _ in parties]
-            self.public = {k: public for k, (_, public) in enumerate(pairs)}
-            self.first = [
-                secure_sum.first_session(Party(k, "set-up", private, self.public), how.threshold, {})
-                for k, (private, _) in enumerate(pairs)
-            ]
-        else:
-            self.key = paillier.generate(how.key_bits)
-            self.first = [encrypted_sum.first_session(k, self.key, {}) for k in range(many)]
+    def __init__(self, how: Mechanism, parties: Sequence[Rows]) -> None:
+        self.name, self.parties, self.asked, self.more = how.name, parties, 0, 0
+        protocol, many = how.work().protocol, len(parties)
+        assert protocol is not None
+        if many < protocol.fewest or many > (protocol.most or many):
+            most = f" to {protocol.most}" if protocol.most else " or more"
+            raise ConfigError(
+                f"privacy.{how.name}: columns are prepared by a sum over {protocol.fewest}{most} clients, and {many} hold rows: "
+                "name a file of constants in data.constants."
+            )
+        self.protocol, self.keys = protocol, protocol.keys(many, "set-up", False)
 
     def learn(self, summary: Summary, message: Mapping[str, Any]) -> Learnt:
         """The sum of the answers to one question. ConfigError for what takes more than one sum."""
         if not summary.linear:
             raise ConfigError(
-                f"privacy.{self.how.name}: '{summary.name}' takes many sums, each of which says something: "
+                f"privacy.{self.name}: '{summary.name}' takes many sums, each of which says something: "
                 "use data.missing = 'drop', or name a file of constants in data.constants."
             )
         clients = tuple(range(len(self.parties)))
@@ -96,20 +85,17 @@ class _Learning:
             leaving={},
         )
         self.asked += 1
-        how = self.how
-        if isinstance(how, SecAgg):
-            protocol = secure_sum.around(how, self.public, "set-up", ask, place)
-        else:
-            protocol = encrypted_sum.around(how, self.key.public, ask, place)
+        protocol = self.protocol.around(self.keys.public, "set-up", ask, place, 1)
         try:
             return self._drive(protocol, answers, summary, message)
         except SessionFailed as error:
-            raise ConfigError(f"privacy.{how.name}: the columns could not be prepared: {error}") from None
+            raise ConfigError(f"privacy.{self.name}: the columns could not be prepared: {error}") from None
 
     def _drive(
         self, protocol: Asking, answers: Sequence[Mapping[str, Any]], summary: Summary, message: Mapping[str, Any]
     ) -> Learnt:
-        sessions, traffic, ask = [dict(one) for one in self.first], Traffic(), next(protocol)
+        sessions = [self.keys.session(k, {}) for k in range(len(answers))]
+        traffic, ask = Traffic(), next(protocol)
         while True:
             total, each = None, {}
             for k in ask.to:
@@ -135,12 +121,7 @@ class _Learning:
 
     def _answer(self, ask: Ask, k: int, answer: Mapping[str, Any], session: Any) -> tuple[Mapping[str, Any], Any]:
         if ask.what == LEARN:
-            word = ask.words[k]
-            if isinstance(self.how, SecAgg):
-                reply, session, _ = secure_sum.masked(self.how, answer, 1, word, session)
-            else:
-                reply, session, _ = encrypted_sum.encrypted(self.how, answer, word, session)
+            reply, session, _ = self.protocol.seal(answer, Doing(k, self.asked, LEARN, 0, 1), ask.words[k], session)
             return reply, session
-        questions = secure_sum.QUESTIONS if isinstance(self.how, SecAgg) else encrypted_sum.QUESTIONS
-        reply, _, session = questions[ask.what].answer(None, None, ask.messages[k], {}, session)  # type: ignore[arg-type]
+        reply, _, session = self.protocol.questions[ask.what].answer(None, None, ask.messages[k], {}, session)  # type: ignore[arg-type]
         return reply, session

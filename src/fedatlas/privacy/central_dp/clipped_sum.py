@@ -1,43 +1,45 @@
-"""Central differential privacy: a trusted server clips what clients send and adds noise to the mean.
-
-===  ================================================  =====  ==============================================
-S    bound of a client's whole change                  z      noise multiplier
-q    probability with which a client takes part        K      clients in all, a public number
-===  ================================================  =====  ==============================================
-
-    cohort: each client with probability q, by itself, in secret        (q = 1: everybody, nothing is sampled)
-    w <- w + (sum over the cohort of clip(Delta_k, S) + N(0, (z S)^2 I)) / (q K)
-
-The denominator is fixed, the weights are equal, and an empty cohort gets its noise, so that adding or removing one client
-moves the sum by S at most and the result shows neither who came nor how many. What the accountant needs of a round is then
-z and q alone.
-Unit: a client, by adding or removing it. It holds against all who see models; the server itself sees the updates.
-
-Source: McMahan, Ramage, Talwar, Zhang 2018, P3. Adaptive clipping: Andrew, Thakkar, McMahan, Ramaswamy 2021, B17.
-"""
+"""The sum of P3: changes that the server itself has clipped, with a fixed denominator in place of those who came."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
+from fedatlas.aggregation.reducers import Reduced, Reducer, added, part_of
+from fedatlas.algorithm import Algorithm, Round, Transform, Update, Weights
 from fedatlas.errors import PrivacyError
-from fedatlas.privacy.ledger import Event
-from fedatlas.privacy.noise import Noise, words
+from fedatlas.privacy.ask_protocol import Place, mended
+from fedatlas.privacy.clipping import as_before, clipped
+from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.noise import noised
+from fedatlas.transforms.change import decoded
 
 
-def cohort(clients: Sequence[int], rate: float, noise: Noise, round: int) -> tuple[int, ...]:
-    """The clients of a round: each with probability ``rate``, from secret randomness (or the seed's); rate = 1 is everybody. May be nobody.
+def shortened(changes: Update, clip: float) -> Update:
+    """Return a client's changes within the bound, in their precision."""
+    return as_before(clipped(changes, clip), changes)
 
-    Whoever could guess the draw would take the amplification by sampling away.
-    """
-    if not 0 < rate <= 1:
-        raise PrivacyError(f"a client cannot take part with probability {rate}: give a fraction above 0 and up to 1.")
-    if rate == 1:
-        return tuple(clients)
-    below = math.floor(rate * 2**64)
-    drawn = words(noise, len(clients), "cohort", round)
-    return tuple(k for k, word in zip(clients, drawn.tolist(), strict=True) if word < below)
+
+def clipped_sum(clip: float, transform: Transform | None) -> Reducer:
+    """Return the sum of changes, each clipped by the server: no client is trusted to have done it."""
+
+    def lift(client: int, update: Update, coefficient: float | Mapping[str, float]) -> Update | None:
+        try:
+            return clipped(decoded(transform, update), clip)
+        except PrivacyError:  # it has no norm: the sum, whose denominator is fixed, goes on without it
+            return None
+
+    def add(so_far: Update | None, one: Update | None) -> Update | None:
+        return so_far if one is None else added(so_far, one, 1.0)
+
+    return Reducer("clipped sum", lift, add, lambda total, _: Reduced(total), single=False)
+
+
+def mean_of(value: Update, std: float, how: Protection, place: Place, algorithm: Algorithm) -> Update:
+    """Return (sum + N(0, std^2 I)) / (q K), a part with another weight by that."""
+    value = noised(value, std, how.noise, "central_dp", place.round, place.number)
+    counts = coefficients(how, algorithm)
+    return mended(value, lambda part: part_of(counts, part))
 
 
 def coefficient(rate: float, clients: int) -> float:
@@ -45,39 +47,20 @@ def coefficient(rate: float, clients: int) -> float:
     return 1 / (rate * clients)
 
 
-def std(clip: float, multiplier: float, rate: float, clients: int) -> float:
-    """z S / (q K): standard deviation of the noise on each number of the mean; z = 0 needs no S."""
-    return multiplier * clip * coefficient(rate, clients) if multiplier else 0.0
+def coefficients(how: Protection, algorithm: Algorithm) -> dict[str, float]:
+    """Return what each part of a sum counts: 1 / (q K) in place of a mean over those who came.
 
-
-def usual_delta(clients: int) -> float:
-    """K^-1.1, below 1/K."""
-    return float(clients**-1.1)
-
-
-def event(round: int, *, clip: float, multiplier: float, rate: float, delta: float, noise: Noise) -> Event:
-    """The ledger's line for one round: the sum of clipped changes, which one client moves by S."""
-    return Event(
-        "central_dp", round, "gaussian", multiplier, clip, "client", "add or remove", delta, rate, source=noise.source
-    )
-
-
-def next_clip(clip: float, share_within: float, quantile: float = 0.5, rate: float = 0.2) -> float:
-    """S exp(-eta_C (b - gamma)), B17: b is the noisy share of clients within S, gamma the quantile of norms that S is to find.
-
-    rate: eta_C.
+    Found by asking `Algorithm.weigh` about three of seven clients of other sizes. PrivacyError where weights follow the data.
     """
-    return clip * math.exp(-rate * (share_within - quantile))
-
-
-def multiplier_of_sum(multiplier: float, std_of_count: float) -> float:
-    """z_Delta = (z^-2 - (2 sigma_b)^-2)^-1/2, B17: the changes' multiplier beside a count with noise sigma_b; both cost what z alone does.
-
-    A count of yes or no, taken from 1/2, moves by 1/2 with a client, which is where 2 sigma_b comes from.
-    """
-    if 2 * std_of_count <= multiplier:
-        least = multiplier / 2
-        raise PrivacyError(
-            f"a count with noise {std_of_count:g} leaves nothing for the changes at multiplier {multiplier:g}: give it more than {least:g}."
-        )
-    return float((multiplier**-2 - (2 * std_of_count) ** -2) ** -0.5) if multiplier else 0.0
+    sizes = {0: 5, 1: 11, 2: 2}
+    found: Weights = algorithm.weigh(Round(1, (0, 1, 2), 7, 50, sizes))
+    parts = found if all(isinstance(x, Mapping) for x in found.values()) else {"model": found}
+    out = {}
+    for part, given in parts.items():
+        if len({*given.values()}) != 1:  # type: ignore[union-attr]
+            raise PrivacyError(
+                "weights that follow the data have no fixed sensitivity: use algorithm.weights = 'uniform'."
+            )
+        one: Any = given[0]  # type: ignore[index]
+        out[str(part)] = 1 / how.K if abs(float(one) - 1 / 7) < 1e-12 else coefficient(how.fraction, how.K)
+    return out

@@ -22,7 +22,7 @@ from fedatlas.vertical.boosting.passive import Answered, cut, divided, offered, 
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
 
-KEY = "paillier"  # in what a session keeps over rounds, in memory alone
+KEY = "key"  # in what a session keeps over rounds, in memory alone
 
 
 def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
