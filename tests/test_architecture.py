@@ -79,7 +79,7 @@ ROOMS: dict[str, set[str]] = {
     "federation.link": {"errors", "algorithm", "tree"},
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
-    "federation": PARTS | SEAM | {"engine", "vertical"},
+    "federation": PARTS | SEAM | {"engine", "files", "vertical"},
     "wire": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},

@@ -59,9 +59,9 @@ def bounded(*, bound: Positive = 1.0) -> Mechanism:
     """
 
     def work() -> Work:
-        from fedatlas.privacy.clipping import as_before, clipped
+        from fedatlas.privacy.clipping import clipped, in_precision
 
-        return Work(update=lambda changes, how, doing: as_before(clipped(changes, bound), changes))
+        return Work(update=lambda changes, how, doing: in_precision(clipped(changes, bound), changes))
 
     def refuses(asked: Asked) -> str:
         return "[compression]: not under 'bounded'; remove the table." if asked.compression else ""

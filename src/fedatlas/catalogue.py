@@ -26,9 +26,7 @@ from fedatlas.models import LOSSES, describe_models
 from fedatlas.privacy.mechanisms import MECHANISMS, made
 from fedatlas.registry import (
     Builder,
-    accepts,
     builders_of,
-    defaults,
     described,
     keywords,
     prose,
@@ -132,21 +130,15 @@ def reducers() -> Rows:
 
 def privacy() -> Rows:
     """What ``[[privacy]]`` can name, with parameters, who learns what, and the algorithms that each protects."""
-    return [
-        {
-            "name": name,
-            "summary": summary(builder),
-            "parameters": defaults(builder),
-            "accepts": accepts(builder),
-            "server_learns": one.learns.server,
-            "clients_learn": one.learns.clients,
-            "colluding_learn": one.learns.colluding,
-            "goes_with": ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(one).items()),
-            "source": prose_of_file(builder),
-        }
-        for name, builder in MECHANISMS.items()
-        for one in (made(name),)
-    ]
+    return listed(MECHANISMS, mechanism)
+
+
+def mechanism(name: str, builder: Builder) -> dict[str, str]:
+    """Return who learns what under a mechanism, and the algorithms that it protects."""
+    one = made(name)
+    learns = zip(("server_learns", "clients_learn", "colluding_learn"), one.learns, strict=True)
+    fine = ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(one).items())
+    return {**dict(learns), "goes_with": fine}
 
 
 def attacks() -> Rows:

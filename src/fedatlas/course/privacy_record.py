@@ -64,20 +64,22 @@ def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
         found["expected"] = expected(how, setup, len(rows) - 1)
     if how.noising is None:
         return found
-    delta = how.delta()
-    spent = accountant.spent(counted, delta) if counted else None
+    curve = accountant.curve(counted, how.delta()) if counted else ()
     return {
         **found,
         "noise": how.noise.source,
-        "unit": counted[0].unit if counted else None,
-        "delta": delta,
-        "epsilon": number(spent.epsilon) if spent else 0.0,
-        "how": spent.how if spent else "nothing was released",
-        "upper_bound": bool(spent and spent.upper_bound),
+        **priced(counted, how.delta(), "nothing was released"),
         "releases": len(counted),
         "torn": torn,
-        "curve": [[at, number(epsilon)] for at, epsilon in accountant.curve(counted, delta)] if counted else [],
+        "curve": [[at, number(epsilon)] for at, epsilon in curve],
     }
+
+
+def priced(events: Sequence[ledger.Event], delta: float, nothing: str) -> dict[str, Any]:
+    """Return what some releases cost together, and how that was found; ``nothing``: what is said where there are none."""
+    spent = accountant.spent(events, delta) if events else accountant.Spent(0.0, delta, nothing)
+    found = {"epsilon": number(spent.epsilon), "how": spent.how, "upper_bound": spent.upper_bound}
+    return {"unit": events[0].unit if events else None, "delta": delta, **found}
 
 
 def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:

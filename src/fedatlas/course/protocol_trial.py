@@ -8,6 +8,7 @@ of the sum. What is opened is thrown away, keys are made for this alone, and no 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.errors import PrivacyError
 from fedatlas.federation.asks import hidden
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.cost import AGGREGATE, Cost, server_phase
+from fedatlas.federation.cost import AGGREGATE, Cost
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Link, Observer, Request
 from fedatlas.federation.sealing import told
@@ -61,50 +62,41 @@ class Rehearsal(Sampled):
     def __init__(self, setup: Setup, link: Link, keyring: Keyring) -> None:
         self.last = Last()
         super().__init__(setup, link, (self.last,))
-        self.keyring, self.protocols = keyring, keyring.guard(NAME)
+        self.keyring, self.guard = keyring, keyring.guard(NAME)
         self.updates: dict[str, Update] = {}  # by task
+        self.played: _Played | None = None  # the ask whose protocol is under way
         self.wide = 0
 
-    def answer(self, ask: Ask) -> Replies:
-        found = super().answer(ask)
-        task = self.algorithm.tasks[ask.what]
+    def ask(self, ask: Ask) -> Replies:
+        """Return the replies without protection; those of its protocol, all copies of one update, count for their costs only."""
+        found, task = self.answer(ask), self.algorithm.tasks[ask.what]
         update = self.updates.setdefault(ask.what, self.last.update)
         if ask.to and update and hidden(ask, task):
-            self.now.cost = _plus(self.cost, self._protocol(ask, task, update))
+            self.played = _Played(self, ask, task, update)
+            with suppress(PrivacyError, SessionFailed, RoundClosed):  # copies of one masked update are no sum
+                self._guarded(ask)
+            self.wide, self.played = self.wide + self.played.counted, None
         return found
 
-    def _protocol(self, ask: Ask, task: Task | Question, update: Update) -> Cost:
-        """What the protocol around an ask costs beyond the ask itself."""
-        protocol = self.protocols.around(self, ask, self._place(ask, task))
-        played, cost, how = _Played(self, ask, task, update), Cost(), self.protocols.protection
-        self.now.sums += 1
-        inner: Ask | None = None
-        replies: Replies | None = None
-        while True:
-            began, phase = time.perf_counter(), AGGREGATE if inner is None else server_phase(how, inner.what)
-            try:
-                inner = next(protocol) if replies is None else protocol.send(replies)
-            except (StopIteration, PrivacyError, SessionFailed, RoundClosed):  # copies of one masked update are no sum
-                self.wide += played.counted
-                return cost.spending({phase: time.perf_counter() - began})
-            cost = cost.spending({phase: time.perf_counter() - began})
-            replies, spent = played.phase(inner)
-            cost = _plus(cost, spent)
+    def answer(self, ask: Ask) -> Replies:
+        if self.played is None:
+            return super().answer(ask)
+        replies, spent = self.played.phase(ask)
+        self.now.cost = _plus(self.cost, spent)
+        return replies
 
 
 class _Played:
     """All parties of one ask."""
 
     def __init__(self, server: Rehearsal, ask: Ask, task: Task | Question, update: Update) -> None:
-        self.server, self.ask, self.task, self.update = server, ask, task, update
+        self.server, self.ask, self.task, self.update, self.how = server, ask, task, update, server.keyring.how
         self.sessions = {k: server.keyring.session(k) for k in ask.to}
         self.counted = 0
 
     def phase(self, inner: Ask) -> tuple[Replies, Cost]:
         """The replies to an ask of the protocol, and what it costs beyond an ask without it."""
-        if inner.what in self.server.protocols.questions:
-            return self._questions(inner)
-        return self._work(inner)
+        return self._questions(inner) if inner.what in self.how.phases else self._work(inner)
 
     def _questions(self, inner: Ask) -> tuple[Replies, Cost]:
         began, each, up, down = time.perf_counter(), {}, 0, 0
@@ -114,12 +106,12 @@ class _Played:
             message: Any = inner.messages[k]
             each[k], _, self.sessions[k] = question.answer(None, None, message, {}, self.sessions[k])  # type: ignore[arg-type]
             up, down = up + codec.size(dict(each[k])), down + codec.size(dict(message))
-        spent = {self.server.protocols.protection.phase(inner.what): time.perf_counter() - began}
+        spent = {self.how.phase(inner.what): time.perf_counter() - began}
         return Replies(inner.to, None, each), Cost(up, down, 0, up + down, spent)
 
     def _work(self, inner: Ask) -> tuple[Replies, Cost]:
         server, first, many = self.server, inner.to[0], len(inner.to)
-        how = server.protocols.protection
+        how = self.how
         began = time.perf_counter()
         sent = self._sealed(how, inner, first)
         seconds = {how.phase(inner.what, sealing=True): many * (time.perf_counter() - began)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedatlas.deployment.terms import RowsTerms
 from fedatlas.errors import ConfigError, PrivacyError
-from fedatlas.federation.secrets import OPENED, append, whole_lines
+from fedatlas.federation.secrets import OPENED, noted, whole_lines
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.wire.bundle import IDENTITY, Bundle, Member
 
@@ -56,9 +56,4 @@ class NodeKeys:
 
     def keep(self, client: int, session: Any) -> None:  # noqa: ARG002
         """Write down the sums that this node helped to open, before its reply leaves."""
-        new = session.get("record", {})
-        for run, asks in new.items():
-            for one in asks[len(self.record.get(run, [])) :]:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                append(self.folder / OPENED, json.dumps([run, list(one)]))
-        self.record = {run: [list(one) for one in asks] for run, asks in new.items()}
+        self.record = noted(self.folder / OPENED, self.record, session)

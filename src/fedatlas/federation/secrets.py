@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedatlas.errors import CheckpointError
 from fedatlas.federation.server import Guard
+from fedatlas.files import write_bytes
 from fedatlas.privacy import ledger
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.wire import codec
@@ -34,14 +34,9 @@ class Keyring:
         return None if self.keys is None else self.keys.session(client, self.records.get(client, {}))
 
     def keep(self, client: int, session: Any) -> None:
-        """Puts the record of what a party has opened away, on the disk before its reply leaves."""
-        new = session.get("record", {})
-        for run, asks in new.items():
-            known = self.records.get(client, {}).get(run, [])
-            for one in asks[len(known) :]:
-                if self.folder is not None:
-                    append(self.folder / OPENED, json.dumps([client, run, one]))
-        self.records[client] = {run: [list(one) for one in asks] for run, asks in new.items()}
+        """Put the record of what a party has opened away, on the disk before its reply leaves."""
+        path = None if self.folder is None else self.folder / OPENED
+        self.records[client] = noted(path, self.records.get(client, {}), session, client)
 
     def forget(self, done: int) -> None:
         """The journal's sums of rounds up to ``done``, which are not repeated, go."""
@@ -80,13 +75,7 @@ class Journal:
 
     def write(self, round: int, ask: int, opened: Mapping[str, Any]) -> None:
         """Writes an opened sum whole."""
-        self.folder.mkdir(exist_ok=True)
-        part = self._path(round, ask).with_suffix(".part")
-        with part.open("wb") as file:
-            file.write(codec.encode(dict(opened)))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path(round, ask))
+        write_bytes(self._path(round, ask), codec.encode(dict(opened)))
 
     def forget(self, done: int) -> None:
         """Sums of rounds up to ``done`` go: no checkpoint that is kept would repeat them."""
@@ -99,8 +88,19 @@ class Journal:
         return any([round, ask] in record.get(run, []) for record in self.keyring.records.values())
 
 
+def noted(path: Path | None, known: Mapping[str, Any], session: Any, *who: int) -> dict[str, Any]:
+    """Return the sums that a party has helped to open, and append those that are not ``known`` to a file."""
+    found = {run: [list(one) for one in asks] for run, asks in session.get("record", {}).items()}
+    new = [[run, one] for run, asks in found.items() for one in asks[len(known.get(run, [])) :]]
+    if path is not None:
+        for one in new:
+            append(path, json.dumps([*who, *one]))
+    return found
+
+
 def append(path: Path, line: str) -> None:
-    """One more line, on the disk when this returns."""
+    """Append a line, on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     ledger.add(path, line + "\n")
 
 

@@ -62,11 +62,6 @@ class Guard(NamedTuple):
     note: noised_ask.Note = lambda events: None
     workers: int = 1
 
-    @property
-    def questions(self) -> Mapping[str, Question]:
-        """The phases of its protocol, none of which an unprotected run has."""
-        return {} if self.protection.protocol is None else self.protection.protocol.questions
-
     def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
         """The protocol of an ask."""
         if (protocol := self.protection.protocol) is not None:
@@ -378,7 +373,7 @@ class ServerHalf:
         down["server"] += words
         own = (
             sum(sizes.values()) + sum(down.values())
-            if self.guard is not None and ask.what in self.guard.questions
+            if self.guard is not None and ask.what in self.guard.protection.phases
             else words + more
         )
         c, mine = self.cost, tuple(requests) == (SERVER,)

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-
-from fedatlas.aggregation.reducers import part_of
+from fedatlas.aggregation.reducers import part_of, scaled
 from fedatlas.algorithm import Ask, Message, Question, Replies, Task, Update
 from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
@@ -131,25 +128,6 @@ def with_counters(value: Update, told: Message) -> dict[str, Any]:
     return {**value, BUFFERS: Tree(whole)} if whole and BUFFERS in value else dict(value)
 
 
-def in_precision(value: Any, like: Any) -> Any:
-    """``value`` with floating tensors in the precision that they have in ``like``: what a client keeps is as without a mechanism."""
-    if isinstance(value, Mapping):
-        out = {name: in_precision(x, like[name]) if name in like else x for name, x in value.items()}
-        return Tree(out) if isinstance(value, Tree) else out
-    return value.to(like.dtype) if isinstance(value, Tensor) and isinstance(like, Tensor) else value
-
-
 def mended(value: Update, factor: Callable[[str], float]) -> dict[str, Any]:
-    """Each part times its factor."""
-    return {part: _times(x, factor(part)) for part, x in value.items()}
-
-
-def _times(value: Any, by: float) -> Any:
-    if by == 1.0:
-        return value
-    if isinstance(value, Mapping):
-        out = {name: _times(x, by) for name, x in value.items()}
-        return Tree(out) if isinstance(value, Tree) else out
-    if isinstance(value, torch.Tensor):
-        return value * by if value.is_floating_point() else value
-    return value * by
+    """Return each part times its factor."""
+    return {part: scaled(x, factor(part)) for part, x in value.items()}

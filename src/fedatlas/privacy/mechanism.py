@@ -243,11 +243,16 @@ class Protection(NamedTuple):
         if self.protocol is not None and self.protocol.check is not None:
             self.protocol.check(run, round, what, message)
 
+    @property
+    def phases(self) -> Mapping[str, str]:
+        """The questions of its protocol, and the phase in which the seconds of each are counted."""
+        return {} if self.protocol is None else self.protocol.phases
+
     def phase(self, what: str, *, sealing: bool = False) -> str:
         """Return the phase in which the seconds of an ask are counted, or those of ``sealing`` its updates."""
         if sealing:
             return self.mechanisms[-1].phase or what
-        return what if self.protocol is None else self.protocol.phases.get(what, what)
+        return self.phases.get(what, what)
 
 
 def drawn_by(source: Source) -> tuple[Extra, ...]:

@@ -25,7 +25,7 @@ from torch import Tensor
 from fedatlas import secret
 from fedatlas.algorithm import Update
 from fedatlas.errors import ConfigError, PrivacyError
-from fedatlas.privacy.clipping import rebuilt, vector
+from fedatlas.privacy.clipping import changed, vector
 from fedatlas.privacy.mechanism import Noise
 from fedatlas.rng import numpy_stream
 
@@ -84,9 +84,9 @@ def noised(
         raise PrivacyError(f"noise of scale {scale} cannot be drawn: give the mechanism finite numbers.")
     x = vector(update)
     if scale == 0:
-        return rebuilt(update, x)
+        return changed(update, x)
     step = math.ldexp(1.0, math.floor(math.log2(scale)) - GRID)
-    return rebuilt(update, torch.round((x + draw(len(x), scale, noise, *key)) / step) * step)
+    return changed(update, torch.round((x + draw(len(x), scale, noise, *key)) / step) * step)
 
 
 def _uniform(raw: Words, bits: int) -> npt.NDArray[np.float64]:

@@ -14,7 +14,8 @@ import torch
 
 from fedatlas.algorithm import Algorithm, Message, Question, State, Task, Transform, Update
 from fedatlas.errors import DivergedError, ProtocolError
-from fedatlas.privacy.ask_protocol import CHAIN, in_precision
+from fedatlas.privacy.ask_protocol import CHAIN
+from fedatlas.privacy.clipping import in_precision
 from fedatlas.privacy.mechanism import Doing, Protection
 from fedatlas.transforms.change import BUFFERS, bases, change, decoded, encoded, restore
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedatlas.course.privacy_record import coming, expected
+from fedatlas.course.privacy_record import coming, expected, priced
 from fedatlas.course.protocol_trial import Rehearsed, rehearse
 from fedatlas.engine.executors import Plan
 from fedatlas.federation.cost import KEYS, Cost
-from fedatlas.privacy import accountant
-from fedatlas.privacy.mechanism import PHASES, Protection, Trial, number
+from fedatlas.privacy.mechanism import PHASES, Protection, Trial
 from fedatlas.privacy.mechanisms import made
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
@@ -82,16 +81,7 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
 def planned(how: Protection, rounds: int) -> dict[str, Any]:
     """Epsilon of all rounds, of local noise for a client that takes part in each of them."""
     events = [event for t in range(1, rounds + 1) for event in how.released(t, (0,))]
-    if not events:
-        return {"epsilon": 0.0, "delta": how.delta(), "upper_bound": False, "how": "No round, no release."}
-    spent = accountant.spent(events, how.delta())
-    return {
-        "epsilon": number(spent.epsilon),
-        "delta": how.delta(),
-        "upper_bound": spent.upper_bound,
-        "how": spent.how,
-        "unit": events[0].unit,
-    }
+    return priced(events, how.delta(), "No round, no release.")
 
 
 def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:

@@ -15,6 +15,7 @@ from fedatlas.federation.defence import Defence
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import every
 from fedatlas.registry import arguments
+from fedatlas.setup.cohort import usual_size
 
 FAMILIES: Mapping[str, str] = {
     "baseline": "its clients send no updates",
@@ -97,11 +98,8 @@ def at_server(mechanism: Mechanism) -> bool:
 
 
 def cohort_of(config: ExperimentConfig, clients: int) -> int:
-    """How many clients a round has, on average where each is drawn for itself."""
-    cohort = config.cohort
-    if cohort.sampling == "poisson":
-        return math.floor(cohort.fraction * clients + 1e-9)
-    return min(cohort.size or max(1, math.floor(cohort.fraction * clients + 1e-9)), clients)
+    """Return how many clients a round has, on average where each is drawn for itself."""
+    return math.floor(usual_size(config, clients) + 1e-9)
 
 
 def check_enough(rule: Rule, n: int, what: str) -> None:

@@ -30,6 +30,14 @@ def select(config: CohortConfig, clients: list[int], seed: int, number: int) -> 
     return tuple(int(k) for k in stream.choice(clients, size=min(m, len(clients)), replace=False))
 
 
+def usual_size(config: ExperimentConfig, clients: int) -> float:
+    """Return how many clients a round has; of Poisson's cohorts the mean."""
+    cohort = config.cohort
+    if cohort.sampling == "poisson":
+        return cohort.fraction * clients
+    return min(cohort.size or max(1, math.floor(cohort.fraction * clients + 1e-9)), clients)
+
+
 def local_budget(config: ExperimentConfig) -> Budget:
     """The ``[local]`` table's amount of work."""
     return Budget(steps=config.local.steps) if config.local.steps is not None else Budget(epochs=config.local.epochs)

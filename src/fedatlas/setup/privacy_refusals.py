@@ -7,7 +7,7 @@ settled from rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -19,6 +19,7 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Asked, Mechanism, Protocol
 from fedatlas.privacy.reasons import by_rows
+from fedatlas.setup.cohort import usual_size
 from fedatlas.setup.mechanism_choice import check_algorithm
 from fedatlas.setup.networks import reads_units
 
@@ -31,21 +32,42 @@ def check_protection(
     """ConfigError for the first thing that the configuration alone forbids beside its mechanisms."""
     for one in mechanisms:
         check_algorithm(config, algorithm, one)
-        check_transform(transform, one)
-        check_looking(config, one)
-        if one.noise is not None:
-            check_settled(config, one)
-            check_stop(config, one)
-            check_norm(config, one)
-        elif one.sums_only and config.data.missing == "median" and config.data.constants is None:
-            raise ConfigError(
-                f"data.missing = 'median': not under '{one.name}', since medians come of counts that the server would read "
-                "client by client; take 'drop', or give the medians in data.constants."
-            )
+        for why in refused(config, transform, one):
+            raise ConfigError(why)
         check_widths(config, one, algorithm)
         check_asked(config, one, config.partition.clients, transform)
     if algorithm.groups is None:  # whose number is that of groups, known after the set-up
         check_cohort_size(config, mechanisms, config.partition.clients)
+
+
+def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Mechanism) -> Iterator[str]:
+    """Yield a sentence for each table or key that a mechanism of this kind does not go with."""
+    data, name = config.data, f"'{mechanism.name}'"
+    if transform is not None and mechanism.sums_only and transform.decode is not None:
+        yield f"compression.name = '{transform.name}': not under {name}: its codes cannot be added up; remove the table."
+    if transform is not None and mechanism.whole:
+        yield f"[compression]: not under {name}, which noises whole models, where a transform acts on changes; remove the table."
+    if config.evaluation.drift:
+        yield f"evaluation.drift = true: not under {name}: it looks at each client's model; remove the key."
+    if mechanism.noise is None:
+        if mechanism.sums_only and data.missing == "median" and data.constants is None:
+            yield (
+                f"data.missing = 'median': not under {name}, since medians come of counts that the server would read "
+                "client by client; take 'drop', or give the medians in data.constants."
+            )
+        return
+    for key, value, plain in (("scale", data.scale, ("auto", "none")), ("missing", data.missing, ("error", "drop"))):
+        if value not in plain and data.constants is None:
+            yield f"data.{key} = '{value}': under {name} nothing is settled from rows without noise; {SETTLED}."
+    if config.stop is not None and config.evaluation.on == "validation":
+        yield (
+            f"[stop]: under {name} clients' validation rows cannot say when to stop, since they say it without noise; "
+            "use evaluation.on = 'test', or remove the table."
+        )
+    if any(one.norm == "batch" for one in config.models or (config.model,)):
+        yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
+    if config.model.bn != "average":
+        yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
 
 
 def check_asked(config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None) -> None:
@@ -53,21 +75,6 @@ def check_asked(config: ExperimentConfig, mechanism: Mechanism, clients: int, tr
     cohort, code = config.cohort, "" if transform is None else transform.name
     if why := mechanism.limits.refuses(Asked(clients, cohort.sampling, cohort.fraction, cohort.size, code)):
         raise ConfigError(why)
-
-
-def check_transform(transform: Transform | None, mechanism: Mechanism) -> None:
-    """ConfigError where what ``[compression]`` makes of an update cannot be protected."""
-    if transform is None:
-        return
-    if mechanism.sums_only and transform.decode is not None:
-        raise ConfigError(
-            f"compression.name = '{transform.name}': not under '{mechanism.name}': its codes cannot be added up; remove the table."
-        )
-    if mechanism.whole:
-        raise ConfigError(
-            f"[compression]: not under '{mechanism.name}', which noises whole models, where a transform acts on changes; "
-            "remove the table."
-        )
 
 
 def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algorithm) -> None:
@@ -78,52 +85,6 @@ def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algo
             protocol.fits(clients, by_rows(algorithm))
     except PrivacyError as error:
         raise ConfigError(f"privacy.{mechanism.name}.bits = {mechanism.keys.get('bits')}: {error}") from None
-
-
-def usual_size(config: ExperimentConfig, clients: int) -> float:
-    """Clients in a cohort; of Poisson's the mean."""
-    cohort = config.cohort
-    if cohort.sampling == "uniform":
-        return min(cohort.size or max(1, math.floor(cohort.fraction * clients + 1e-9)), clients)
-    return cohort.fraction * clients
-
-
-def check_looking(config: ExperimentConfig, mechanism: Mechanism) -> None:
-    """ConfigError for figures of single clients that nobody could have."""
-    if config.evaluation.drift:
-        raise ConfigError(
-            f"evaluation.drift = true: not under '{mechanism.name}': it looks at each client's model; remove the key."
-        )
-
-
-def check_settled(config: ExperimentConfig, mechanism: Mechanism) -> None:
-    """ConfigError where the file asks for constants from rows."""
-    data = config.data
-    if data.constants is not None:
-        return
-    for key, value, plain in (("scale", data.scale, ("auto", "none")), ("missing", data.missing, ("error", "drop"))):
-        if value not in plain:
-            raise ConfigError(
-                f"data.{key} = '{value}': under '{mechanism.name}' nothing is settled from rows without noise; {SETTLED}."
-            )
-
-
-def check_stop(config: ExperimentConfig, mechanism: Mechanism) -> None:
-    """ConfigError where clients' own rows say when a run ends."""
-    if config.stop is not None and config.evaluation.on == "validation":
-        raise ConfigError(
-            f"[stop]: under '{mechanism.name}' clients' validation rows cannot say when to stop, since they say it without noise; "
-            "use evaluation.on = 'test', or remove the table."
-        )
-
-
-def check_norm(config: ExperimentConfig, mechanism: Mechanism) -> None:
-    """ConfigError for batch norm, as far as the file asks for it."""
-    tables = config.models or (config.model,)
-    if any(one.norm == "batch" for one in tables):
-        raise ConfigError(f"model.norm = 'batch': {no_batch_norm(mechanism)}")
-    if config.model.bn != "average":
-        raise ConfigError(f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}")
 
 
 def no_batch_norm(mechanism: Mechanism) -> str:

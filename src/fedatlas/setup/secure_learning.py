@@ -7,12 +7,13 @@ has keys of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from fedatlas.algorithm import Ask, Question, Replies
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.ask_protocol import Asking, Place, SessionFailed
-from fedatlas.privacy.mechanism import Doing, Mechanism
+from fedatlas.privacy.mechanism import Doing, Keys, Mechanism
 from fedatlas.summaries import Learner, Learnt, Rows, Summary, Traffic, in_process, in_the_clear, note
 from fedatlas.wire import codec
 
@@ -28,41 +29,27 @@ def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
 
 
 class Hidden:
-    """Learns through secure sums."""
+    """Learns through secure sums. ``more``: bytes so far that the same in the clear would not have sent."""
 
     def __init__(self, how: Mechanism, parties: Sequence[Rows]) -> None:
-        self.how, self.parties = how, parties
-        self.made: _Learning | None = None
-
-    @property
-    def more(self) -> int:
-        """Bytes so far that the same in the clear would not have sent."""
-        return self.made.more if self.made else 0
-
-    def __call__(self, summary: Summary, message: Mapping[str, Any]) -> Learnt:
-        """The sum of the answers to one question, and what it took."""
-        if self.made is None:  # keys cost seconds, and many set-ups ask nothing
-            self.made = _Learning(self.how, self.parties)
-        return self.made.learn(summary, message)
-
-
-class _Learning:
-    """The parties of a set-up, with their keys."""
-
-    def __init__(self, how: Mechanism, parties: Sequence[Rows]) -> None:
-        self.name, self.parties, self.asked, self.more = how.name, parties, 0, 0
-        protocol, many = how.work().protocol, len(parties)
+        protocol = how.work().protocol
         assert protocol is not None
+        self.name, self.protocol, self.parties, self.asked, self.more = how.name, protocol, parties, 0, 0
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The parties' keys, made at the first question: they cost seconds, and many set-ups ask nothing."""
+        protocol, many = self.protocol, len(self.parties)
         if many < protocol.fewest or many > (protocol.most or many):
             most = f" to {protocol.most}" if protocol.most else " or more"
             raise ConfigError(
-                f"privacy.{how.name}: columns are prepared by a sum over {protocol.fewest}{most} clients, and {many} hold rows: "
+                f"privacy.{self.name}: columns are prepared by a sum over {protocol.fewest}{most} clients, and {many} hold rows: "
                 "name a file of constants in data.constants."
             )
-        self.protocol, self.keys = protocol, protocol.keys(many, "set-up", False)
+        return protocol.keys(many, "set-up", False)
 
-    def learn(self, summary: Summary, message: Mapping[str, Any]) -> Learnt:
-        """The sum of the answers to one question. ConfigError for what takes more than one sum."""
+    def __call__(self, summary: Summary, message: Mapping[str, Any]) -> Learnt:
+        """Return the sum of the answers to one question, and what it took. ConfigError for what takes more than one sum."""
         if not summary.linear:
             raise ConfigError(
                 f"privacy.{self.name}: '{summary.name}' takes many sums, each of which says something: "
@@ -85,8 +72,8 @@ class _Learning:
             leaving={},
         )
         self.asked += 1
-        protocol = self.protocol.around(self.keys.public, "set-up", ask, place, 1)
         try:
+            protocol = self.protocol.around(self.keys.public, "set-up", ask, place, 1)
             return self._drive(protocol, answers, summary, message)
         except SessionFailed as error:
             raise ConfigError(f"privacy.{self.name}: the columns could not be prepared: {error}") from None

@@ -9,7 +9,7 @@ from fedatlas.aggregation.reducers import Reduced, Reducer, added, part_of
 from fedatlas.algorithm import Algorithm, Round, Transform, Update, Weights
 from fedatlas.errors import PrivacyError
 from fedatlas.privacy.ask_protocol import Place, mended
-from fedatlas.privacy.clipping import as_before, clipped
+from fedatlas.privacy.clipping import clipped, in_precision
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.noise import noised
 from fedatlas.transforms.change import decoded
@@ -17,7 +17,7 @@ from fedatlas.transforms.change import decoded
 
 def shortened(changes: Update, clip: float) -> Update:
     """Return a client's changes within the bound, in their precision."""
-    return as_before(clipped(changes, clip), changes)
+    return in_precision(clipped(changes, clip), changes)
 
 
 def clipped_sum(clip: float, transform: Transform | None) -> Reducer:

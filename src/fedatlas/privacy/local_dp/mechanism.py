@@ -110,9 +110,9 @@ def scale(kind: Kind, *, epsilon: float, delta: float, clip: float, releases: in
 
 def release(update: Update, kind: Kind, *, clip: float, scale: float, noise: Noise, key: Sequence[int | str]) -> Update:
     """Return what a client sends, in the precision of its update; ``key`` names the draw: round, client, visit."""
-    from fedatlas.privacy.clipping import as_before, clipped
+    from fedatlas.privacy.clipping import clipped, in_precision
     from fedatlas.privacy.noise import gaussian, laplace, noised
 
     gauss = kind == "gaussian"
     bounded = clipped(update, clip, 2 if gauss else 1)
-    return as_before(noised(bounded, scale, noise, "local_dp", *key, draw=gaussian if gauss else laplace), update)
+    return in_precision(noised(bounded, scale, noise, "local_dp", *key, draw=gaussian if gauss else laplace), update)

@@ -79,20 +79,20 @@ class NbAFL(NamedTuple):
 
     def update(self, model: Update, how: Protection, doing: Doing) -> Update:
         """Return what a client sends: its whole model within C, noised, in the model's precision."""
-        from fedatlas.privacy.clipping import as_before, clipped
+        from fedatlas.privacy.clipping import clipped, in_precision
         from fedatlas.privacy.noise import noised
 
         key, up = ("nbafl up", doing.round, doing.client), sigma_up(self.setting(how))
-        return as_before(noised(clipped(model, self.clip), up, how.noise, *key), model)
+        return in_precision(noised(clipped(model, self.clip), up, how.noise, *key), model)
 
     def release(self, value: Update, how: Protection, place: Place, clients: tuple[int, ...], _: Algorithm) -> Update:
         """Return what the server sends: the mean, noised, in the model's precision."""
         from fedatlas.privacy.ask_protocol import weight_of
-        from fedatlas.privacy.clipping import as_before
+        from fedatlas.privacy.clipping import in_precision
         from fedatlas.privacy.noise import noised
 
         shares = {k: weight_of(place.coefficients, k, "model", ()) for k in clients}
-        return as_before(
+        return in_precision(
             noised(value, self.down(how, shares, place.sizes), how.noise, "nbafl down", place.round), value
         )
 

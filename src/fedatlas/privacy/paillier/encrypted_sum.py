@@ -22,12 +22,12 @@ from fedatlas.aggregation.reducers import Reduced, Reducer, added
 from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
-from fedatlas.privacy.ask_protocol import SEND, Asking, Place, RoundClosed, enough, mended, way_of, weights_of
+from fedatlas.privacy.ask_protocol import SEND, Asking, Place, RoundClosed, enough, mended, weights_of
 from fedatlas.privacy.mechanism import Doing, Keys, Protocol
-from fedatlas.privacy.numbers import Leaf, Spec, leaves, rebuilt
+from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.privacy.secagg import once
-from fedatlas.privacy.secagg.fixed import LIMB, LIMBS, reals, reals_total
+from fedatlas.privacy.secagg.fixed import LIMB, reals, reals_total
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
@@ -136,20 +136,13 @@ def encrypted(
     """Return the encrypted update, the session, the update as its decoded numbers are. ``update``: changes, noise included."""
     me, keys = session["client"], ready(session["key"])
     secret, clear = chosen(how, update)
-    ways = word["weights"]
-    found, form = leaves(secret, lambda part: Spec(*way_of(ways, part)), mean=word["mean"], sums=word["sums"])
-    codes: dict[str, list[Any]] = {}
-    seen: dict[str, list[Tensor]] = {}
-    for leaf in found:
-        words, decoded = _codes(how, leaf, me)
-        codes.setdefault(leaf.group, []).append(words)
-        seen.setdefault(leaf.group, []).append(decoded)
+    codes, form, decoded = coded(secret, word, lambda leaf: _codes(how, leaf, me))
+    whole = {**decoded}
     out = {}
     for group, rows in codes.items() if word[SEND] else ():
-        layout = paillier.Layout(*word["layouts"]["reals" if group.startswith("reals") else group])
+        layout = paillier.Layout(*word["layouts"][REALS if group.startswith(REALS) else group])
         packed = paillier.pack(layout, np.concatenate(rows))
         out[group] = {**paillier.encrypt(keys.public, packed, keys=keys).plain(), "count": sum(map(len, rows))}
-    whole = {**rebuilt(form, {group: torch.cat(rows) for group, rows in seen.items()})}
     for part, value in clear.items():
         whole[part] = Tree({**whole[part], **value}) if part in whole else value
     ordered = {part: _ordered(whole[part], value) for part, value in update.items() if part in whole}
@@ -192,7 +185,7 @@ def around(
     integers = {part: whole_weights(how, own) if server else dict.fromkeys(asked, 1) for part, own in given.items()}
     totals = {part: sum(own.values()) for part, own in integers.items()}
     layouts = {part: [*values_layout(how, total)] for part, total in totals.items()}
-    layouts["reals"] = [*reals_layout(how, len(asked))]
+    layouts[REALS] = [*reals_layout(how, len(asked))]
     words = {
         k: {
             SEND: True,
@@ -215,11 +208,11 @@ def around(
         enough(clients, own, FEWEST)
     sums: dict[str, Any] = {}
     for group, count in most.counts.items():
-        real = group.startswith("reals")
+        real = group.startswith(REALS)
         k_of = dict.fromkeys(clients, 1) if real else {k: integers[group][k] for k in clients}
         batches = [most.batches[k][group] for k in clients]
         product = paillier.weighted_sum(public, batches, [k_of[k] for k in clients], workers=workers)
-        layout = layouts["reals" if real else group]
+        layout = layouts[REALS if real else group]
         sums[group] = {"batch": product.plain(), "layout": layout, "count": count, "weight": sum(k_of.values())}
     message = {"run": place.run, "round": place.round, "ask": ask.what, "sums": sums}
     opened: Mapping[str, Any] | None = None
@@ -277,7 +270,7 @@ class _Taken:
             raise ProtocolError(f"the ciphertexts of client {k} hold less than nothing.")
         found = {}
         for group, sent in update[CIPHER].items():
-            layout = paillier.Layout(*self.layouts["reals" if group.startswith("reals") else group])
+            layout = paillier.Layout(*self.layouts[REALS if group.startswith(REALS) else group])
             batch = paillier.received(self.public, sent, layout.plaintexts(counts[group]))
             found[group] = paillier.Batch(batch.key, batch.ciphertexts.clone())
         form, clear = update[FORM], update[CLEAR]
@@ -295,19 +288,10 @@ def _decoded(
 ) -> dict[str, Any]:
     rows: dict[str, Tensor] = {}
     for group, codes in opened.items():
-        if group.startswith("reals"):
-            rows[group] = _reals(codes)
+        if group.startswith(REALS):
+            rows[group] = reals_total(codes.numpy())
             continue
         scale = 2.0**how.bits if group in totals else 1.0
         found = paillier.dequantise(codes.numpy(), bits=how.bits, range=how.range, total=scale)
         rows[group] = torch.from_numpy(found)
     return dict(rebuilt(form, rows))
-
-
-def _reals(sums: Tensor) -> Tensor:
-    """Sums of words, whose carries have not been made yet, as reals."""
-    modulus, out = 1 << LIMBS * LIMB, []
-    for limbs in sums.reshape(-1, LIMBS).tolist():
-        number = sum(limb << LIMB * i for i, limb in enumerate(limbs)) % modulus
-        out.append([(number >> LIMB * i) & (1 << LIMB) - 1 for i in range(LIMBS)])
-    return reals_total(np.array(out, np.uint64))

@@ -9,8 +9,8 @@ multiplied in before rounding.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ from fedatlas.privacy.ask_protocol import (
     weights_of,
 )
 from fedatlas.privacy.mechanism import Doing, Keys, Protocol
-from fedatlas.privacy.numbers import REALS, Spec, leaves, rebuilt
+from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
 from fedatlas.privacy.secagg import client, fixed, server
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, Secret, identity, place_of
 from fedatlas.privacy.secagg.messages import raw, table, told
@@ -138,25 +138,34 @@ def check_task(what: str, session: Mapping[str, Any]) -> None:
         raise ProtocolError(f"'{what}' is to be masked in a session that was begun for '{ask}': refused.")
 
 
-def _keys(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
-    reply, own = client.advertise(message, _party(session), session["threshold"])
-    return reply, state, {**session, "secagg": carried(own)}
+def _phase_of(step: Callable[[Any, Any], tuple[Update, Session, dict[str, Any]]], *shows: str) -> Question:
+    """A phase as a question: what a client replies, its session afterwards, and what else it keeps."""
+
+    def answer(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
+        reply, own, kept = step(message, session)
+        return reply, state, {**session, "secagg": carried(own), **kept}
+
+    return Question(answer, data="none", shows=shows)
 
 
-def _shares(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
-    reply, own = client.share(message, _begun(session), _party(session))
-    return reply, state, {**session, "secagg": carried(own)}
-
-
-def _unmask(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
+def _unmask(message: Any, session: Any) -> tuple[Update, Session, dict[str, Any]]:
     reply, own, record = client.unmask(message, _begun(session), session["record"])
-    return reply, state, {**session, "secagg": carried(own), "record": record}
+    return reply, own, {"record": record}
 
 
 QUESTIONS: Mapping[str, Question] = {
-    KEYS: Question(_keys, data="none", shows=("keys", "signature")),
-    SHARES: Question(_shares, data="none", shows=("shares", "digests", "commitment")),
-    UNMASK: Question(_unmask, data="none", shows=("shares",)),
+    KEYS: _phase_of(
+        lambda message, session: (*client.advertise(message, _party(session), session["threshold"]), {}),
+        "keys",
+        "signature",
+    ),
+    SHARES: _phase_of(
+        lambda message, session: (*client.share(message, _begun(session), _party(session)), {}),
+        "shares",
+        "digests",
+        "commitment",
+    ),
+    UNMASK: _phase_of(_unmask, "shares"),
 }
 
 
@@ -166,45 +175,29 @@ def masked(
     """Return the masked update, the session afterwards, the update as its decoded numbers are. ``update``: changes, noise included."""
     if word[SEND]:
         check_task(doing.what, session)
-    rows, m, me, mean = doing.rows, word["clients"], session["client"], word["mean"]
-    plain, hidden = fixed.fixed(m, how.bits, how.range), None
-    ways = word["weights"]
-    found, form = leaves(update, lambda part: Spec(*way_of(ways, part)), mean=mean, sums=word["sums"])
-    groups: dict[str, list[Any]] = {}
-    seen: list[Tensor] = []
-    for leaf in found:
-        words = groups.setdefault(leaf.group, [])
+    rows, m, me = doing.rows, word["clients"], session["client"]
+    plain, hidden = fixed.fixed(m, how.bits, how.range), cache(lambda: fixed.fixed(m, how.bits, how.range, how.n_cap))
+
+    def code(leaf: Leaf) -> tuple[Any, Tensor]:
         if leaf.real:
             factor = float(rows) if leaf.group in {REALS + ROWS, REALS + ALL} else leaf.factor
-            if not words and leaf.group == REALS + ROWS:
-                words.append(fixed.reals(torch.tensor([float(rows)], dtype=torch.float64), me, "rows"))
-            words.append(fixed.reals(leaf.numbers * factor, me, leaf.name))
-            seen.append(leaf.numbers)
-        elif leaf.group == TOLD:
+            return fixed.reals(leaf.numbers * factor, me, leaf.name), leaf.numbers
+        if leaf.group == TOLD:
             q = fixed.values(leaf.numbers, plain, me, leaf.name, leaf.factor)
-            words.append(q)
-            seen.append(fixed.total(q, plain) / leaf.factor if leaf.factor else leaf.numbers)
-        else:
-            hidden = hidden or fixed.fixed(m, how.bits, how.range, how.n_cap)
-            fixed.weighted(leaf.numbers[:0], rows, hidden, me, leaf.name)  # refuses rows above the cap
-            q = fixed.values(leaf.numbers, hidden, me, leaf.name)
-            words.append(q * q.dtype.type(rows))
-            seen.append(fixed.total(q, hidden))
-    if ROWS in groups and hidden is not None:
+            return q, fixed.total(q, plain) / leaf.factor if leaf.factor else leaf.numbers
+        q = fixed.values(leaf.numbers, hidden(), me, leaf.name)
+        return fixed.weighted(q, rows, hidden(), me), fixed.total(q, hidden())
+
+    groups, form, decoded = coded(update, word, code)
+    if REALS + ROWS in groups:
+        groups[REALS + ROWS].insert(0, fixed.reals(torch.tensor([float(rows)], dtype=torch.float64), me, "rows"))
+    if ROWS in groups:
         groups[ROWS].append(np.array([rows], groups[ROWS][0].dtype))
-    decoded = rebuilt(form, _by_group(found, seen))
     if not word[SEND]:
         return {}, session, decoded
     own = client.receive(word[SESSION], _begun(session))
     reply, own = client.mask({group: np.concatenate(words) for group, words in groups.items()}, own)
     return {**reply, "form": form}, {**session, "secagg": carried(own)}, decoded
-
-
-def _by_group(found: list[Any], rows: list[Tensor]) -> dict[str, Tensor]:
-    out: dict[str, list[Tensor]] = {}
-    for leaf, row in zip(found, rows, strict=True):
-        out.setdefault(leaf.group, []).append(row)
-    return {group: torch.cat(parts) for group, parts in out.items()}
 
 
 # ------------------------------------------------------------------------------------------------ the server
@@ -214,9 +207,8 @@ def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[st
     """Return by client and part how it is weighted: by its rows, which stay hidden, or by a coefficient that it is told."""
     total, out = sum(place.sizes[k] for k in asked), {k: dict[str, list[Any]]() for k in asked}
     for part, given in weights_of(ask, place, asked).items():
-        follow = ask.reduce == "mean" and place.by_rows(
-            part
-        )  # equal weights are no secret, though also those of equal shares
+        # Equal weights are no secret, though they are also those of equal shares.
+        follow = ask.reduce == "mean" and place.by_rows(part)
         by_rows = follow and all(given[k] == place.sizes[k] / total for k in asked)
         by_all = follow and all(given[k] == place.sizes[k] / place.n for k in asked)
         for k in asked:
