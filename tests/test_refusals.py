@@ -46,8 +46,8 @@ def test_without_a_refusal_the_data_are_read() -> None:
 
 # What is refused, and by which function: of `refusals.py` where the place is not named.
 EARLY = [
-    ("observe.roles=['successor:1']", "hands no model from client to client", "observing.check_role"),
-    ("observe.roles=['server'] algorithm.name=local_only", "is a baseline", "observing.check_observed"),
+    ("observe.roles=['successor:1']", "hands no model from client to client", "views.check_role"),
+    ("observe.roles=['server'] algorithm.name=local_only", "is a baseline", "views.check_observed"),
     ("algorithm={name='fedavgg'}", "did you mean 'fedavg'", "registry.find"),
     ("algorithm={name='fedprox', nu=1}", "algorithm.nu", "registry.arguments"),
     ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu = -1.0", "registry.arguments"),
@@ -92,10 +92,10 @@ EARLY = [
         "config.dealt",
     ),
     ("algorithm={name='gossip', graph='torus'} partition.clients=7", "torus", "graphs.torus"),
-    ("privacy.secag={}", "did you mean 'secagg'", "protection.mechanisms_of"),
-    ("privacy.secagg={} privacy.paillier={}", "both hide updates", "protection.check_pairs"),
-    ("privacy.secagg={} algorithm.name=cfl", "looks at each client's model", "protection.check_algorithm"),
-    ("privacy.secagg={} evaluation.drift=true", "looks at each client's model", "protection_refusals.check_protection"),
+    ("privacy.secag={}", "did you mean 'secagg'", "mechanism_choice.mechanisms_of"),
+    ("privacy.secagg={} privacy.paillier={}", "both hide updates", "mechanism_choice.check_pairs"),
+    ("privacy.secagg={} algorithm.name=cfl", "looks at each client's model", "mechanism_choice.check_algorithm"),
+    ("privacy.secagg={} evaluation.drift=true", "looks at each client's model", "privacy_refusals.check_protection"),
     ("data.constants=nowhere.json", "there is no such file", "constants.read_constants"),
     ("data={constants='c.json', scale='none'}", "remove one of the keys", "config._settled_once"),
     ("data.test=rows.csv", "a file is for tables and files", "config._known_keys"),
