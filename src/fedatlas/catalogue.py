@@ -23,13 +23,11 @@ from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
+from fedatlas.privacy.mechanisms import MECHANISMS, made
 from fedatlas.registry import (
     Builder,
     PlainValues,
-    accepts,
     builders_of,
-    defaults,
     keywords,
     prose,
     prose_of_file,
@@ -131,20 +129,15 @@ def reducers() -> Listing:
 
 def privacy() -> Listing:
     """What ``[[privacy]]`` can name, with parameters, who learns what, and the algorithms that each protects."""
-    return [
-        {
-            "name": name,
-            "summary": summary(builder),
-            "parameters": defaults(builder),
-            "accepts": accepts(builder),
-            "server_learns": LEARNS[name].server,
-            "clients_learn": LEARNS[name].clients,
-            "colluding_learn": LEARNS[name].colluding,
-            "goes_with": ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(name).items()),
-            "source": prose_of_file(builder),
-        }
-        for name, builder in MECHANISMS.items()
-    ]
+    return rows_of(MECHANISMS, mechanism)
+
+
+def mechanism(name: str, builder: Builder) -> dict[str, str]:
+    """Return who learns what under a mechanism, and the algorithms that it protects."""
+    one = made(name)
+    learns = zip(("server_learns", "clients_learn", "colluding_learn"), one.learns, strict=True)
+    fine = ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(one).items())
+    return {**dict(learns), "goes_with": fine}
 
 
 def attacks() -> Listing:

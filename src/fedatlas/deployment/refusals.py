@@ -9,7 +9,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.models.registry import MODELS
-from fedatlas.privacy.mechanisms import SecAgg
+from fedatlas.privacy.mechanisms import every
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
@@ -68,9 +68,10 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
         yield "evaluation.clients: nodes hold out no rows in this version of deployment; remove it."
     if config.evaluation.on != "test":
         yield "evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it."
+    able = " and ".join(f"'{name}'" for name, one in every().items() if one.limits.deployed)
     for one in whole.mechanisms:
-        if not isinstance(one, SecAgg):
-            yield f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has 'secagg'."
+        if not one.limits.deployed:
+            yield f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has {able}."
     if config.attack:
         yield "[[attack]]: an experiment file makes nobody attack between real parties; remove the tables."
     if config.aggregation is not None and config.aggregation.name != "mean":

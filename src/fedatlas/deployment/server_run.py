@@ -42,7 +42,6 @@ from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, TransportError
 from fedatlas.federation.secrets import append
 from fedatlas.files import write_bytes, write_json
-from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.record.fields import RoundRow
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import start_of
@@ -51,6 +50,7 @@ from fedatlas.runs.loop import run_course
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium
+from fedatlas.setup.privacy_refusals import fewest_of
 from fedatlas.wire import codec
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.fields import plain, record
@@ -182,8 +182,8 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
     whole, path = deployable(parse(job.state.config), names), job.folder / RUN
     if whole.columns:  # all of them take part in every round
         rules = rules.model_copy(update={"minimum": len(names), "on_loss": "wait"})
-    elif any(isinstance(one, SecAgg) for one in whole.mechanisms):
-        rules = rules.model_copy(update={"minimum": max(rules.minimum, 3)})
+    elif (fewest := max(map(fewest_of, whole.mechanisms), default=1)) > 1:
+        rules = rules.model_copy(update={"minimum": max(rules.minimum, fewest)})
         identities_of(context.bundle.members(), names)
     answers = InitialAnswers(job, context, whole, names, rules)
     federation, begin = answers.consortium() if whole.columns else answers.setup()

@@ -34,10 +34,11 @@ from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.step import moved
 from fedatlas.errors import DivergedError, PrivacyError
-from fedatlas.federation.sealing import seal, unseal
 from fedatlas.layers import Layer
-from fedatlas.privacy.protection import Doing, Protected, Protection, protect
+from fedatlas.privacy.mechanism import Doing, Protection
+from fedatlas.privacy.protection import Protected, protect
 from fedatlas.rng import torch_stream
+from fedatlas.transforms.change import seal, unseal
 from fedatlas.tree import Tensors, Tree
 from fedatlas.wire import codec
 

@@ -18,6 +18,7 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
 from fedatlas.leakage import ensure_attack
 from fedatlas.metrics.intervals import proportion
+from fedatlas.privacy.mechanisms import made
 from fedatlas.published.gates import Part, Target
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure
@@ -176,9 +177,10 @@ def observed(algorithm: str, attack: str, defence: str, defending: Row) -> Matri
     tables = {**(FEW_ROWS if attack == "membership" else ONE_ROW), "algorithm": dict(LEAST[algorithm]), **defending}
     if attack == "membership":
         return MatrixCell(algorithm, attack, defence, tables, "outsider")
-    if defence == "local_dp":
+    if "epsilon" in MECHANISMS.get(defence, {}):
         tables |= {"rounds": 1, "privacy": [{**MECHANISMS[defence], "epsilon": 8.0}]}
-    return MatrixCell(algorithm, attack, defence, tables, "outsider" if defence == "central_dp" else "server")
+    trusted = defence in MECHANISMS and made(defence).trust == "server"
+    return MatrixCell(algorithm, attack, defence, tables, "outsider" if trusted else "server")
 
 
 # ---------------------------------------------------------------------- results

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from fedatlas.privacy.mechanism import PHASES as PROTECTED
 from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Table, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import Plain, Subject, value_at
@@ -29,15 +30,6 @@ DIRECTIONS = {
     "bytes_up": "from clients to server",
     "bytes_down": "from server to clients",
     "bytes_peer": "between clients",
-}
-PROTECTED = {
-    "keys": "making and exchanging keys",
-    "noise": "clipping and noise at the clients",
-    "mask": "masking",
-    "encrypt": "encrypting",
-    "aggregate": "the server's arithmetic",
-    "decrypt": "opening the sum",
-    "unmask": "handing over shares of the masks",
 }
 PROTECTING = tuple(PROTECTED)  # phases of what protects a round
 PHASES = {"train": "training", "evaluate": "evaluating", **PROTECTED}

@@ -12,8 +12,10 @@ from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.federation.defence import Defence
-from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanisms import every
 from fedatlas.registry import arguments
+from fedatlas.setup.cohort import usual_size
 
 FAMILIES: Mapping[str, str] = {
     "baseline": "its clients send no updates",
@@ -70,13 +72,14 @@ def check_rule(
         return
     where = f"aggregation.name = '{rule.name}'"
     for one in mechanisms:
-        if one.name in {"secagg", "paillier"}:
+        if one.sums_only:
             raise ConfigError(
                 f"{where}: not under '{one.name}', which shows the server only sums; remove one of the two tables."
             )
-        if one.name != "local_dp":
+        if at_server(one):
+            able = " or ".join(name for name, other in every().items() if not (other.sums_only or at_server(other)))
             raise ConfigError(
-                f"{where}: not under '{one.name}', whose noise is made for a sum; take local_dp, or remove one of the two."
+                f"{where}: not under '{one.name}', whose noise is made for a sum; take {able}, or remove one of the two."
             )
         if transform is not None:
             raise ConfigError(f"{where}: not under '{one.name}' with [compression]; remove one of the three tables.")
@@ -88,12 +91,15 @@ def check_rule(
         check_enough(rule, cohort_of(config, config.partition.clients), "clients in a round")
 
 
+def at_server(mechanism: Mechanism) -> bool:
+    """Whether a mechanism's server adds up what clients send in a way of its own, or noises the sum."""
+    work = mechanism.work()
+    return work.total is not None or work.release is not None
+
+
 def cohort_of(config: ExperimentConfig, clients: int) -> int:
-    """How many clients a round has, on average where each is drawn for itself."""
-    cohort = config.cohort
-    if cohort.sampling == "poisson":
-        return math.floor(cohort.fraction * clients + 1e-9)
-    return min(cohort.size or max(1, math.floor(cohort.fraction * clients + 1e-9)), clients)
+    """Return how many clients a round has, on average where each is drawn for itself."""
+    return math.floor(usual_size(config, clients) + 1e-9)
 
 
 def check_enough(rule: Rule, n: int, what: str) -> None:

@@ -29,6 +29,7 @@ from fedatlas.errors import (
     lacks_memory,
 )
 from fedatlas.files import write_json
+from fedatlas.privacy.mechanisms import made
 from fedatlas.record.run_folder import LOCK, SUMMARY, RunFolder
 from fedatlas.runs.ensure import came_to_its_end, ensure
 from fedatlas.runs.finish import More
@@ -49,7 +50,6 @@ STATUS_OF: dict[type[Exception], str] = {
     DataError: "refused",
     PrivacyError: "refused",
 }
-SEALED = {"secagg", "paillier"}  # mechanisms whose sums are opened once
 PR_SET_PDEATHSIG = 1
 
 
@@ -118,7 +118,7 @@ def run_and_report(whole: Checked, folder: Path) -> Plain:
     counter = MessageCounter(folder.parent)
     said: Plain = {"status": "done"}
     try:
-        if any(table.name in SEALED for table in whole.config.privacy):
+        if any(made(table.name).sums_only for table in whole.config.privacy):  # sums that are opened once
             empty_unfinished(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

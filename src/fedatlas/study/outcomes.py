@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedatlas.config import ExperimentConfig
+from fedatlas.privacy.mechanisms import made
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.study.children import Ended
 from fedatlas.study.heterogeneity import heterogeneity
@@ -14,8 +15,6 @@ from fedatlas.study.responses import prefix, responses
 from fedatlas.study.table import Outcome, Table
 
 DONE = "It came to its end."
-MASKING = ("secagg", "paillier")  # mechanisms under which the server reads sums alone
-NOISING = ("local_dp", "nbafl")  # those under which a client adds noise before it sends
 
 
 def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
@@ -74,8 +73,7 @@ def server_sees(config: ExperimentConfig) -> str:
     """What the server sees of single clients: "anything" (their rows), "models", "sums", or "noisy_sums"."""
     if config.algorithm.name == "centralised":
         return "anything"
-    tables = {table.name: table.parameters() for table in config.privacy or ()}
-    masks = [name for name in MASKING if name in tables and tables[name].get("encrypt", "all") == "all"]
-    if not masks:
-        return "models"  # of central_dp and of noise at the clients, too: the server reads what each one sends
-    return "noisy_sums" if any(name in tables for name in NOISING) else "sums"
+    mechanisms = [made(table.name, table.parameters()) for table in config.privacy]
+    if not any(one.sums_only == "wholly" for one in mechanisms):
+        return "models"  # under noise, too: the server reads what each client sends
+    return "noisy_sums" if any(one.noise is not None for one in mechanisms) else "sums"

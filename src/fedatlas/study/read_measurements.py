@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.errors import DataError
+from fedatlas.privacy.mechanisms import MECHANISMS, made
 from fedatlas.study.frame import number, values_of
 from fedatlas.study.measurements import ROUNDS, Measurements, Setting, measurements_of
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import FACTS, columns
 from fedatlas.study.table import Table
 
-MASKING = {"secagg", "paillier"}
 OWN = ("privacy", "checkpoint", "observe", "engine", "seed")  # of a run, beside its rates
 Examples = Mapping[str, Mapping[Setting, Row]]
 """choice -> setting -> one of its runs."""
@@ -81,6 +81,11 @@ def protected(row: Row) -> set[str]:
     return {str(table.get("name")) for table in row["configuration"].get("privacy") or ()}
 
 
+def masked_only(row: Row) -> bool:
+    """Whether a run is protected, and only by mechanisms that show the server sums, which change no quality."""
+    return bool(protected(row)) and all(name in MECHANISMS and made(name).sums_only for name in protected(row))
+
+
 def unprotected(row: Row) -> Plain:
     """What a run has in common with its twin without protection: everything but that, its picked rates and its seed."""
     out = copy.deepcopy({key: value for key, value in row["configuration"].items() if key not in OWN})
@@ -102,7 +107,7 @@ def references(examples: Examples) -> tuple[str, ...]:
         if algorithm(row) == "fedavg" and not row["configuration"].get("compression")
     }
     plain = [name for name, row in found.items() if not protected(row)]
-    masked = [name for name, row in found.items() if protected(row) and protected(row) <= MASKING]
+    masked = [name for name, row in found.items() if masked_only(row)]
     return (*plain[:1], *masked[:1])
 
 
@@ -111,7 +116,7 @@ def twins(examples: Examples) -> dict[str, str]:
     plain = [name for name, rows in sorted(examples.items()) if not any(protected(row) for row in rows.values())]
     out = {}
     for name, rows in examples.items():
-        if all(protected(row) and protected(row) <= MASKING for row in rows.values()):
+        if all(map(masked_only, rows.values())):
             for other in plain:
                 both = rows.keys() & examples[other].keys()
                 if both and all(unprotected(rows[at]) == unprotected(examples[other][at]) for at in both):
