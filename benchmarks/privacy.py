@@ -32,7 +32,7 @@ from table import number, table
 from fedatlas import secret
 from fedatlas.apportion import proportional
 from fedatlas.models.registry import find_model
-from fedatlas.privacy import paillier
+from fedatlas.privacy.paillier import cryptosystem as paillier
 
 RANGE = 16.0
 PHASES = ("encrypt", "check", "aggregate", "decrypt")

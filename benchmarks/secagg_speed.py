@@ -59,17 +59,22 @@ def session(clients: int, length: int, dropped: int, ring: int) -> tuple[Seconds
     there = cohort[: clients - dropped]
     got = {k: timed(seconds, "client: open shares", lambda k=k: client.receive(each[k], second[k][1])) for k in there}
     third: dict[int, Any] = {}
+    masks: dict[int, int] = {}  # bytes
 
     def masked() -> Any:
         """One after another, as a server that adds them up as they come sees them."""
         for k in there:
             reply, third[k] = timed(seconds, "client: mask", lambda k=k: client.mask({"x": words}, got[k]))
+            masks.update({k: codec.size(reply)})
             yield k, reply
 
-    layout = {"x": (ring, length)}
-    message, transcript, _ = timed(
-        seconds, "server: combine", lambda: server.masked_heard(transcript, masked(), layout)
-    )
+    def combined() -> Any:
+        heard = server.MaskedSum(transcript)
+        for k, reply in masked():
+            heard.add(k, reply)
+        return heard.close()
+
+    message, transcript, _ = timed(seconds, "server: combine", combined)
     masking = np.sum(seconds["client: mask"], axis=0)
     seconds["server: combine"] = [tuple(np.array(seconds["server: combine"][0]) - masking)]
     fourth = {
@@ -78,7 +83,8 @@ def session(clients: int, length: int, dropped: int, ring: int) -> tuple[Seconds
     sums, refused = timed(seconds, "server: unmask", lambda: server.opened(transcript, fourth.items()))
     if refused or not np.array_equal(sums["x"], words * words.dtype.type(len(there))):
         raise SystemExit("the opened sum is not the plain sum.")
-    return seconds, sum(up for _, up in messages.sizes(place, layout, codec.size).values())
+    phases = (first[0][0], second[0][0], fourth[0])
+    return seconds, masks[0] + sum(map(codec.size, phases))
 
 
 def naive_mask(clients: int, length: int) -> float:

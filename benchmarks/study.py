@@ -34,8 +34,8 @@ from fedatlas.rng import numpy_stream
 from fedatlas.study import children
 from fedatlas.study.design import study_of
 from fedatlas.study.effects import effects
-from fedatlas.study.jobs import plan_of
-from fedatlas.study.measurements import read_study
+from fedatlas.study.measurements import measurements_of
+from fedatlas.study.plan import plan_of
 from fedatlas.study.study import Study
 from fedatlas.study.table import Table, started
 
@@ -264,7 +264,7 @@ def coverage(tables: int) -> dict[str, Any]:
     """The share of tables whose simultaneous intervals hold every effect."""
 
     def found(rows: list[dict[str, Any]], seed: int) -> Any:
-        return effects(read_study(rows, ["nodes", "skew"], ["choice"]), "accuracy", seed=seed, draws=1000).effects
+        return effects(measurements_of(rows, ["nodes", "skew"], ["choice"]), "accuracy", seed=seed, draws=1000).effects
 
     true = {(e.factors, e.levels): e.estimate for e in found(planted(None), 0)}
     hits = 0

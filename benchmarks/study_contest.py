@@ -14,9 +14,10 @@ import numpy as np
 from table import number
 from table import table as markdown
 
-from fedatlas.recommender.contest import WAYS, Fitted, fit_study, from_logit, quantiles, residuals
+from fedatlas.recommender.contest import WAYS, Fitted, fit_study, from_logit, quantiles
 from fedatlas.recommender.requirements import Requirements, requirements
-from fedatlas.recommender.track_record import Trial, trial
+from fedatlas.recommender.track_record import LeftOutTrial, trial
+from fedatlas.recommender.track_record import tally as counted
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Floats
 from fedatlas.study.read_measurements import measured
@@ -65,32 +66,29 @@ def contest(table: Table, study: str | None = None) -> dict[str, Any]:
     for kind, new_data in KINDS.items():
         if new_data and not best.by_data:
             continue
+        each = {name: fit._replace(new_data=new_data) for name, fit in {**fits, "recommended": best}.items()}
         out[kind] = {
-            "regret": {
-                name: spread(x, best) for name, x in advised({**fits, "recommended": best}, read, new_data).items()
-            },
-            "limits": limited(best, read.references, new_data),
-            "coverage": covered(best, new_data),
+            "regret": {name: spread(x, best) for name, x in advised(each).items()},
+            "limits": limited(each["recommended"]),
+            "coverage": covered(each["recommended"]),
         }
     return out
 
 
-def advised(fits: Mapping[str, Fitted], read: Any, new_data: bool) -> Advice:
+def advised(fits: Mapping[str, Fitted]) -> Advice:
     """Advice -> regret of accuracy in each setting that it can be told of."""
     fitted = fits["recommended"]
     truth = from_logit(fitted.levels["accuracy"][:, None, None] + fitted.gaps["accuracy"])
     out: Advice = {}
     for name, fit in fits.items():
-        out[name] = [
-            regret_of(trial(fit, asked(base), i, read.references, new_data=new_data)) for i, base in bases(fit)
-        ]
-    plain = fitted.choices.index(read.references[0]) if read.references else None
+        out[name] = [regret_of(trial(fit, asked(base), i)) for i, base in bases(fit)]
+    plain = fitted.choices.index(fitted.references[0]) if fitted.references else None
     last = truth.shape[2] - 1
     for i, _ in bases(fitted):
         best = float(np.nanmax(truth[i]))
         if plain is not None:
             out.setdefault("tuned FedAvg", []).append(best - float(truth[i, plain, last]))
-        rest = others(fitted, i, new_data)
+        rest = fitted.others(i)
         with np.errstate(invalid="ignore"):
             usual = np.nanmean(
                 np.where(np.isfinite(fitted.gaps["accuracy"][rest]), fitted.gaps["accuracy"][rest], np.nan), axis=0
@@ -105,13 +103,7 @@ def bases(fitted: Fitted) -> list[tuple[int, float]]:
     return [(i, float(from_logit(level))) for i, level in enumerate(fitted.levels["accuracy"]) if np.isfinite(level)]
 
 
-def others(fitted: Fitted, i: int, new_data: bool) -> np.ndarray:
-    """The settings that may be known where ``i`` is left out."""
-    same = np.array(fitted.data) == fitted.data[i] if new_data else np.arange(len(fitted.data)) == i
-    return np.flatnonzero(~same)
-
-
-def regret_of(one: Trial) -> float:
+def regret_of(one: LeftOutTrial) -> float:
     """Of the first answer; nan where there was none."""
     return np.nan if one.regret is None else one.regret
 
@@ -140,41 +132,33 @@ def with_interval(values: Floats, figure: Callable[[Floats], Any]) -> dict[str, 
     return {"value": float(figure(values)), "low": float(low), "high": float(high)}
 
 
-def limited(fitted: Fitted, references: tuple[str, ...], new_data: bool) -> dict[str, Any]:
+def limited(fitted: Fitted) -> dict[str, Any]:
     """How often an answer was found, kept all limits, or was wrongly refused, by what was asked."""
-    found: dict[str, list[Trial]] = {}
-    plain = fitted.choices.index(references[0]) if references else 0
+    found: dict[str, list[LeftOutTrial]] = {}
+    plain = fitted.choices.index(fitted.references[0]) if fitted.references else 0
     for i, base in bases(fitted):
         spent = [float(np.nanmax(fitted.costs[cost][i, plain])) for cost in ("bytes", "cpu_seconds")]
         for name, limits in limits_of(base, *spent).items():
-            found.setdefault(name, []).append(trial(fitted, asked(base, limits), i, references, new_data=new_data))
+            found.setdefault(name, []).append(trial(fitted, asked(base, limits), i))
     out = {name: tally(trials) for name, trials in found.items()}
-    answered = np.array([float(t.kept) for trials in found.values() for t in trials if t.answer is not None])
+    answered = np.array([float(t.kept) for trials in found.values() for t in trials if t.answered])
     every = tally([t for trials in found.values() for t in trials])
     return {"by_limits": out, **every, "kept_share": with_interval(answered, lambda x: x.mean(axis=-1))}
 
 
-def tally(trials: list[Trial]) -> dict[str, int]:
+def tally(trials: list[LeftOutTrial]) -> dict[str, int]:
     """Counts of left-out settings."""
-    answered = [t for t in trials if t.answer is not None]
-    return {
-        "asked": len(trials),
-        "possible": sum(t.possible for t in trials),
-        "answered": len(answered),
-        "kept": sum(t.kept for t in answered),
-        "wrong_none": sum(t.answer is None and t.possible for t in trials),
-        "reference_kept": sum(t.reference_kept for t in answered),
-    }
+    return {"asked": len(trials), "possible": sum(t.possible for t in trials), **counted(trials)}
 
 
-def covered(fitted: Fitted, new_data: bool) -> dict[str, Any]:
+def covered(fitted: Fitted) -> dict[str, Any]:
     """quality -> share of left-out settings at or above `low`, and at or below `high`, over all choices and rounds."""
     out = {}
     for quality in fitted.gaps:
-        errors = residuals(fitted, quality, new_data)
+        errors = fitted.residuals(quality)
         above, below = [], []
         for i in range(len(errors)):
-            rest = errors[others(fitted, i, new_data)]
+            rest = errors[fitted.others(i)]
             told = [
                 (errors[i, j, r], quantiles(rest[:, j, r], CONFIDENCE)) for j, r in np.argwhere(np.isfinite(errors[i]))
             ]

@@ -32,7 +32,7 @@ from boosting_federation import Table, Trained, federation_of, parties_of, train
 from fedatlas import machine, secret  # noqa: E402
 from fedatlas.federation.start import RoundStart  # noqa: E402
 from fedatlas.metrics.quality import auc  # noqa: E402
-from fedatlas.privacy import paillier  # noqa: E402
+from fedatlas.privacy.paillier import cryptosystem as paillier  # noqa: E402
 from fedatlas.vertical import boosting  # noqa: E402
 from fedatlas.vertical.boosting import active, bins, records  # noqa: E402
 from fedatlas.vertical.parties import aligned  # noqa: E402

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fedatlas.published.reproduction import linked
+from fedatlas.published.results import linked
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "conformance.md"

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
-from fedatlas.setup.mechanism_choice import goes_with, why_not
+from fedatlas.privacy.mechanisms import MECHANISMS, every, made
+from fedatlas.setup.mechanism_choice import goes_with
 
 PAGE = Path(__file__).parents[1] / "docs" / "privacy.md"
 LEARNT, GOES = "Who learns what", "Which algorithm goes with which mechanism"
@@ -22,13 +22,13 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def learnt() -> str:
     """The section about who learns what."""
-    rows = [[f"`{name}`", *who] for name, who in LEARNS.items()]
+    rows = [[f"`{name}`", *one.learns] for name, one in every().items()]
     return table(["mechanism", "the server", "other clients", "colluding"], rows)
 
 
 def going() -> str:
     """The section about algorithms: a cell each, and why not."""
-    fine = {mechanism: goes_with(mechanism) for mechanism in MECHANISMS}
+    fine = {name: goes_with(one) for name, one in every().items()}
     reasons: list[str] = []
     rows = []
     for name, build in ALGORITHMS.items():
@@ -37,7 +37,7 @@ def going() -> str:
             if name in fine[mechanism]:
                 row.append(f"with `{how}`" if (how := fine[mechanism][name]) else "yes")
                 continue
-            why = why_not(mechanism, build())
+            why = made(mechanism).limits.why_not(build())
             if why not in reasons:
                 reasons.append(why)
             row.append(f"no ({reasons.index(why) + 1})")

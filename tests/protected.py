@@ -18,19 +18,24 @@ from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
-from fedatlas.privacy.mechanisms import Mechanism, central_dp, paillier, secagg
-from fedatlas.privacy.protection import Protection, under
-from fedatlas.setup.mechanism_choice import why_not
+from fedatlas.privacy.mechanism import Mechanism, Protection
+from fedatlas.privacy.mechanisms import central_dp, made, paillier, secagg
+from fedatlas.privacy.protection import under
 from federation import Federation, brief, federation, rows
 
-ADMITTED = sorted(name for name in ALGORITHMS if not why_not("secagg", brief(name)))
+ADMITTED = sorted(name for name in ALGORITHMS if not secagg().limits.why_not(brief(name)))
 NINE = (5, 12, 9, 21, 7, 8, 6, 11, 10)  # rows of clients that make three chains
 DRAWN = [(0, 1, 2), (1, 2, 3, 4), (0, 2, 4)]  # three rounds
 
 
 def toy_paillier(**keys: Any) -> Mechanism:
     """Keys of 256 bits, which protect nobody."""
-    return paillier(**keys)._replace(key_bits=256)
+    return paillier(**{**keys, "key_bits": 256})
+
+
+def rekeyed(mechanism: Mechanism, **keys: Any) -> Mechanism:
+    """The mechanism with other keys."""
+    return made(mechanism.name, {**mechanism.keys, **keys})
 
 
 def without_noise(**keys: Any) -> Mechanism:

@@ -68,7 +68,6 @@ def hold(
     cohort = tuple(sorted(words))
     party = parties(cohort)
     where = keys.place_of(*place, cohort, threshold)
-    layout = {name: (8 * x.itemsize, len(x)) for name, x in next(iter(words.values())).items()}
     gone: set[int] = set()
     sessions: dict[int, Any] = {}
     records = dict(records)
@@ -100,7 +99,10 @@ def hold(
     replies = ask("shares", {cohort[v]: message for v in transcript.members})
     each, transcript, refused["shares"] = server.shares_heard(transcript, replies)
     replies = ask("masked", each)
-    message, transcript, refused["masked"] = server.masked_heard(transcript, replies, layout)
+    heard = server.MaskedSum(transcript)
+    for who, reply in replies:
+        heard.add(who, reply)
+    (message, transcript, _), refused["masked"] = heard.close(), heard.refused
     survivors = [cohort[v] for v in transcript.survivors]
     replies = ask("unmask", dict.fromkeys(survivors, message))
     sums, refused["unmask"] = server.opened(transcript, replies)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.study.execute import begin, entry, picked
-from fedatlas.study.jobs import Job, cell_jobs, plan_of
-from fedatlas.study.responses import responses, server_sees
+from fedatlas.study.execute import begin, best_rates, new_run
+from fedatlas.study.outcomes import server_sees
+from fedatlas.study.plan import PlannedRun, plan_of
+from fedatlas.study.responses import responses
 from fedatlas.study.study import Study
 from fedatlas.study.table import Outcome, Table
 
@@ -78,15 +79,15 @@ def runs(
     return found
 
 
-def filled(given: Study, path: Path, reached: Callable[[Job], float], **facts: Any) -> Path:
+def filled(given: Study, path: Path, reached: Callable[[PlannedRun], float], **facts: Any) -> Path:
     """A table of a study whose runs are planted: each ends with the accuracy stated, nothing is trained."""
     plan, table = plan_of(given.file), Table.open(path, write=True)
     begin(plan, table)
-    for job in (*plan.baselines, *(job for place in plan.places for job in place.trials)):
+    for job in (*plan.baselines, *(job for one in plan.cells for job in one.trials)):
         table.finish(job.keys.run_key, planted(job, reached(job), facts))
-    for place in plan.places:
-        jobs = cell_jobs(given.file, plan.factors, place.cell, picked(table, place.trials) if place.trials else ())
-        table.enter(given.file.name, map(entry, jobs))
+    for one in plan.cells:
+        jobs = plan.picked_runs(one.cell, best_rates(table, one.trials) if one.trials else ())
+        table.enter(given.file.name, map(new_run, jobs))
         for job in jobs:
             if not job.refused:
                 table.finish(job.keys.run_key, planted(job, reached(job), facts))
@@ -94,7 +95,7 @@ def filled(given: Study, path: Path, reached: Callable[[Job], float], **facts: A
     return path
 
 
-def planted(job: Job, accuracy: float, facts: dict[str, Any]) -> Outcome:
+def planted(job: PlannedRun, accuracy: float, facts: dict[str, Any]) -> Outcome:
     """The outcome of a run as it would be written, with an accuracy that is halved after each half of its rounds."""
     assert job.config is not None
     rounds, clients = job.config.rounds, job.config.partition.clients

@@ -20,7 +20,7 @@ from fedatlas.privacy.gaussian import epsilon_of
 from fedatlas.recommender import remeasure, shipped
 from fedatlas.recommender.epsilon import epsilons
 from fedatlas.recommender.shipped import ARRAYS, NAMES, load_study, save
-from fedatlas.study.jobs import Job
+from fedatlas.study.plan import PlannedRun
 from fedatlas.study.read_measurements import measured, references, twins
 from fedatlas.study.study import Study
 from fedatlas.study.table import Table
@@ -61,7 +61,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def accuracy(job: Job) -> float:
+def accuracy(job: PlannedRun) -> float:
     """All rows together do best, noise costs, and a rate of 0.1 is better than one of 0.02; seeds differ a little."""
     assert job.config is not None
     if job.kind == "baseline":

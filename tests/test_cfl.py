@@ -9,7 +9,7 @@ import torch
 
 from fedatlas.algorithm import Replies, Round
 from fedatlas.algorithms import clusters as shared
-from fedatlas.algorithms.cfl import Rule, divided
+from fedatlas.algorithms.cfl import SplitRule, divided
 from fedatlas.tree import Tree
 
 
@@ -34,7 +34,7 @@ def test_cfl_asks_for_a_weighted_mean_at_rest_and_one_client_on_the_move(
     server = {**shared.first_state([told["model"]]), "splits": [], "cluster": dict.fromkeys("012", "0")}
     drawn = Round(1, (0, 1, 2), 3, 4, {0: 1, 1: 2, 2: 1})
     replies = Replies((0, 1, 2), None, each)
-    after = divided(server, "0", [0, 1, 2], replies, drawn, Rule(eps1, eps2, 0.0, "single", weights))
+    after = divided(server, "0", [0, 1, 2], replies, drawn, SplitRule(eps1, eps2, 0.0, "single", weights))
     assert len(after["clusters"]) == (2 if splits else 1)
     if splits:
         assert after["cluster"] == {"0": "0", "1": "1", "2": "1"}

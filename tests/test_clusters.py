@@ -15,7 +15,7 @@ from fedatlas import api, config
 from fedatlas.algorithm import Ask, Budget, Replies, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms import clusters as shared
-from fedatlas.algorithms.cfl import Rule, bipartition, divided
+from fedatlas.algorithms.cfl import SplitRule, bipartition, divided
 from fedatlas.algorithms.fesem import nearest, seeds
 from fedatlas.course.evaluation import Evaluator
 from fedatlas.data.batches import Rows
@@ -150,7 +150,7 @@ def test_separation_is_the_root_of_half_of_one_minus_the_similarity(gamma: float
     fed = federation(ALGORITHMS["cfl"](), {k: rows()[k] for k in ways})
     server = {**fed.begin(), **shared.first_state([Tree(w=torch.zeros(2, dtype=torch.float64))])}
     server |= {"splits": [], "cluster": dict.fromkeys(map(str, ways), "0")}
-    rule = Rule(9.0, 0.0, gamma, "complete", "uniform")
+    rule = SplitRule(9.0, 0.0, gamma, "complete", "uniform")
     after = divided(server, "0", list(ways), Replies(tuple(ways), None, each), fed.round(1, tuple(ways)), rule)
     assert len(after["clusters"]) == clusters
 

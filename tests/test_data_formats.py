@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from fedatlas.data import handwriting, har, images
 from fedatlas.data.catalogue import TABLES
 from fedatlas.data.formats import decode_pixels, encode_pixels, member, parse_cifar, parse_example, parse_idx, read_leaf
-from fedatlas.data.loaded import Request
+from fedatlas.data.loaded import LoadRequest
 from fedatlas.data.store import Store, read_npz
 from fedatlas.data.tables import load_table, parse_original, prepare_table
 from fedatlas.errors import DataError
@@ -98,7 +98,7 @@ def test_mnist_from_idx_files_with_qmnist_writers(place):
     )
     contents |= {f"qmnist-{side}-labels-idx2-int.gz": gzip.compress(idx(labels)) for side in ("train", "test")}
     images.prepare_mnist(lay(contents), home)
-    loaded = images.load_mnist(Request(store, 1))
+    loaded = images.load_mnist(LoadRequest(store, 1))
     assert (loaded.train.x[:, 0].numpy() == x).all()
     assert loaded.train.y.tolist() == y.tolist()
     assert [loaded.client_names[i] for i in loaded.train.client] == [f"writer {w}" for w in (5, 5, 2100, 5, 7, 7)]
@@ -121,7 +121,7 @@ def test_fashion_mnist_from_idx_files(place):
         images.IDX_NAMES[1::2], gzip.compress(idx(y))
     )
     images.prepare_fashion(lay(contents), home)
-    loaded = images.load_fashion_mnist(Request(store, 1))
+    loaded = images.load_fashion_mnist(LoadRequest(store, 1))
     assert [loaded.class_names[c] for c in loaded.test.y] == ["ankle boot", "T-shirt/top", "trouser", "ankle boot"]
 
 
@@ -141,7 +141,7 @@ def test_cifar_from_its_binary_archives(place):
     images.prepare_cifar10(originals, home)
     images.prepare_cifar100(originals, home)
     ten, fine, coarse = (
-        load(Request(store, 1))
+        load(LoadRequest(store, 1))
         for load in (images.load_cifar10, images.load_cifar100, partial(images.load_cifar100, labels="coarse"))
     )
     assert ten.train.x.shape == (5, 3, 32, 32)
@@ -162,7 +162,7 @@ def test_emnist_is_turned_upright_and_letters_count_from_zero(place):
         files[f"gzip/emnist-letters-{side}-images-idx3-ubyte.gz"] = gzip.compress(idx(np.ascontiguousarray(stored)))
         files[f"gzip/emnist-letters-{side}-labels-idx1-ubyte.gz"] = gzip.compress(idx(np.array([12], "u1")))
     handwriting.prepare_emnist(lay({"emnist-gzip.zip": zipped(files)}), home, "letters")
-    loaded = handwriting.load_emnist(Request(store, 1), form="letters")
+    loaded = handwriting.load_emnist(LoadRequest(store, 1), form="letters")
     rows, columns = loaded.train.x[0, 0].nonzero(as_tuple=True)
     assert (len(set(rows.tolist())), len(set(columns.tolist()))) == (20, 1)
     assert loaded.class_names[loaded.train.y[0]] == "l"  # label 12 of 1..26
@@ -180,7 +180,7 @@ def test_femnist_from_leafs_json(tmp_path):
     ink[28 * 3 + 5] = 0.2  # row 3, column 5
     leaf(tmp_path / "train", {"f0000_14": ([ink, white], [0, 61]), "f0001_41": ([white], [10])})
     leaf(tmp_path / "test", {"f0001_41": ([ink], [36])})
-    loaded = handwriting.load_femnist(Request(Store((tmp_path / "none",)), 1), path=str(tmp_path))
+    loaded = handwriting.load_femnist(LoadRequest(Store((tmp_path / "none",)), 1), path=str(tmp_path))
     assert loaded.train.x[0, 0, 3, 5] == 51  # 0.2 * 255
     assert loaded.train.x[1].min() == 255
     assert loaded.train.y.tolist() == [0, 61, 10]
@@ -201,7 +201,7 @@ def test_femnist_from_the_tensorflow_federated_file(place, tmp_path):
     ]
     raw = database(tmp_path / "e.sqlite", [*rows, ("digits_only_train", "w1", b"not read")])
     handwriting.prepare_femnist(lay({"emnist_all.sqlite.lzma": lzma.compress(raw, lzma.FORMAT_ALONE)}), home)
-    loaded = handwriting.load_femnist(Request(store, 1))
+    loaded = handwriting.load_femnist(LoadRequest(store, 1))
     assert loaded.train.x.shape == (2, 1, 28, 28)
     assert loaded.train.x[0, 0, 1, 0] == 0
     assert loaded.train.y.tolist() == [40, 3]
@@ -222,12 +222,12 @@ def test_har_from_ucis_zip_within_a_zip(place):
         files[f"{base}{side}/subject_{side}.txt"] = subject
     outer = zipped({"UCI HAR Dataset.zip": zipped(files), "UCI HAR Dataset.names": b""})
     har.prepare_har(lay({har.REMOTES[0].file: outer}), home)
-    loaded = har.load_har(Request(store, 1))
+    loaded = har.load_har(LoadRequest(store, 1))
     assert torch.equal(loaded.train.x, torch.tensor([[0.28858451, -0.020294171], [-1.0, 0.5]]))
     assert loaded.train.y.tolist() == [1, 0]
     assert (loaded.class_names, loaded.columns) == (("walking", "laying"), ("tBodyAcc-mean()-X", "tBodyAcc-mean()-Y"))
     assert [loaded.client_names[i] for i in loaded.train.client] == ["person 1", "person 30"]
-    assert len(har.load_har(Request(store, 1), split="pooled").train.y) == 4
+    assert len(har.load_har(LoadRequest(store, 1), split="pooled").train.y) == 4
 
 
 ORIGINALS = {
@@ -298,8 +298,8 @@ def test_scikit_learns_copies_equal_the_prepared_files(shared_data, tmp_path):
     for spec in TABLES:
         if not spec.bundled:
             continue
-        here = load_table(spec, Request(Store((shared_data(spec.files[0]).parent.parent,)), 1))
-        there = load_table(spec, Request(Store((tmp_path,)), 1))
+        here = load_table(spec, LoadRequest(Store((shared_data(spec.files[0]).parent.parent,)), 1))
+        there = load_table(spec, LoadRequest(Store((tmp_path,)), 1))
         assert there.schema == here.schema, spec.name
         assert torch.equal(there.train.x, here.train.x), spec.name
         assert torch.equal(there.train.y, here.train.y), spec.name

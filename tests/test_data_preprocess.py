@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedatlas.data.config import DataConfig
 from fedatlas.data.dataset import Column, Dataset, Partition, Split
 from fedatlas.data.holes import drop_holes
-from fedatlas.data.preprocess import Preprocess, Rule, preprocess
+from fedatlas.data.preprocess import ColumnRule, Preprocess, preprocess
 from fedatlas.data.sources import load_dataset
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.wire import codec
@@ -298,7 +298,7 @@ def test_float_rows_without_a_schema_are_left_as_they_are():
 
 
 def test_a_rule_names_what_it_makes():
-    assert Rule("job", ("clerk", "nurse"), indicator=True).outputs == ("job=clerk", "job=nurse", "job missing")
+    assert ColumnRule("job", ("clerk", "nurse"), indicator=True).outputs == ("job=clerk", "job=nurse", "job missing")
 
 
 def test_california_housing_with_its_207_holes(shared_data):

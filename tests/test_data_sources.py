@@ -18,7 +18,7 @@ from fedatlas.data import shakespeare, stackoverflow
 from fedatlas.data.by_name import SOURCES, describe_sources, find_data, find_source
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.images import digit_rows
-from fedatlas.data.loaded import Loaded, Request, Split, limit_rows, split_test
+from fedatlas.data.loaded import Loaded, LoadRequest, Split, limit_rows, split_test
 from fedatlas.data.sources import load_dataset, read_once, take_public
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
@@ -419,4 +419,4 @@ def test_a_tables_columns_can_be_given_other_roles(shared_data):
 
 def test_loading_needs_the_files(tmp_path):
     with pytest.raises(DataError, match="'give_me_some_credit' is not on this machine"):
-        SOURCES["give_me_some_credit"].load(Request(Store((tmp_path,)), 1))
+        SOURCES["give_me_some_credit"].load(LoadRequest(Store((tmp_path,)), 1))

@@ -7,7 +7,7 @@ import lzma
 import pytest
 
 from fedatlas.data import shakespeare, stackoverflow
-from fedatlas.data.loaded import Request
+from fedatlas.data.loaded import LoadRequest
 from fedatlas.data.store import Store
 from fedatlas.errors import DataError
 from originals import database, example, leaf, tarred, zipped
@@ -42,21 +42,21 @@ def test_leafs_shakespeare_is_taken_as_it_is_and_unknown_signs_are_counted(tmp_p
     text = ("abc" * 27)[:80]
     leaf(tmp_path / "train", {"MACBETH_FIRST": ([text, "é" + text[1:]], ["z", "!"])})
     leaf(tmp_path / "test", {"MACBETH_FIRST": ([text], ["Q"])})
-    loaded = shakespeare.load_shakespeare(Request(Store((tmp_path / "none",)), 1), path=str(tmp_path))
+    loaded = shakespeare.load_shakespeare(LoadRequest(Store((tmp_path / "none",)), 1), path=str(tmp_path))
     assert "".join(loaded.class_names[c] for c in loaded.train.x[0]) == text
     assert [loaded.class_names[c] for c in loaded.train.y] == ["z", "!"]
     assert loaded.class_names[loaded.train.x[1, 0]] == " "
     assert loaded.facts["characters_outside_the_alphabet"] == 1
     leaf(tmp_path / "b" / "train", {"X": ([text[:79]], ["z"])})
     with pytest.raises(DataError, match=r"79 \+ 1 characters"):
-        shakespeare.load_shakespeare(Request(Store((tmp_path / "none",)), 1), path=str(tmp_path / "b"))
+        shakespeare.load_shakespeare(LoadRequest(Store((tmp_path / "none",)), 1), path=str(tmp_path / "b"))
 
 
 def test_titles_from_their_two_files(place):
     store, home, lay = place
     titles = b"How do I page a collection with LINQ?\nDowncasting and Linq\n"
     stackoverflow.prepare_titles(lay({"title_StackOverflow.txt": titles, "label_StackOverflow.txt": b"18\n18\n"}), home)
-    loaded = stackoverflow.load_stackoverflow(Request(store, 1))
+    loaded = stackoverflow.load_stackoverflow(LoadRequest(store, 1))
     words = [loaded.class_names[w] for w in loaded.train.x[0] if w >= 0]
     assert words == ["how", "do", "i", "page", "a", "collection", "with", "linq", "?"]
     assert loaded.client_names[loaded.train.client[1]] == "linq"
@@ -79,7 +79,9 @@ def test_sentences_by_user_from_the_tensorflow_federated_files(place, tmp_path):
         lay({"stackoverflow.sqlite.lzma": raw, "stackoverflow.word_count.tar.bz2": counts}), home
     )
     options = {"form": "users", "target": "per_step", "users": 2, "per_user": 2}
-    loaded = stackoverflow.finish_stackoverflow(stackoverflow.load_stackoverflow(Request(store, 1), **options), options)
+    loaded = stackoverflow.finish_stackoverflow(
+        stackoverflow.load_stackoverflow(LoadRequest(store, 1), **options), options
+    )
     edit, colon, the, spec = 3, 2, 1, 4  # ranks of the published counts, from 1
     assert loaded.train.x[0, :6].tolist() == [stackoverflow.BOS, edit, colon, the, spec, stackoverflow.EOS]
     assert loaded.train.x[1, :4].tolist() == [stackoverflow.BOS, the, stackoverflow.OOV, stackoverflow.EOS]

@@ -20,7 +20,9 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.link import Request
 from fedatlas.files import OWN_FILES
 from fedatlas.models.dense import mlp
-from fedatlas.privacy import secure_sum
+from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.mechanisms import secagg
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.registry import PLUGINS
 from fedatlas.setup.resolution import resolve
@@ -62,7 +64,7 @@ def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[st
 )
 def test_of_how_many_a_masked_sum_is_the_node_sees_for_itself(what: str, message: dict[str, Any], cohort: int):
     request = Request("run", 1, 0, 0, 0, what, message, 0.1, 9, 100, "mean")
-    assert cohort_of(request, 9) == cohort
+    assert cohort_of(request, 9, Protection((secagg(),), 5, 1, 1.0, 0)) == cohort
 
 
 @pytest.mark.parametrize("kind", ["facts", "learn"])

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,9 +18,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedatlas.errors import ConfigError, PrivacyError
-from fedatlas.privacy import accountant, central_dp, clipping, ledger, local_dp, nbafl
+from fedatlas.privacy import accountant, clipping, ledger, mechanisms
+from fedatlas.privacy.central_dp.clipped_sum import coefficient
 from fedatlas.privacy.gaussian import multiplier_of
-from fedatlas.privacy.noise import Noise, gaussian, laplace, noised, words
+from fedatlas.privacy.local_dp import mechanism as local_dp
+from fedatlas.privacy.mechanism import Doing, Noise, Protection
+from fedatlas.privacy.mechanisms import central_dp
+from fedatlas.privacy.nbafl import formulas as nbafl
+from fedatlas.privacy.nbafl.mechanism import NbAFL
+from fedatlas.privacy.noise import gaussian, laplace, noised, words
+from fedatlas.privacy.sampling import secret_cohort
 from fedatlas.transforms.clip import clip as clip_by_part
 from fedatlas.tree import Tree
 
@@ -147,7 +155,7 @@ def test_no_key_is_told(monkeypatch, caplog, tmp_path):
         except (TypeError, PrivacyError) as error:
             told.append("".join(traceback.format_exception(error)))
     assert len(told) == 5
-    ledger.append(tmp_path / "l", [central_dp.event(1, clip=1.0, multiplier=1.0, rate=0.5, delta=1e-5, noise=OS)])
+    ledger.append(tmp_path / "l", Protection((central_dp(clip=1.0, delta=1e-5),), 2, 1, 0.5, 0).released(1, ()))
     everything = "\n".join([*told, caplog.text, (tmp_path / "l").read_text()])
     for form in (key.decode(), key.hex(), str(list(key)), str(int.from_bytes(key, "little")), repr(key)):
         assert form not in everything
@@ -213,54 +221,39 @@ def test_removing_a_client_moves_the_mean_by_its_sensitivity(values, clip, rate,
     K = 10  # a public number, which does not follow who came
     updates = [update(*each) for each in values]
     rest = [each for i, each in enumerate(updates) if i != gone % len(updates)]
-    factor = central_dp.coefficient(rate, K)
+    factor = coefficient(rate, K)
     moved = summed(updates, clip, factor) - summed(rest, clip, factor)
     assert float(moved.norm()) <= clip / (rate * K) * (1 + 1e-9)
 
 
 def test_the_cohort_is_drawn_client_by_client(monkeypatch):
     clients = range(100, 140)
-    sizes = [len(central_dp.cohort(clients, 0.1, SEED, t)) for t in range(2000)]
+    sizes = [len(secret_cohort(clients, 0.1, SEED, t)) for t in range(2000)]
     expected = stats.binom(40, 0.1)
     assert np.mean(sizes) == pytest.approx(4.0, abs=6 * expected.std() / math.sqrt(2000))
     assert np.var(sizes) == pytest.approx(expected.var(), rel=0.25)
     assert sizes.count(0) == pytest.approx(2000 * expected.pmf(0), abs=6 * math.sqrt(2000 * expected.pmf(0)))
-    assert set(central_dp.cohort(clients, 0.5, OS, 1)) <= set(clients)
-    assert central_dp.cohort(clients, 0.5, SEED, 3) == central_dp.cohort(clients, 0.5, SEED, 3)
-    assert len({central_dp.cohort(clients, 0.5, OS, 3) for _ in range(8)}) == 8  # no function of the round
+    assert set(secret_cohort(clients, 0.5, OS, 1)) <= set(clients)
+    assert secret_cohort(clients, 0.5, SEED, 3) == secret_cohort(clients, 0.5, SEED, 3)
+    assert len({secret_cohort(clients, 0.5, OS, 3) for _ in range(8)}) == 8  # no function of the round
     monkeypatch.setattr(os, "urandom", None)
-    assert central_dp.cohort(clients, 1.0, OS, 1) == tuple(clients)  # nothing is drawn
+    assert secret_cohort(clients, 1.0, OS, 1) == tuple(clients)  # nothing is drawn
     for odd in (0.0, 1.5, math.nan):
         with pytest.raises(PrivacyError, match="probability"):
-            central_dp.cohort(clients, odd, OS, 1)
+            secret_cohort(clients, odd, OS, 1)
 
 
 def test_an_empty_cohort_gets_its_noise():
     nothing = {"model": Tree(w=torch.zeros(100_000))}
-    sigma = central_dp.std(0.5, 1.2, 0.1, 50)
+    sigma = 1.2 * 0.5 * coefficient(0.1, 50)
     assert sigma == pytest.approx(1.2 * 0.5 / 5)
     assert float(noised(nothing, sigma, OS, "central_dp", 1)["model"]["w"].std()) == pytest.approx(sigma, rel=0.02)
 
 
 def test_without_noise_bound_or_sampling_it_is_the_uniform_mean():
     updates = [update(*torch.randn(6).tolist()) for _ in range(4)]
-    sigma = central_dp.std(math.inf, 0.0, 1.0, 4)
-    assert sigma == 0
-    mean = summed(updates, math.inf, central_dp.coefficient(1.0, 4))
+    mean = summed(updates, math.inf, coefficient(1.0, 4))
     assert torch.allclose(mean, torch.stack([flat(each) for each in updates]).mean(0), rtol=1e-12)
-
-
-def test_adaptive_clipping_finds_the_quantile_and_shares_the_noise():
-    norms = np.random.default_rng(1).lognormal(size=1001)
-    clip = 0.1
-    for _ in range(400):
-        clip = central_dp.next_clip(clip, float((norms <= clip).mean()))
-    assert clip == pytest.approx(np.median(norms), rel=0.02)
-    changes = central_dp.multiplier_of_sum(1.0, 5.0)
-    assert changes > 1.0
-    assert changes**-2 + (2 * 5.0) ** -2 == pytest.approx(1.0)
-    with pytest.raises(PrivacyError, match=r"give it more than 0\.5"):
-        central_dp.multiplier_of_sum(1.0, 0.5)
 
 
 # Local DP
@@ -271,7 +264,9 @@ def test_local_releases_have_the_noise_they_state_and_cost_epsilon(kind):
     scale = local_dp.scale(kind, epsilon=3.0, delta=1e-5, clip=0.5, releases=10)
     one = multiplier_of(3.0, 1e-5)
     assert scale == pytest.approx(2 * 0.5 * (math.sqrt(10) * one if kind == "gaussian" else 10 / 3))
-    events = [local_dp.event(t, (4, 5), kind, clip=0.5, scale=scale, delta=1e-5, noise=OS) for t in range(10)]
+    how = Protection((local_dp.local_dp(epsilon=3.0, delta=1e-5, clip=0.5, kind=kind),), 6, 10, 1.0, 0)
+    events = [event for t in range(10) for event in how.released(t, (4, 5))]
+    assert all(event.multiplier * event.sensitivity == pytest.approx(scale) for event in events)
     found = accountant.spent(events, 1e-5)
     assert found.epsilon == pytest.approx(3.0, rel=1e-9)
     assert found.delta == (1e-5 if kind == "gaussian" else 0.0)
@@ -286,7 +281,7 @@ def test_local_releases_have_the_noise_they_state_and_cost_epsilon(kind):
 def test_replacing_a_client_moves_its_release_by_twice_the_bound(a, b):
     for order in (1, 2):
         moved = flat(clipping.clipped(update(*a), 0.7, order)) - flat(clipping.clipped(update(*b), 0.7, order))
-        assert float(moved.norm(order)) <= local_dp.sensitivity(0.7) * (1 + 1e-12)
+        assert float(moved.norm(order)) <= 2 * 0.7 * (1 + 1e-12)
 
 
 # NbAFL
@@ -297,10 +292,10 @@ PAPER = nbafl.Setting(epsilon=1.0, delta=0.01, clip=1.0, rows=1200, clients=50, 
 def test_nbafl_has_the_papers_noise():
     assert nbafl.classic_factor(0.01) == pytest.approx(3.1075114601, abs=5e-11)
     assert nbafl.sigma_up(PAPER) == pytest.approx(0.0051791858, abs=5e-11)
-    assert nbafl.sigma_down(PAPER) == pytest.approx(0.0024838502, abs=5e-11)
+    assert equal_down(PAPER) == pytest.approx(0.0024838502, abs=5e-11)
     sixty = PAPER._replace(epsilon=60.0)
     assert nbafl.sigma_up(sixty) == pytest.approx(8.631976e-5, abs=5e-12)
-    assert nbafl.sigma_down(sixty) == pytest.approx(4.139750e-5, abs=5e-12)
+    assert equal_down(sixty) == pytest.approx(4.139750e-5, abs=5e-12)
 
 
 def test_nbafl_with_random_scheduling():
@@ -311,45 +306,52 @@ def test_nbafl_with_random_scheduling():
     assert nbafl.sigma_down_drawn(PAPER._replace(rounds=11), 20) == 0
     for epsilon in (50.0, 60.0, 100.0, 1e4):  # where b has no value
         assert nbafl.sigma_down_drawn(PAPER._replace(epsilon=epsilon), 20) == 0
-        assert nbafl.sigma_down_drawn(PAPER._replace(epsilon=epsilon), 50) == nbafl.sigma_down(
-            PAPER._replace(epsilon=epsilon)
-        )
     assert nbafl.threshold(PAPER, 50) == pytest.approx(math.sqrt(50))  # all drawn: the formulas are the simpler ones
     assert nbafl.factor_drawn(PAPER, 50) == pytest.approx(1.0)
 
 
 @given(N=st.integers(1, 200), T=st.integers(1, 60), L=st.integers(1, 5))
 def test_nbafl_general_noise_is_the_printed_one_for_equal_clients(N, T, L):
+    """sigma_D = 2 c C sqrt(T^2 - L^2 N) / (n_min N epsilon), as the paper prints it for p_k = 1/N and n_k = n_min."""
     s = PAPER._replace(clients=N, rounds=max(T, L), exposed=L)
-    printed = nbafl.sigma_down(s)
-    assert (printed == 0) == (s.rounds**2 <= L * L * N)
-    general = nbafl.sigma_down(s, dict.fromkeys(range(N), 1 / N), dict.fromkeys(range(N), s.rows))
-    assert general == pytest.approx(printed, rel=1e-6, abs=1e-9)
+    inside = s.rounds**2 - L * L * N
+    printed = nbafl.classic_factor(s.delta) * 2 * s.clip * math.sqrt(max(0, inside)) / (s.rows * N * s.epsilon)
+    assert equal_down(s) == pytest.approx(printed, rel=1e-6, abs=1e-9)
+
+
+def equal_down(s):
+    """sigma_D of clients with equal shares and rows."""
+    return nbafl.sigma_down(s, dict.fromkeys(range(s.clients), 1 / s.clients), dict.fromkeys(range(s.clients), s.rows))
 
 
 def test_nbafl_states_the_honest_epsilon_beside_the_papers():
     s = PAPER._replace(epsilon=50.0)
-    up, down = nbafl.sigma_up(s), nbafl.sigma_down(s)
+    up, down = nbafl.sigma_up(s), equal_down(s)
     found = nbafl.accounts(s, up=up, down=down, uploads=25, shares=[1 / 50] * 50)
     assert up / (2 / 1200) == pytest.approx(0.062150, abs=5e-7)  # 0.124601 would be needed
     assert 50 == found.nominal < found.exposed < found.uploads < found.honest
     assert found.broadcasts < found.honest
-    events = [nbafl.event(t, range(50), clip=1.0, sigma=up, delta=0.01, noise=OS) for t in range(1, 26)]
+    how = Protection((mechanisms.nbafl(epsilon=50.0, clip=1.0),), 50, 25, 1.0, 0, smallest=1200)
+    events = [event for t in range(1, 26) for event in how.released(t, range(50))]
     assert accountant.spent(events, 0.01).epsilon == pytest.approx(found.honest, rel=1e-9)
     assert nbafl.accounts(s, up=0.0, down=0.0, uploads=25, shares=[1.0]).honest == math.inf
 
 
 def test_nbafl_clips_models_and_noises_them_once():
-    small = update(0.1, 0.2, 0.3, 0.4)
-    assert torch.equal(flat(nbafl.upload(small, clip=1.0, sigma=0.0, noise=OS, key=(1, 2))), flat(small))
-    uploads = [
-        nbafl.upload({"model": Tree(w=torch.zeros(5000))}, clip=1.0, sigma=0.2, noise=OS, key=(1, k))["model"]["w"]
-        for k in range(16)
-    ]
+    own = NbAFL(nbafl.classic_factor(0.01) * 2 / 0.2, 0.01, 1.0, "worst_case", "os")
+    how = Protection((), 3, 20, 1.0, 7)
+    zeros = {"model": Tree(w=torch.zeros(5000))}
+    uploads = [own.update(zeros, how, Doing(k, 1, "train", 0, 1))["model"]["w"] for k in range(16)]
     assert float(torch.stack(uploads).std()) == pytest.approx(0.2, rel=0.03)
     assert float(torch.stack(uploads).mean(0).std()) == pytest.approx(0.2 / 4, rel=0.08)
-    sent = nbafl.broadcast({"model": Tree(w=torch.ones(50_000))}, sigma=0.1, noise=SEED, round=2)["model"]["w"]
-    assert float(sent.std()) == pytest.approx(0.1, rel=0.03)
+    long = {"model": Tree(w=torch.full((100,), 3.0))}
+    faint = own._replace(epsilon=1e12)
+    assert float(flat(faint.update(long, how, Doing(0, 1, "train", 0, 1))).norm()) == pytest.approx(1.0, rel=1e-6)
+    place = SimpleNamespace(coefficients=dict.fromkeys(range(3), 1 / 3), sizes=dict.fromkeys(range(3), 1), round=2)
+    sent = own.release({"model": Tree(w=torch.ones(50_000))}, how, place, (0, 1, 2), None)["model"]["w"]
+    down = own.down(how, place.coefficients, place.sizes)
+    assert down > 0
+    assert float(sent.std()) == pytest.approx(down, rel=0.03)
     assert sent.dtype == torch.float32
 
 

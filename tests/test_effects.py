@@ -10,7 +10,7 @@ import pytest
 
 from fedatlas.study.effects import effects, grouped_levels, noise_between
 from fedatlas.study.front import fronts, not_dominated
-from fedatlas.study.measurements import read_study
+from fedatlas.study.measurements import measurements_of
 
 NODES, ALPHAS, SCHEMES = ("2", "10", "50"), ("0.1", "1"), ("fedavg", "scaffold", "yogi", "prox")
 NOISE = {"fedavg": 0.01, "scaffold": 0.03, "yogi": 0.06, "prox": 0.02}  # unequal by choice
@@ -38,7 +38,7 @@ def table(stream: np.random.Generator | None, seeds: int = 3) -> list[dict[str, 
 
 
 def analyse(rows: list[dict[str, Any]], **more: Any):
-    return effects(read_study(rows, ["nodes", "alpha"], ["scheme"]), "accuracy", **more)
+    return effects(measurements_of(rows, ["nodes", "alpha"], ["scheme"]), "accuracy", **more)
 
 
 def by_name(found) -> dict[Any, float]:
@@ -102,7 +102,7 @@ def test_permuting_rows_factors_levels_and_seeds_changes_nothing():
     renamed = [{**r, "seed": {0: 7, 1: 3, 2: 5}[r["seed"]]} for r in rows]
     np.random.default_rng(1).shuffle(renamed)
     one = analyse(rows)
-    other = effects(read_study(renamed, ["alpha", "nodes"], ["scheme"]), "accuracy")
+    other = effects(measurements_of(renamed, ["alpha", "nodes"], ["scheme"]), "accuracy")
     assert [e[:2] for e in one.effects] == [e[:2] for e in other.effects]
     np.testing.assert_allclose([e[2:] for e in one.effects], [e[2:] for e in other.effects], atol=1e-12)
 
@@ -134,7 +134,7 @@ def test_the_chance_of_a_front_is_that_of_noise_known_exactly():
     rows = [r for r in table(np.random.default_rng(8)) if r["scheme"] in {"fedavg", "yogi"}]
     for row in rows:
         row["cpu_seconds"] = 10.0
-    found = fronts(read_study(rows, ["nodes", "alpha"], ["scheme"]), draws=20_000)
+    found = fronts(measurements_of(rows, ["nodes", "alpha"], ["scheme"]), draws=20_000)
     values = np.array([[[r["accuracy"] for r in rows if r["nodes"] == n and r["alpha"] == a and r["scheme"] == s]
                         for s in ("fedavg", "yogi")] for n in NODES for a in ALPHAS])  # fmt: skip
     difference = values[:, 1] - values[:, 0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedatlas.published.reproduction import linked
+from fedatlas.published.results import linked
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "labels.md"

@@ -16,7 +16,7 @@ from fedatlas import Experiment, attack, run
 from fedatlas.attacks.membership import candidates_of
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.leakage.attacker_folder import attacker_folder
-from fedatlas.leakage.attacker_process import work
+from fedatlas.leakage.attacker_process import carry_out
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import build_view_attack
 
@@ -35,7 +35,7 @@ QUICK = {"iterations": 100, "targets": 3}
 def _same_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting a process takes seconds: one test does, the others attack in their own."""
     if "process_of_its_own" not in request.node.name:
-        monkeypatch.setattr("fedatlas.leakage.attacker_folder.work_apart", work)
+        monkeypatch.setattr("fedatlas.leakage.attacker_folder.work_apart", carry_out)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedatlas import Experiment, run
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.errors import ConfigError
 from fedatlas.record.observed import DIRECTIONS, FOLDER, RoleView, found_index
 from fedatlas.record.run_folder import METRICS
@@ -39,7 +39,7 @@ def crossed(run: Path) -> dict[int, dict[str, int]]:
     seen: set[Any] = set()
     index = found_index(run / FOLDER)
     for text in index["roles"]:
-        view = RoleView(run, Role.parse(text, "role"))
+        view = RoleView(run, ViewRole.parse(text, "role"))
         for number in view.rounds:
             sums = out.setdefault(number, dict.fromkeys(DIRECTIONS, 0))
             held: dict[Any, int] = {}
@@ -83,20 +83,20 @@ def test_all_links_add_up_to_the_bytes_of_the_row(tmp_path: Path, tables: dict[s
 
 def test_a_frame_holds_the_bytes_that_it_counts(tmp_path: Path):
     path = observed(tmp_path / "run", ["server"])
-    for frame in RoleView(path, Role("server")).frames(1):
+    for frame in RoleView(path, ViewRole("server")).frames(1):
         body = frame.body["message"] if frame.direction == "down" else frame.body
         assert codec.size(dict(body)) == frame.bytes
 
 
 def test_a_role_sees_its_own_links_only(tmp_path: Path):
     path = observed(tmp_path / "run", ["server", "client:1", "successor:1", "outsider"], algorithm={"name": "fedseq"})
-    server, client = (list(RoleView(path, role).frames(1)) for role in (Role("server"), Role("client", 1)))
+    server, client = (list(RoleView(path, role).frames(1)) for role in (ViewRole("server"), ViewRole("client", 1)))
     assert {frame.direction for frame in server} == {"up", "down"}
     assert client
     assert all(1 in (frame.client, frame.sender) for frame in client)
-    handed = [frame for number in (1, 2) for frame in RoleView(path, Role("successor", 1)).frames(number)]
+    handed = [frame for number in (1, 2) for frame in RoleView(path, ViewRole("successor", 1)).frames(number)]
     assert all(frame.direction == "peer" and frame.sender == 1 for frame in handed)
-    (published,) = RoleView(path, Role("outsider")).frames(2)
+    (published,) = RoleView(path, ViewRole("outsider")).frames(2)
     assert set(published.body) == {"model"}
 
 
@@ -110,7 +110,7 @@ def test_recording_changes_no_figure(tmp_path: Path):
 
 def test_rounds_and_every_choose_what_is_kept(tmp_path: Path):
     path = observed(tmp_path / "run", ["server"], {"rounds": [1, 3], "every": 2}, rounds=4)
-    assert RoleView(path, Role("server")).rounds == [1, 3]
+    assert RoleView(path, ViewRole("server")).rounds == [1, 3]
 
 
 def test_a_run_that_is_continued_records_the_same(tmp_path: Path):
@@ -121,7 +121,7 @@ def test_a_run_that_is_continued_records_the_same(tmp_path: Path):
     stale = path / "observed" / "server" / "round-000003.frames"
     stale.write_bytes(b"of a round that was stopped")
     resume(path, ["rounds=3"])
-    for role in (Role("server"), Role("outsider")):
+    for role in (ViewRole("server"), ViewRole("outsider")):
         one, other = RoleView(whole, role), RoleView(path, role)
         assert one.rounds == other.rounds == [0, 1, 2, 3]
         for number in one.rounds:  # the name of the run stands in each request
@@ -143,7 +143,7 @@ def test_past_the_limit_recording_stops_and_the_run_goes_on(tmp_path: Path):
     done = run(Experiment.of(**given), out=tmp_path / "run", baselines=False, progress=Listening())
     assert done.summary["rounds"] == 3
     assert [text for text in heard if "[observe] stopped in round" in text and "observe.limit" in text]
-    view = RoleView(tmp_path / "run", Role("server"))
+    view = RoleView(tmp_path / "run", ViewRole("server"))
     assert view.rounds == [0, 1]
     assert sum(one["size"] for one in view.files.values()) <= 40 << 10
     assert not list((tmp_path / "run" / "observed").rglob("*.part"))
@@ -173,18 +173,18 @@ def test_what_cannot_be_observed_is_refused(tmp_path: Path, tables: dict[str, An
 def test_a_view_that_is_not_there_whole_is_refused(tmp_path: Path):
     path = observed(tmp_path / "run", ["server"], {"rounds": [1, 1]})
     with pytest.raises(ConfigError, match=r'Add roles = \["client:0"\] under \[observe\]'):
-        RoleView(path, Role("client", 0))
+        RoleView(path, ViewRole("client", 0))
     with pytest.raises(ConfigError, match=r"holds rounds 1 to 1, not round 2. Write rounds = \[2, 2\]"):
-        list(RoleView(path, Role("server")).frames(2))
+        list(RoleView(path, ViewRole("server")).frames(2))
     file = path / "observed" / "server" / "round-000001.frames"
     whole = bytearray(file.read_bytes())
     for data in (whole[:-7], whole[:200] + b"x" + whole[201:]):
         file.write_bytes(data)
         with pytest.raises(ConfigError, match="cut short or altered"):
-            list(RoleView(path, Role("server")).frames(1))
+            list(RoleView(path, ViewRole("server")).frames(1))
     file.unlink()
     with pytest.raises(ConfigError, match="missing"):
-        list(RoleView(path, Role("server")).frames(1))
+        list(RoleView(path, ViewRole("server")).frames(1))
 
 
 def test_the_hash_of_a_run_does_not_say_whether_it_was_watched():

@@ -13,7 +13,7 @@ from fedatlas import config
 from fedatlas.api import longer
 from fedatlas.config.template import TEMPLATE
 from fedatlas.errors import ConfigError, FedatlasError
-from fedatlas.privacy.mechanisms import LATER, MECHANISMS, ORDER, CentralDP, LocalDP, NbAFL, Paillier, SecAgg
+from fedatlas.privacy.mechanisms import LATER, MECHANISMS, made
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.setup import mechanism_choice
@@ -28,7 +28,6 @@ WRITTEN = {
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
 }
 """Every key of every mechanism, at another value than its default."""
-RECORDS = {"secagg": SecAgg, "paillier": Paillier, "central_dp": CentralDP, "local_dp": LocalDP, "nbafl": NbAFL}
 LEAST = {
     "secagg": "privacy.secagg={}",
     "paillier": "privacy.paillier={}",
@@ -57,17 +56,17 @@ def test_a_table_comes_back_from_config_toml(name: str, tmp_path: Path) -> None:
     assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["privacy"] == [{"name": name, **WRITTEN[name]}]
     assert again.hash() == asked.hash()
     assert again.plain() == asked.plain()
-    (made,) = mechanisms_of(again)
-    assert isinstance(made, RECORDS[name])
+    (one,) = mechanisms_of(again)
+    assert one.name == name
     given = {key: tuple(x) if isinstance(x, list) else x for key, x in WRITTEN[name].items()}
-    assert made._asdict() == {**given, "name": name}
+    assert one.keys == given
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_default_is_written_out(name: str) -> None:
     once = resolve(config.read(None, [LEAST[name]]))
     (table,) = once.config.plain()["privacy"]
-    assert table == {key: x for key, x in once.mechanisms[0]._asdict().items() if x is not None}
+    assert table == {"name": name} | {key: x for key, x in once.mechanisms[0].keys.items() if x is not None}
     assert resolve(config.parse(once.config.plain())).config.hash() == once.config.hash()
 
 
@@ -117,8 +116,8 @@ def test_one_table_is_not_several() -> None:
 def test_the_template_shows_a_table_that_works() -> None:
     lines = TEMPLATE.split("# [[privacy]]")[1].split("\n\n")[0].splitlines()
     text = "[[privacy]]\n" + "\n".join(line.removeprefix("# ") for line in lines[1:])
-    (made,) = mechanisms_of(config.parse(tomllib.loads(text)))
-    assert made == SecAgg(0.7, 24, 16.0, 1 << 20)
+    (one,) = mechanisms_of(config.parse(tomllib.loads(text)))
+    assert one.keys == {"threshold": 0.7, "bits": 24, "range": 16.0, "n_cap": 1 << 20}
 
 
 # ---------------------------------------------------------------------- names, keys, pairs
@@ -163,7 +162,7 @@ def test_pairs(one: str, other: str) -> None:
     """local_dp may stand before masks or encryption, whatever the order in the file; no other pair is sound."""
     asked = [LEAST[one], LEAST[other]]
     if (one, other) in SOUND:
-        assert names(*asked) == names(*reversed(asked)) == sorted((one, other), key=ORDER.index)
+        assert names(*asked) == names(*reversed(asked)) == sorted((one, other), key=lambda name: made(name).place)
         assert [
             table["name"]
             for table in resolve(config.read(None, [*asked, "algorithm.weights=uniform"])).config.plain()["privacy"]
@@ -173,7 +172,7 @@ def test_pairs(one: str, other: str) -> None:
     if {one, other} == {"secagg", "paillier"}:
         assert "both hide updates from the server" in refusal(*asked)
     else:
-        alone = one if one in mechanism_choice.ALONE else other
+        alone = one if made(one).limits.alone else other
         assert f"'{alone}' stands alone" in refusal(*asked)
 
 

@@ -16,8 +16,8 @@ from fedatlas.algorithms.fedseq import fedseq
 from fedatlas.algorithms.moon import moon
 from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.errors import ConfigError
-from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
-from fedatlas.setup.mechanism_choice import goes_with, why_not
+from fedatlas.privacy.mechanisms import MECHANISMS, every, made
+from fedatlas.setup.mechanism_choice import goes_with
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 from fedatlas.weighting import uniform
@@ -78,6 +78,10 @@ HELPS = {
 CELLS = [(name, mechanism) for name in ALGORITHMS for mechanism in MECHANISMS]
 
 
+def reason(mechanism: str, algorithm: Algorithm) -> str:
+    return made(mechanism).limits.why_not(algorithm)
+
+
 def checked(name: str, mechanism: str, *more: str) -> None:
     """Everything that is refused before data are read."""
     resolved = resolve(config.read(None, [f"algorithm.name={name}", LEAST[mechanism], *more]))
@@ -109,26 +113,26 @@ def test_a_cell(name: str, mechanism: str) -> None:
 
 def test_the_sixteen_and_the_last_hop() -> None:
     for mechanism in ("secagg", "paillier"):
-        fine = goes_with(mechanism)
+        fine = goes_with(made(mechanism))
         assert fine == {name: 'phi = "random"' if name == "fedseq" else "" for name in fine}
         assert fine.keys() == SUMS | {"fedseq"}
         assert len(SUMS) == 16
-    assert {*goes_with("nbafl")} == {"fedavg", "fedsgd", "fedprox"}
+    assert {*goes_with(made("nbafl"))} == {"fedavg", "fedsgd", "fedprox"}
     for mechanism in ("central_dp", "local_dp"):
-        assert {*goes_with(mechanism)} == {*BY_ROWS, "scaffold"}
+        assert {*goes_with(made(mechanism))} == {*BY_ROWS, "scaffold"}
 
 
 @pytest.mark.parametrize("mechanism", ["central_dp", "local_dp"])
 def test_what_parameters_make_unsound(mechanism: str) -> None:
     reads = "it reads its clients' losses and examples without noise"
-    assert why_not(mechanism, fedprox(adaptive=True, weights="uniform")) == reads
+    assert reason(mechanism, fedprox(adaptive=True, weights="uniform")) == reads
     assert reads in refusal("fedprox", mechanism, "algorithm.adaptive=true")
-    assert why_not("nbafl", fedprox(adaptive=True)) == WHOLE
-    assert why_not(mechanism, scaffold(weights="samples")) == WEIGHS
+    assert reason("nbafl", fedprox(adaptive=True)) == WHOLE
+    assert reason(mechanism, scaffold(weights="samples")) == WEIGHS
     assert 'write algorithm.weights = "uniform"' in refusal("scaffold", mechanism, "algorithm.weights=samples")
-    assert why_not(mechanism, fedseq(phi="random", rule={"name": "fedavg", "weights": "uniform"})) == CHAIN
-    assert why_not("secagg", fedprox(adaptive=True)) == ""
-    assert why_not("nbafl", moon(mu=0.0)) == ""  # which is FedAvg
+    assert reason(mechanism, fedseq(phi="random", rule={"name": "fedavg", "weights": "uniform"})) == CHAIN
+    assert reason("secagg", fedprox(adaptive=True)) == ""
+    assert reason("nbafl", moon(mu=0.0)) == ""  # which is FedAvg
 
 
 @pytest.mark.parametrize("mechanism", ["central_dp", "local_dp"])
@@ -173,11 +177,11 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize(("made", "masks", "noise"), RECORDS.values(), ids=list(RECORDS))
-def test_a_plug_ins_record_is_read_alike(made: Algorithm, masks: str, noise: str) -> None:
+@pytest.mark.parametrize(("record", "masks", "noise"), RECORDS.values(), ids=list(RECORDS))
+def test_a_plug_ins_record_is_read_alike(record: Algorithm, masks: str, noise: str) -> None:
     for mechanisms, expected in ((("secagg", "paillier"), masks), (("central_dp", "local_dp"), noise)):
         for mechanism in mechanisms:
-            found = why_not(mechanism, made)
+            found = reason(mechanism, record)
             assert (expected in found) if expected else not found, mechanism
 
 
@@ -185,7 +189,7 @@ def test_nbafl_takes_a_mean_of_whole_models_from_any_record() -> None:
     def moved(server: State, mean: Update, round: Round) -> State:
         return take_mean(server, mean, round)
 
-    assert why_not("nbafl", Algorithm("plain")) == ""
+    assert reason("nbafl", Algorithm("plain")) == ""
     for changed in (
         {"server_update": moved},
         {"client_init": lambda params, facts: {}},
@@ -193,7 +197,7 @@ def test_nbafl_takes_a_mean_of_whole_models_from_any_record() -> None:
         {"tasks": {"train": Task(settle=lambda seen, work, message, client, facts: client)}},
         {"tasks": {"train": Task(), "more": Task()}},
     ):
-        assert why_not("nbafl", Algorithm("other")._replace(**changed)) == WHOLE
+        assert reason("nbafl", Algorithm("other")._replace(**changed)) == WHOLE
 
 
 # ---------------------------------------------------------------------- what people read
@@ -226,8 +230,8 @@ def test_the_pages_table_is_the_one_above() -> None:
 def test_show_tells_who_learns_what(name: str) -> None:
     shown = catalogue.entry(name)
     assert shown["kind"] == "privacy"
-    assert (shown["server_learns"], shown["clients_learn"], shown["colluding_learn"]) == LEARNS[name]
+    assert (shown["server_learns"], shown["clients_learn"], shown["colluding_learn"]) == every()[name].learns
     assert shown["parameters"].keys() == shown["accepts"].keys()
     assert [row["name"] for row in catalogue.rows("privacy")] == list(MECHANISMS)
     assert set(shown["goes_with"].replace(",", "").split()) >= {"fedavg", "fedprox"}
-    assert f"| `{name}` | {LEARNS[name].server} |" in privacy_page.PAGE.read_text(encoding="utf-8")
+    assert f"| `{name}` | {every()[name].learns.server} |" in privacy_page.PAGE.read_text(encoding="utf-8")

@@ -12,12 +12,12 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Request
 from fedatlas.federation.secrets import Keyring
-from fedatlas.privacy.encrypted_sum import CIPHER, CLEAR, OPEN
-from fedatlas.privacy.mechanisms import Mechanism, secagg
-from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.mechanism import Mechanism, Protection
+from fedatlas.privacy.mechanisms import secagg
+from fedatlas.privacy.paillier.encrypted_sum import CIPHER, CLEAR, OPEN
 from fedatlas.privacy.secagg.keys import place_of
 from fedatlas.privacy.secagg.messages import flags, told
-from fedatlas.privacy.secure_sum import KEYS, QUESTIONS, SHARES, UNMASK, check_task
+from fedatlas.privacy.secagg.secure_sum import KEYS, QUESTIONS, SHARES, UNMASK, check_task
 from federation import federation, gap, play, same, states
 from protected import ALL, protected, toy_paillier, without_noise
 
@@ -160,7 +160,7 @@ def with_clear(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any]
 
 def a_part() -> Mechanism:
     """The last layer is encrypted, the others go in the clear."""
-    return toy_paillier()._replace(encrypt=("head.weight", "head.bias"))
+    return toy_paillier(encrypt=("head.weight", "head.bias"))
 
 
 FIRST: Mapping[str, tuple[Callable[[], Mechanism], Callable[[Any], Any]]] = {

@@ -189,7 +189,8 @@ def test_two_workers_never_share_a_stream_of_noise() -> None:
     assert rows.shape == (15, 51)
     related = torch.corrcoef(rows) - torch.eye(15)
     assert float(related.abs().max()) < 0.75  # 105 pairs of 51 numbers: 0.4 is usual, one stream taken twice is 1
-    scale = fed.bench.protection.local_scale()
+    (event,) = fed.bench.protection.released(1, (0,))
+    scale = event.multiplier * event.sensitivity
     assert float(rows.std()) == pytest.approx(scale, rel=0.15)
 
 

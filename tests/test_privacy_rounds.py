@@ -21,12 +21,13 @@ from fedatlas.aggregation.reducers import part_of
 from fedatlas.algorithm import SERVER, Ask, Replies, Task
 from fedatlas.engine import job
 from fedatlas.federation.asks import Mend, coefficients_of
-from fedatlas.privacy import secure_sum
-from fedatlas.privacy.ask_protocol import bases, changed
-from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg, secagg
-from fedatlas.setup.mechanism_choice import MASKS
+from fedatlas.privacy.ask_protocol import WORK
+from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanisms import every, secagg
+from fedatlas.privacy.secagg import secure_sum
+from fedatlas.transforms.change import bases, change
 from federation import Federation, Normed, play
-from protected import ADMITTED, Host, admitted, protected, silent, toy_paillier
+from protected import ADMITTED, Host, admitted, protected, rekeyed, silent, toy_paillier
 
 EVERY = [*ADMITTED, "chains"]
 FOUR = [(0, 1, 3, 4)]  # of five who were asked, one of whom leaves
@@ -46,7 +47,7 @@ class Seen:
             client = rest[-1].client
             base = bases(task, message, update, chain=bool(rest[2].get("chain")))
             if update:
-                self.updates[client] = update, changed(update, base)
+                self.updates[client] = update, change(update, base)
             return protect(how, transform, task, message, update, *rest)
 
         def compared(ask: Ask) -> Replies:
@@ -94,12 +95,15 @@ class Seen:
         self.share = max(self.share, error / bound) if values and bound else self.share
 
     def bound(self, weights: list[float], largest: float, factor: float, kind: torch.dtype) -> float:
-        how: Any = self.fed.bench.protection.mechanisms[-1]
-        m, half = len(weights), how.range * 2.0**-how.bits
-        if isinstance(how, SecAgg) or how.weights_by == "client":
+        how = self.fed.bench.protection.mechanisms[-1].keys
+        m, half = len(weights), how["range"] * 2.0 ** -how["bits"]
+        if how.get("weights_by", "client") == "client":
             quantised = m * half * factor
         else:
-            quantised = half * max(1.0, sum(weights)) * (1 + m * 2.0**-how.bits) + m * 2.0**-how.bits * largest * factor
+            quantised = (
+                half * max(1.0, sum(weights)) * (1 + m * 2.0 ** -how["bits"])
+                + m * 2.0 ** -how["bits"] * largest * factor
+            )
         return quantised + torch.finfo(kind).eps * largest * max(1.0, sum(weights)) + 1e-15
 
 
@@ -126,7 +130,7 @@ MASKED = (secagg(), secagg(bits=12, range=2.0), toy_paillier(), toy_paillier(wei
 
 def test_every_algorithm_whose_server_takes_sums_is_here() -> None:
     assert len(ADMITTED) == SIXTEEN
-    assert MASKS == ("secagg", "paillier")
+    assert [name for name, one in every().items() if one.sums_only] == ["secagg", "paillier"]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -149,8 +153,8 @@ def test_statistics_of_batch_norm_and_other_steps(
 ) -> None:
     """Buffers are summed as changes, in a chain as they are; coarse steps and weights multiplied in by clients keep their bounds."""
     made, needs, plan = admitted(name)
-    if isinstance(mechanism, SecAgg) and name == "chains":
-        mechanism = mechanism._replace(range=64.0)
+    if mechanism.name == "secagg" and name == "chains":
+        mechanism = rekeyed(mechanism, range=64.0)
     fed, host = protected(made, mechanism, make=Normed, **needs)
     seen = Seen(monkeypatch, fed, host)
     server, _ = play(fed, plan, host=host)
@@ -158,7 +162,7 @@ def test_statistics_of_batch_norm_and_other_steps(
     assert server["buffers"].keys() == fed.buffers.keys()
 
 
-@pytest.mark.parametrize("phase", secure_sum.PHASES)
+@pytest.mark.parametrize("phase", [secure_sum.KEYS, secure_sum.SHARES, WORK])
 @pytest.mark.parametrize("name", ADMITTED)
 def test_a_client_that_leaves_in_a_phase(monkeypatch: pytest.MonkeyPatch, name: str, phase: str) -> None:
     """Four of five are left, which is the threshold: the sum is theirs, with their weights."""
@@ -212,9 +216,9 @@ def test_each_client_opens_in_turn() -> None:
 def test_only_some_layers_are_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last layer as ciphertexts, the others in the clear: the mean is the same."""
     made, needs, plan = admitted("fedavg")
-    chosen = toy_paillier()._replace(encrypt=("head.weight", "head.bias"))
+    chosen = toy_paillier(encrypt=("head.weight", "head.bias"))
     fed, host = protected(made, chosen, **needs)
     seen = Seen(monkeypatch, fed, host)
     play(fed, plan, host=host)
     assert seen.opened == len(plan)
-    assert isinstance(chosen, Paillier)
+    assert chosen.sums_only == "partly"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -21,8 +22,10 @@ from fedatlas.errors import PrivacyError
 from fedatlas.federation import secrets
 from fedatlas.federation.secrets import JOURNAL, LEDGER, OPENED
 from fedatlas.federation.server import Guard, ServerHalf
-from fedatlas.privacy import accountant, ledger, paillier
-from fedatlas.privacy.protection import Protection
+from fedatlas.privacy import accountant, ledger
+from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.mechanisms import MECHANISMS, paillier
+from fedatlas.privacy.paillier import cryptosystem
 from fedatlas.privacy.secagg import client, keys
 from fedatlas.setup import protected_bench as assembled
 from test_accountant import direct_epsilon
@@ -45,8 +48,8 @@ MASKED = ({"name": "secagg"}, {"name": "paillier"})
 @pytest.fixture
 def toy_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paillier's keys of 256 bits in whole runs."""
-    chosen = assembled.chosen
-    monkeypatch.setattr(assembled, "chosen", lambda one, network: chosen(one, network)._replace(key_bits=256))
+    short = functools.wraps(paillier)(lambda **keys: paillier(**{**keys, "key_bits": 256}))
+    monkeypatch.setitem(MECHANISMS, "paillier", short)
     monkeypatch.setattr(assembled, "Protection", lambda *given: Protection(*given, testing=True))
 
 
@@ -229,7 +232,7 @@ def test_the_summarys_epsilon_is_an_independent_accounts(
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """All that comes from the operating system's generator through `fedatlas.secret`, and the primes made of it."""
     found: list[bytes] = []
-    real, below, generate = secret.random_bytes, secret.integer_below, paillier.generate
+    real, below, generate = secret.random_bytes, secret.integer_below, cryptosystem.generate
 
     def random_bytes(count: int) -> bytes:
         found.append(real(count))
@@ -240,14 +243,14 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         found.append(number.to_bytes(-(-bound.bit_length() // 8), "big"))
         return number
 
-    def generated(*given: Any, **named: Any) -> paillier.PrivateKey:
+    def generated(*given: Any, **named: Any) -> cryptosystem.PrivateKey:
         made = generate(*given, **named)
         found.extend(x.to_bytes(-(-int(x).bit_length() // 8), "big") for x in (int(made.p), int(made.q)))
         return made
 
     monkeypatch.setattr(secret, "random_bytes", random_bytes)
     monkeypatch.setattr(secret, "integer_below", integer_below)
-    monkeypatch.setattr(secrets.paillier, "generate", generated)
+    monkeypatch.setattr(cryptosystem, "generate", generated)
     for function in (client.advertise, client.share, keys.drawn, keys.identity):  # took it when they were defined
         defaults = tuple(random_bytes if one is real else one for one in function.__defaults__ or ())
         monkeypatch.setattr(function, "__defaults__", defaults)
@@ -338,7 +341,7 @@ def test_what_the_server_holds_shows_no_secret(drawn: list[bytes], tmp_path: Pat
         patch.setattr(secrets.Keyring, "guard", kept)
         run(experiment({"name": "secagg"}, rounds=1), out=tmp_path / "run", baselines=False)
     fields = {name: x for name, x in made[0]._asdict().items() if name not in {"journal", "note"}}
-    assert leaks(drawn, [repr(fields).encode(), *made[0].identities.values()]) == []
+    assert leaks(drawn, [repr(fields).encode(), *made[0].public.values()]) == []
 
 
 # ---------------------------------------------------------------------- accuracy

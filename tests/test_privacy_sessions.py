@@ -13,18 +13,19 @@ from fedatlas.algorithm import Algorithm, Round
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.errors import DivergedError, PrivacyError
 from fedatlas.federation.secrets import JOURNAL, OPENED, append, whole_lines
-from fedatlas.privacy.encrypted_sum import OPEN
+from fedatlas.privacy.ask_protocol import WORK
 from fedatlas.privacy.mechanisms import secagg
-from fedatlas.privacy.secure_sum import KEYS, MASKED, PHASES, SHARES, UNMASK
+from fedatlas.privacy.paillier.encrypted_sum import OPEN
+from fedatlas.privacy.secagg.secure_sum import KEYS, SHARES, UNMASK
 from fedatlas.weighting import by_samples, uniform
 from fedatlas.wire import codec
 from federation import federation, gap, play, rows, same, states
-from protected import ALL, MASKS, protected, silent, toy_paillier, without_noise
+from protected import ALL, MASKS, protected, rekeyed, silent, toy_paillier, without_noise
 
 # ---------------------------------------------------------------------- rounds that fail
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", [KEYS, SHARES, WORK])
 def test_too_few_before_a_share_was_given_begin_the_round_anew(phase: str) -> None:
     """Two of five leave where four are needed: the three that are left do the round, from their states before it."""
     fed, host = protected("scaffold", secagg())
@@ -123,13 +124,13 @@ def test_a_repeated_round_reads_its_sums_from_the_journal(tmp_path: Path, kind: 
     fed, host = protected(name, MASKS[kind](), folder=tmp_path)
     server, _ = play(fed, [ALL], host=host)
     begun, held = codec.encode(dict(server)), codec.encode(states(host))
-    host.leavers = {2: {1: MASKED}}
+    host.leavers = {2: {1: WORK}}
     once, _ = play(fed, [(0, 2, 3, 4)], server=server, host=host, first=2)
     opened = (tmp_path / OPENED).read_bytes()
     _, second = protected(name, MASKS[kind](), folder=tmp_path)  # other keys, as after a crash
     for k, state in codec.decode(held).items():
         second.states.after.restore(int(k), state)
-    second.leavers = {2: {1: MASKED}}
+    second.leavers = {2: {1: WORK}}
     again, _ = play(fed, [(0, 2, 3, 4)], server=codec.decode(begun), host=second, first=2)
     assert same(once, again)
     assert same(states(host), states(second))
@@ -209,7 +210,7 @@ def test_training_that_diverged_is_said_to_have(kind: str) -> None:
 def test_a_value_outside_the_range_names_one_that_would_do(kind: str, name: str) -> None:
     """Never a silent clip: the sentence names client, part and range, and with that range the round goes."""
     made = ALGORITHMS[name.split(maxsplit=1)[0]](**({"weights": "uniform"} if "uniform" in name else {}))
-    mechanism: Any = MASKS[kind]()._replace(range=2.0**-6)
+    mechanism = rekeyed(MASKS[kind](), range=2.0**-6)
     for _ in range(12):
         fed, host = protected(made, mechanism)
         try:
@@ -220,11 +221,11 @@ def test_a_value_outside_the_range_names_one_that_would_do(kind: str, name: str)
             assert "client " in said
             assert "'model." in said or "'c." in said
             wanted = float(said.split("range = ")[1].split(" ", maxsplit=1)[0])
-            assert wanted > mechanism.range
-            mechanism = mechanism._replace(range=wanted)
+            assert wanted > mechanism.keys["range"]
+            mechanism = rekeyed(mechanism, range=wanted)
     else:
         pytest.fail("no range did")
-    assert mechanism.range > 2.0**-6
+    assert mechanism.keys["range"] > 2.0**-6
     plain, _ = play(federation(made), [ALL])
     server, _ = play(fed, [ALL], host=protected(made, mechanism)[1])
     assert gap(server["model"], plain["model"]) < 1e-5

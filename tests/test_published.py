@@ -15,24 +15,24 @@ from fedatlas.published import reproduction as room
 from fedatlas.published.attack_matrix import NAME as MATRIX
 from fedatlas.published.attack_matrix import VIEWS
 from fedatlas.published.drawing import draw, plain
-from fedatlas.published.gates import Gate, Outcome, Outcomes, Part, Picture, Study, Verdict
+from fedatlas.published.gates import CurvePicture, Gate, GateVerdict, Part, PartRuns, Runs, Target, at_round
 from fedatlas.published.reproduction import DRAWN, EXPERIMENTS, KEPT, of_common_seeds, verdict_on
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.checked import Checked
 
 
-def small(rounds: int, floor: float) -> Study:
-    def check(parts: Outcomes) -> Verdict:
-        best = parts["one"].mean(lambda seed: parts["one"].at(seed, "accuracy", -1))
-        return Verdict(f"{best:.2f}", best >= floor)
+def small(rounds: int, floor: float) -> Target:
+    def check(parts: Runs) -> GateVerdict:
+        best = parts["one"].mean(at_round(-1))
+        return GateVerdict(f"{best:.2f}", best >= floor)
 
     tables = {"rounds": rounds, "partition": {"clients": 12}}
     gate = Gate("floor", "some", f"at least {floor}", ("one",), check)
-    return Study("small", "A small study", "nobody", (Part("one", tables, (1, 2)),), (gate,))
+    return Target("small", "A small study", "nobody", (Part("one", tables, (1, 2)),), (gate,))
 
 
 @pytest.fixture
-def studies(monkeypatch: pytest.MonkeyPatch) -> dict[str, Study]:
+def studies(monkeypatch: pytest.MonkeyPatch) -> dict[str, Target]:
     made = {"small": small(1, 0.05)}
     monkeypatch.setattr(room, "EXPERIMENTS", {"small": lambda quick, rounds: made["small"]})
     return made
@@ -43,7 +43,7 @@ def seconds(folder: Path) -> list[float]:
 
 
 def test_what_is_published_is_not_run_again(
-    studies: dict[str, Study], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    studies: dict[str, Target], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A second machine, with other run folders, takes the finished seeds from the committed record."""
     docs = tmp_path / "docs"
@@ -58,7 +58,7 @@ def test_what_is_published_is_not_run_again(
     assert "seed 1" not in capsys.readouterr().err.split("seed 2")[-1]
 
 
-def test_another_configuration_is_run_anew(studies: dict[str, Study], tmp_path: Path) -> None:
+def test_another_configuration_is_run_anew(studies: dict[str, Target], tmp_path: Path) -> None:
     """A record of other settings counts for nothing, and a gate that is missed is said to be."""
     docs = tmp_path / "docs"
     assert room.reproduce("small", out=tmp_path / "a", publish=docs)
@@ -70,7 +70,7 @@ def test_another_configuration_is_run_anew(studies: dict[str, Study], tmp_path: 
     assert "| FAIL |" in (docs / "results.md").read_text()
 
 
-def test_a_folder_of_another_configuration_is_not_taken_for_a_parts(studies: dict[str, Study], tmp_path: Path) -> None:
+def test_a_folder_of_another_configuration_is_not_taken_for_a_parts(studies: dict[str, Target], tmp_path: Path) -> None:
     assert room.reproduce("small", only=["one"], out=tmp_path)
     (part,) = studies["small"].parts
     other = part._replace(tables={**part.tables, "local": {"lr": 0.01}})
@@ -80,7 +80,7 @@ def test_a_folder_of_another_configuration_is_not_taken_for_a_parts(studies: dic
 
 
 def test_a_gate_is_open_until_all_seeds_are_in(
-    studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    studies: dict[str, Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A seed that diverges is said and keeps no other from being run; the gate passes when it is there."""
     ensure = room.ensure
@@ -102,7 +102,7 @@ def test_a_gate_is_open_until_all_seeds_are_in(
 
 
 def test_a_long_run_says_how_far_it_is(
-    studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    studies: dict[str, Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a terminal one line a minute; then what came of it."""
     studies["small"] = small(2, 0.05)
@@ -118,7 +118,7 @@ def test_a_long_run_says_how_far_it_is(
     assert lines[4].startswith("one, seed 1 (run 1 of 2): accuracy ")
 
 
-def test_unknown_names_are_refused(studies: dict[str, Study], tmp_path: Path) -> None:
+def test_unknown_names_are_refused(studies: dict[str, Target], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="small"):
         room.reproduce("smal", out=tmp_path)
     with pytest.raises(ConfigError, match="one"):
@@ -139,7 +139,7 @@ def test_every_study_is_made_of_experiments_that_parse() -> None:
 
 
 def test_a_shortened_study_passes_no_gate(
-    studies: dict[str, Study], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    studies: dict[str, Target], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert room.reproduce("small", rounds=1, out=tmp_path)
     assert "smaller version" in capsys.readouterr().out
@@ -151,10 +151,10 @@ def test_a_shortened_study_passes_no_gate(
 
 
 def test_curves_are_drawn_from_the_record_and_beside_what_was_published(
-    studies: dict[str, Study], tmp_path: Path
+    studies: dict[str, Target], tmp_path: Path
 ) -> None:
     """The record keeps the evaluated rounds alone; the picture lies beside it and is linked."""
-    picture = Picture("", "A curve", {"one": "first", "two": "never run"}, {"one": [(4, 0.5), (999, 0.9)]})
+    picture = CurvePicture("", "A curve", {"one": "first", "two": "never run"}, {"one": [(4, 0.5), (999, 0.9)]})
     study = small(4, 0.05)
     (part,) = study.parts
     part = part._replace(tables={**part.tables, "evaluation": {"every": 2}})
@@ -176,19 +176,19 @@ def test_curves_are_drawn_from_the_record_and_beside_what_was_published(
 
 
 def test_a_stand_in_passes_nothing_and_says_whether_the_rule_holds() -> None:
-    outcomes: Outcomes = {}
+    outcomes: Runs = {}
     for passed, word in ((True, "holds"), (False, "does not hold")):
-        gate = Gate("g", "p", "r", (), lambda parts, passed=passed: Verdict("x", passed), stand_in=True)  # type: ignore[misc]
-        assert gate.judged(outcomes) == Verdict(f"x; the rule {word}", None)
-    assert Gate("g", "p", "r", (), lambda parts: Verdict("x", True)).judged(outcomes) == Verdict("x", True)
+        gate = Gate("g", "p", "r", (), lambda parts, passed=passed: GateVerdict("x", passed), stand_in=True)  # type: ignore[misc]
+        assert gate.judged(outcomes) == GateVerdict(f"x; the rule {word}", None)
+    assert Gate("g", "p", "r", (), lambda parts: GateVerdict("x", True)).judged(outcomes) == GateVerdict("x", True)
 
 
-def curve(*values: float) -> Outcome:
+def curve(*values: float) -> PartRuns:
     """Evaluated every fifth round."""
-    return Outcome({1: [{"round": 5 * i, "accuracy": value} for i, value in enumerate(values)]})
+    return PartRuns({1: [{"round": 5 * i, "accuracy": value} for i, value in enumerate(values)]})
 
 
-def shakespeare(**curves: Outcome) -> dict[str, Verdict]:
+def shakespeare(**curves: PartRuns) -> dict[str, GateVerdict]:
     """The verdicts on one setting, and on all of them being alike."""
     study = room.EXPERIMENTS["fedseq-shakespeare"](False, None)
     parts = {part.name: curves[part.name.split("-", 2)[2].replace("-", "_")] for part in study.parts}
@@ -202,7 +202,9 @@ def test_the_gates_of_the_shakespeare_study() -> None:
     found = shakespeare(**methods, scaffold_paper=paper, feddyn_paper=paper)
     assert [found[key].passed for key in ("fastest", "order", "lead", "correct forms")] == [True, True, True, None]
     assert "fedseq 5" in found["fastest"].obtained
-    assert found["rounds, FedAvg / FedSeq"] == Verdict("iid-0.1 4.0, niid-0.1 4.0, iid-0.2 4.0, niid-0.2 4.0", False)
+    assert found["rounds, FedAvg / FedSeq"] == GateVerdict(
+        "iid-0.1 4.0, niid-0.1 4.0, iid-0.2 4.0, niid-0.2 4.0", False
+    )
     assert found["correct forms"].obtained == "scaffold-paper 30.0%, feddyn-paper 30.0%"
     level = {**methods, "fedprox": dyn, "fedavg": fast}
     found = shakespeare(**level, scaffold_paper=paper, feddyn_paper=paper)
@@ -221,7 +223,7 @@ def test_the_gates_of_the_grouping_study() -> None:
     assert found["cifar100, alpha 0, random"].passed is None
     worse = {**alike, "cifar10-0.5-conf-kl": curve(0.8, 0.78)}
     found = {gate.name: gate.judged(worse) for gate in study.gates}
-    assert found["cifar10, alpha 0.5, informed rules"] == Verdict("below random: conf-kl", False)
+    assert found["cifar10, alpha 0.5, informed rules"] == GateVerdict("below random: conf-kl", False)
     assert found["cifar10, alpha 0.5, spread"].passed is False
 
 
@@ -230,14 +232,14 @@ def test_the_gates_of_the_grouping_study() -> None:
 def test_a_study_is_judged_as_its_runs_come_in(name: str, rounds: int | None) -> None:
     """After every run of a study all its gates are asked, whichever parts and seeds are there by then."""
     study = EXPERIMENTS[name](False, rounds)
-    stream, outcomes, asked = numpy_stream(1, "test"), dict[str, Outcome](), 0
+    stream, outcomes, asked = numpy_stream(1, "test"), dict[str, PartRuns](), 0
     for part in study.parts:
         for seed in part.seeds:
             values = 0.5 + 0.1 * stream.random(int(part.tables["rounds"]) + 1)
             figures = [dict.fromkeys({*KEPT, *DRAWN}, float(v)) for v in values]
             lists = [{"per_class_f1": [float(v)] * 6, "weights": [float(v)] * 8} for v in values]
             rows = [{**a, **b, "round": r} for r, (a, b) in enumerate(zip(figures, lists, strict=True))]
-            outcomes[part.name] = Outcome({**outcomes.get(part.name, Outcome({})).rows, seed: rows})
+            outcomes[part.name] = PartRuns({**outcomes.get(part.name, PartRuns({})).rows, seed: rows})
             for gate in study.gates:
                 alike = of_common_seeds(outcomes, gate.parts)
                 asked += bool(alike)

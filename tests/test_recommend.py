@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from fedatlas.errors import DataError
-from fedatlas.recommender.answer import foresee, place_of, recommend
-from fedatlas.recommender.contest import Fitted, fit_study, from_logit, quantiles, residuals
+from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
+from fedatlas.recommender.contest import Fitted, fit_study, from_logit, quantiles
 from fedatlas.recommender.predictors import Kernel, gaussian, inverse_distance, left_out
 from fedatlas.recommender.ranking import chances, rank
 from fedatlas.recommender.requirements import requirements
-from fedatlas.study.measurements import Study, read_study
+from fedatlas.study.measurements import Measurements, measurements_of
 from study_tables import federations, runs
 
 CHOICES = ["bad", "fedavg", "fedavg_secagg", "noisy", "scaffold"]
@@ -40,8 +40,8 @@ def table(number: int = 36, noise: float = 0.05) -> list[dict[str, Any]]:
     )
 
 
-def study_of(rows: Any, **more: Any) -> Study:
-    return read_study(rows, ["federation"], ["scheme"], twins={"fedavg_secagg": "fedavg"}, **more)
+def study_of(rows: Any, **more: Any) -> Measurements:
+    return measurements_of(rows, ["federation"], ["scheme"], twins={"fedavg_secagg": "fedavg"}, **more)
 
 
 @cache
@@ -63,7 +63,7 @@ def test_the_contest_is_won_by_what_errs_less_and_is_nested():
 
 @pytest.mark.parametrize("h", [0.2, 0.5, 0.9])
 def test_what_is_predicted_is_what_was_planted(h: float):
-    answer = recommend(fitted(), asked(h))
+    answer = answer_for(fitted(), asked(h))
     for entry in answer["top"]:
         true = float(
             from_logit(np.log(0.9 / 0.1) + gaps(entry["choice"], {"heterogeneity": h}) * (1 + 3 / 50) - 1.5 / 50)
@@ -74,7 +74,7 @@ def test_what_is_predicted_is_what_was_planted(h: float):
 
 
 def test_costs_are_those_of_the_nearest_setting_in_proportion_to_nodes_and_rows():
-    first = recommend(fitted(), asked(0.9))["top"][0]
+    first = answer_for(fitted(), asked(0.9))["top"][0]
     assert first["choice"] == "scaffold"
     assert first["predicted"]["bytes"]["value"] == pytest.approx(first["rounds"] * 12 * 200 * 2.0)
     assert first["predicted"]["flops"]["value"] == pytest.approx(first["rounds"] / 50 * 1e3 * 2400 * 2.0)
@@ -82,20 +82,20 @@ def test_costs_are_those_of_the_nearest_setting_in_proportion_to_nodes_and_rows(
 
 
 def test_fedavg_stands_first_where_nothing_is_told_apart_from_it_and_not_where_something_is():
-    assert recommend(fitted(), asked(0.0), track=False)["top"][0]["choice"] == "fedavg"
-    assert recommend(fitted(), asked(0.8), track=False)["top"][0]["choice"] == "scaffold"
+    assert answer_for(fitted(), asked(0.0), track=False)["top"][0]["choice"] == "fedavg"
+    assert answer_for(fitted(), asked(0.8), track=False)["top"][0]["choice"] == "scaffold"
 
 
 def test_where_privacy_asks_its_twin_stands_first():
-    answer = recommend(fitted(), asked(0.8, privacy={"server_sees": "sums"}), track=False)
+    answer = answer_for(fitted(), asked(0.8, privacy={"server_sees": "sums"}), track=False)
     assert [entry["choice"] for entry in answer["top"]] == ["fedavg_secagg"], (
         "the noisy one does not finish often enough"
     )
-    gentle = recommend(fitted(), asked(0.1, privacy={"server_sees": "sums"}), track=False)
+    gentle = answer_for(fitted(), asked(0.1, privacy={"server_sees": "sums"}), track=False)
     assert [entry["choice"] for entry in gentle["top"]] == ["fedavg_secagg", "noisy"]
     assert answer["reference"] == "fedavg_secagg"
     assert {entry["choice"] for entry in answer["refused"]} == {"bad", "fedavg", "scaffold"}
-    plain = foresee(fitted(), place_of(fitted(), asked(0.8)), 0.9, new_data=True)
+    plain = forecast_at(fitted(), features_asked(fitted(), asked(0.8)), 0.9)
     twin, own = fitted().choices.index("fedavg_secagg"), fitted().choices.index("fedavg")
     np.testing.assert_array_equal(plain.values["accuracy"][twin], plain.values["accuracy"][own])
     assert (plain.values["bytes"][twin] > plain.values["bytes"][own]).all()
@@ -116,7 +116,7 @@ def test_a_choice_dominated_beyond_noise_is_never_first():
         ask = asked(
             float(stream.uniform()), int(stream.integers(3, 90)), weights=weights or {"accuracy": 1.0}, **limits
         )
-        top = recommend(fitted(), ask, track=False)["top"]
+        top = answer_for(fitted(), ask, track=False)["top"]
         assert not top or top[0]["choice"] != "bad"
 
 
@@ -127,8 +127,8 @@ def test_also_fedavg_is_not_first_where_it_is_dominated():
         ["fedavg", "prox"],
         cost=lambda c: {"fedavg": 2.0, "prox": 1.0}[c],
     )
-    study = fit_study(read_study(rows, ["federation"], ["scheme"]))
-    assert recommend(study, asked(), track=False)["top"][0]["choice"] == "prox"
+    study = fit_study(measurements_of(rows, ["federation"], ["scheme"]))
+    assert answer_for(study, asked(), track=False)["top"][0]["choice"] == "prox"
 
 
 def test_relaxing_a_limit_never_lowers_the_best_utility_among_the_allowed():
@@ -141,8 +141,8 @@ def test_relaxing_a_limit_never_lowers_the_best_utility_among_the_allowed():
             quality = dict.fromkeys(("accuracy", "macro_f1"), least - share)
             ask = asked(h, nodes, at_least=quality, at_most={"bytes": most * (1 + 5 * share)},
                         weights={"accuracy": 2.0, "bytes": 1.0})  # fmt: skip
-            outlook = foresee(fitted(), place_of(fitted(), ask), 0.9, new_data=True)
-            ranking = rank(fitted(), outlook, ask, ("fedavg",))
+            seen = forecast_at(fitted(), features_asked(fitted(), ask), 0.9)
+            ranking = rank(fitted(), seen, ask)
             assert (ranking.chance <= 1).all()
             best.append(max((ranking.utility[at] for at in ranking.order), default=-np.inf))
         assert best[0] <= best[1] <= best[2]
@@ -152,11 +152,11 @@ def test_relaxing_a_limit_never_lowers_the_best_utility_among_the_allowed():
 
 def test_chance_is_joint_over_limits():
     ask = asked(0.5, at_least={"accuracy": 0.79})
-    outlook = foresee(fitted(), place_of(fitted(), ask), None, new_data=True)
-    one, both = chances(outlook, ask), chances(outlook, asked(0.5, at_least={"accuracy": 0.79, "macro_f1": 0.78}))
+    seen = forecast_at(fitted(), features_asked(fitted(), ask), None)
+    one, both = chances(seen, ask), chances(seen, asked(0.5, at_least={"accuracy": 0.79, "macro_f1": 0.78}))
     assert (both <= one).all()
     j = fitted().choices.index("fedavg")
-    direct = (outlook.spread["accuracy"][:, j, -1] >= 0.79).mean()
+    direct = (seen.spread["accuracy"][:, j, -1] >= 0.79).mean()
     assert 0 < direct < 1
     assert one[j, -1] == pytest.approx(direct)
 
@@ -177,16 +177,14 @@ def flat(answer: Any) -> list[Any]:
 def test_permuting_rows_columns_and_seeds_changes_nothing():
     other = fit_study(study_of(shuffled(table())))
     ask = asked(0.6, at_least={"accuracy": 0.7})
-    for one, two in zip(flat(recommend(fitted(), ask)), flat(recommend(other, ask)), strict=True):
+    for one, two in zip(flat(answer_for(fitted(), ask)), flat(answer_for(other, ask)), strict=True):
         assert one == (pytest.approx(two, rel=1e-6, abs=1e-9) if isinstance(two, float) else two)
 
 
-def test_a_dict_of_columns_is_the_same_table_and_factors_may_come_in_any_order():
+def test_factors_may_come_in_any_order():
     rows = [{**row, "family": "x" if row["scheme"] == "scaffold" else "y"} for row in table(12)]
-    columns = {key: [row[key] for row in rows] for key in rows[0]}
-    one = read_study(rows, ["federation", "data"], ["scheme", "family"])
-    other = read_study(columns, ["data", "federation"], ["family", "scheme"])
-    assert one == other
+    one = measurements_of(rows, ["federation", "data"], ["scheme", "family"])
+    assert one == measurements_of(rows, ["data", "federation"], ["family", "scheme"])
     assert "x + scaffold" in fit_study(one).choices
 
 
@@ -195,14 +193,16 @@ def test_a_federation_left_out_lies_above_low_and_below_high_as_often_as_is_said
     """Fit on 100 federations, ask for 100 others of the same data sets: one-sided, 90%, and not much more where the data are known."""
     everything = runs(federations(130, data=10, seed=4), gaps, ["fedavg", "scaffold"], noise=0.15, data_noise=0.25)
     known = [row for row in everything if row["federation"] < "f070"]
-    rest = fit_study(read_study([row for row in everything if row["federation"] >= "f070"], ["federation"], ["scheme"]))
-    fit = fit_study(read_study(known, ["federation"], ["scheme"]))
+    rest = fit_study(
+        measurements_of([row for row in everything if row["federation"] >= "f070"], ["federation"], ["scheme"])
+    )
+    fit = fit_study(measurements_of(known, ["federation"], ["scheme"]))
     hits = []
     for i in range(len(rest.settings)):
         level = float(from_logit(rest.levels["accuracy"][i]))
-        outlook = foresee(fit, rest.x[i], level, new_data=new_data)
+        seen = forecast_at(fit._replace(new_data=new_data), rest.x[i], level)
         for j in range(2):
-            low, high = quantiles(outlook.spread["accuracy"][:, j, -1], 0.9)
+            low, high = quantiles(seen.spread["accuracy"][:, j, -1], 0.9)
             true = float(from_logit(rest.levels["accuracy"][i] + rest.gaps["accuracy"][i, j, -1]))
             hits.append((true >= low, true <= high))
     above, below = np.mean(hits, axis=0)
@@ -210,7 +210,9 @@ def test_a_federation_left_out_lies_above_low_and_below_high_as_often_as_is_said
     assert below >= 0.82
     if not new_data:
         assert max(above, below) <= 0.98
-    wide = [np.diff(quantiles(residuals(fit, "accuracy", new)[:, 0, -1], 0.9))[0] for new in (False, True)]
+    wide = [
+        np.diff(quantiles(fit._replace(new_data=new).residuals("accuracy")[:, 0, -1], 0.9))[0] for new in (False, True)
+    ]
     assert wide[1] > wide[0], "wider for new data"
 
 
@@ -232,7 +234,7 @@ def test_quantiles_are_order_statistics():
 
 
 def test_none_fits_names_the_nearest_miss():
-    answer = recommend(fitted(), asked(0.5, at_least={"accuracy": 0.97}, at_most={"memory": 50}), track=False)
+    answer = answer_for(fitted(), asked(0.5, at_least={"accuracy": 0.97}, at_most={"memory": 50}), track=False)
     assert answer["answer"] == "none"
     assert answer["top"] == []
     violates = {v["limit"]: v["by"] for v in answer["nearest_miss"]["violates"]}
@@ -241,8 +243,8 @@ def test_none_fits_names_the_nearest_miss():
 
 
 def test_a_limit_binds_where_without_it_the_choice_would_do_better():
-    loose = recommend(fitted(), asked(0.9, at_most={"bytes": 1e9}), track=False)["top"][0]
-    tight = recommend(fitted(), asked(0.9, at_most={"bytes": 1e5}), track=False)["top"][0]
+    loose = answer_for(fitted(), asked(0.9, at_most={"bytes": 1e9}), track=False)["top"][0]
+    tight = answer_for(fitted(), asked(0.9, at_most={"bytes": 1e5}), track=False)["top"][0]
     assert (loose["rounds"], loose["binding"]) == (50, [])
     assert tight["binding"] == ["at_most.bytes"]
     assert tight["predicted"]["bytes"]["value"] <= 1e5
@@ -253,50 +255,44 @@ def test_a_run_that_did_not_finish_lowers_the_chance():
     for row in rows:
         if row["scheme"] == "scaffold" and row["kind"] == "cell" and row["seed"] > 1:
             row.update(status="diverged", accuracy=None, curves=None)
-    answer = recommend(fit_study(study_of(rows)), asked(0.9), track=False)
+    answer = answer_for(fit_study(study_of(rows)), asked(0.9), track=False)
     assert "scaffold" not in [entry["choice"] for entry in answer["top"]]
     weak = [{**row, "majority": 0.999} if row["scheme"] == "scaffold" else row for row in table()]
     assert fit_study(study_of(weak)).finishes[:, -1].max() == 0, "no better than the largest class"
 
 
 def test_epsilon_is_infinite_without_a_mechanism():
-    answer = recommend(fitted(), asked(0.3, at_most={"epsilon": 5.0}), track=False)
+    answer = answer_for(fitted(), asked(0.3, at_most={"epsilon": 5.0}), track=False)
     assert [entry["choice"] for entry in answer["top"]] == ["noisy"]
     assert answer["top"][0]["predicted"]["epsilon"]["value"] == 3.0
 
 
 def test_the_record_of_left_out_federations():
-    record = recommend(fitted(), asked(0.8))["track_record"]
+    record = answer_for(fitted(), asked(0.8))["track_record"]
     assert record["federations"] == 20
     assert record["near_best"] > record["reference_near_best"] + 5
     assert record["difference"]["low"] > 0
     even = runs(federations(30), lambda c, at: -0.3, ["fedavg", "prox"])
-    record = recommend(fit_study(read_study(even, ["federation"], ["scheme"])), asked(0.8))["track_record"]
+    record = answer_for(fit_study(measurements_of(even, ["federation"], ["scheme"])), asked(0.8))["track_record"]
     assert abs(record["difference"]["value"]) < 0.005, "nothing to gain over FedAvg"
 
 
 def test_far_from_everything_measured_it_is_said():
     inside, outside = (
-        recommend(fitted(), asked(0.5), track=False),
-        recommend(fitted(), asked(0.5, nodes=2000), track=False),
+        answer_for(fitted(), asked(0.5), track=False),
+        answer_for(fitted(), asked(0.5, nodes=2000), track=False),
     )
     assert "outside" not in inside["setting"]["words"]
     assert "outside what was measured in the number of nodes" in outside["setting"]["words"]
     assert outside["setting"]["distance"] > inside["setting"]["distance"]
 
 
-def test_a_table_that_is_newer_or_damaged():
+def test_a_table_without_a_baseline_or_facts_is_refused():
     rows = table(12)
-    with pytest.raises(DataError, match="version 99, this program reads 1: update"):
-        study_of(rows, version=99)
-    with pytest.raises(DataError, match=r"damaged \(no column 'status'\)"):
-        study_of([{key: value for key, value in row.items() if key != "status"} for row in rows])
-    with pytest.raises(DataError, match="unknown status 'finished'"):
-        study_of([{**row, "status": "finished"} for row in rows])
-    with pytest.raises(DataError, match="columns differ in length"):
-        study_of({"run_key": [1, 2], "kind": [1]})
     with pytest.raises(DataError, match="no centralised baseline"):
         fit_study(study_of([row for row in rows if row["kind"] == "cell"]))
+    with pytest.raises(DataError, match=r"damaged \(no run of f000 tells nodes"):
+        fit_study(study_of([{**row, "heterogeneity": None} for row in rows]))
 
 
 def test_to_answer_takes_no_torch_and_no_scikit_learn():

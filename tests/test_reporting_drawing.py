@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedatlas.reporting.client_rows import chosen
+from fedatlas.reporting.client_rows import drawn_clients
 from fedatlas.reporting.drawing.scales import linear, nice_step
 from fedatlas.reporting.page import read
 from fedatlas.wording import bytes_text, csv_text, number, seconds_text, signed
@@ -53,8 +53,8 @@ def test_a_scale_holds_its_values_between_its_ends(values: list[float], zero: bo
 
 @given(st.integers(1, 100_000))
 def test_few_enough_clients_are_drawn_and_the_first_is_among_them(clients: int) -> None:
-    assert chosen(clients)[0] == 0
-    assert min(clients, 120) <= len(chosen(clients)) <= 240
+    assert drawn_clients(clients)[0] == 0
+    assert min(clients, 120) <= len(drawn_clients(clients)) <= 240
 
 
 # Colour-blind eyes simulated: Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB.

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fedatlas.aggregation import RULES
 from fedatlas.aggregation.changes import Changes, finite, flat, rebuilt
-from fedatlas.aggregation.judged import Judging
 from fedatlas.aggregation.reducers import Closing
+from fedatlas.aggregation.rule_reducer import RuleReduction
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.tree import Tree
 
@@ -208,7 +208,7 @@ def closing(*clients: int, mixing: Any = None) -> Closing:
 
 def test_a_rule_judges_changes_and_gives_back_a_model() -> None:
     base = {"model": tree(10.0)}
-    judging = Judging(RULES["median"](), lambda client, update: base, 1 << 30)
+    judging = RuleReduction(RULES["median"](), lambda client, update: base, 1 << 30)
     reducer, held = judging.mean(), None
     for k, x in enumerate((11.0, 12.0, 1e9)):
         held = reducer.add(held, reducer.lift(k, {"model": tree(x)}, {"model": 1 / 3, "controls": 1 / 9}))
@@ -220,7 +220,7 @@ def test_a_rule_judges_changes_and_gives_back_a_model() -> None:
 
 def test_parts_with_coefficients_of_their_own_keep_their_sum() -> None:
     """SCAFFOLD's controls count 1/K each: of 3 of 9 clients the median counts 3/9."""
-    judging = Judging(RULES["median"](), lambda client, update: {}, 1 << 30)
+    judging = RuleReduction(RULES["median"](), lambda client, update: {}, 1 << 30)
     reducer, held = judging.mean(), None
     for k, x in enumerate((1.0, 2.0, 9.0)):
         update = {"model": tree(x), "controls": tree(x)}
@@ -232,7 +232,7 @@ def test_parts_with_coefficients_of_their_own_keep_their_sum() -> None:
 
 
 def test_too_few_changes_change_nothing_and_say_so() -> None:
-    judging = Judging(RULES["krum"](f=1), lambda client, update: {}, 1 << 30)
+    judging = RuleReduction(RULES["krum"](f=1), lambda client, update: {}, 1 << 30)
     reducer, held = judging.mean(), None
     for k in range(4):
         held = reducer.add(held, reducer.lift(k, {"model": tree(k)}, 0.25))
@@ -243,7 +243,7 @@ def test_too_few_changes_change_nothing_and_say_so() -> None:
 def test_each_node_judges_what_it_hears() -> None:
     """A ring of four: nodes hear two neighbours and themselves, so that one hostile node moves nobody's median far."""
     mixing = lambda who: {k: dict.fromkeys(((k - 1) % 4, k, (k + 1) % 4), 1 / 3) for k in who}  # noqa: E731
-    judging = Judging(RULES["median"](), lambda client, update: {}, 1 << 30)
+    judging = RuleReduction(RULES["median"](), lambda client, update: {}, 1 << 30)
     reducer, held = judging.neighbours(), None
     for k, x in enumerate((1.0, 2.0, 3.0, 1e9)):
         held = reducer.add(held, reducer.lift(k, {"model": tree(x)}, 1.0))

@@ -16,7 +16,7 @@ from boosting_federation import Table, Trained, parties_of, trained
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.start import RoundStart
-from fedatlas.privacy import paillier
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical import boosting
 from fedatlas.vertical.boosting import bins, gains, histogram, sealed

@@ -16,7 +16,7 @@ from fedatlas.errors import DataError, ProtocolError
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.start import RoundStart
-from fedatlas.privacy import paillier
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.vertical import boosting
 from fedatlas.vertical.boosting import active, gains, inference, nodes, passive, records
 from fedatlas.vertical.boosting.settings import secureboost

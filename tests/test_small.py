@@ -19,8 +19,8 @@ from fedatlas.config import parse
 from fedatlas.recommender.contest import logit
 from fedatlas.recommender.shipped import HERE, Basis, load_study
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.study.design import read_study
-from fedatlas.study.jobs import plan_of
+from fedatlas.study.design import read_study_file
+from fedatlas.study.plan import plan_of
 
 FOLDER = HERE / "small"
 CHOICES = {"fedavg", "fedprox", "scaffold", "fedyogi", "hwfedavg", "fedavg_dp_eps30", "fedavg_dp_eps300"}
@@ -37,7 +37,7 @@ def test_it_is_whole_and_small(small: Basis):
     assert set(small.fitted.choices) >= CHOICES
     assert small.about["seeds"] == [1, 2, 3]
     assert small.rates == {"local.lr": [0.02, 0.1, 0.5]}
-    assert small.references[0] == "fedavg"
+    assert small.fitted.references[0] == "fedavg"
     measured = np.isfinite(small.fitted.finishes[:, [small.fitted.choices.index(name) for name in CHOICES]])
     assert measured.all(), "every choice was run in every setting"
     assert (np.exp(small.fitted.x[:, 1]) >= 15).all(), (
@@ -50,8 +50,8 @@ def test_its_settings_are_of_its_file(
 ):
     shared_data("tables/adult_train.csv.gz")
     monkeypatch.chdir(FOLDER)  # constants are named from there
-    plan = plan_of(read_study(FOLDER / "STUDY.toml"))
-    settings = {tuple(level for _, level in place.cell.setting) for place in plan.places}
+    plan = plan_of(read_study_file(FOLDER / "STUDY.toml"))
+    settings = {tuple(level for _, level in one.cell.setting) for one in plan.cells}
     assert settings >= set(small.fitted.settings)
 
 
@@ -59,12 +59,12 @@ ASK = """
 import sys, time
 from pathlib import Path
 started = time.perf_counter()
-from fedatlas.recommender.answer import recommend
+from fedatlas.recommender.answer import answer_for
 from fedatlas.recommender.requirements import requirements
 from fedatlas.recommender.shipped import load_study
 small = load_study("small")
 asked = requirements({"federation": {"nodes": 20, "rows": 2000, "heterogeneity": 0.4, "classes": 2, "centralised": 0.8}})
-found = recommend(small.fitted, asked, references=small.references)
+found = answer_for(small.fitted, asked)
 assert found["answer"] == "found", found
 assert found["track_record"]["federations"] > 0
 assert not {"torch", "pandas", "sklearn", "scipy"} & sys.modules.keys(), sorted(sys.modules)

@@ -11,9 +11,9 @@ import pytest
 from fedatlas.errors import ConfigError
 from fedatlas.runs import run_key
 from fedatlas.runs.run_key import described, keys, written
-from fedatlas.study.design import read_study, study_of
-from fedatlas.study.jobs import Plan, plan_of
-from fedatlas.study.study_status import dry_run
+from fedatlas.study.design import read_study_file, study_of
+from fedatlas.study.plan import StudyPlan, plan_of
+from fedatlas.study.study_status import preview
 
 BASE: dict[str, Any] = {"rounds": 2, "data": {"limit": 300}, "partition": {"name": "iid", "clients": 3}}
 NODES = {"name": "nodes", "role": "setting", "key": "partition.clients", "levels": [2, 4, 8]}
@@ -22,7 +22,7 @@ PROX = {"name": "prox", "set": {"algorithm.name": "fedprox", "algorithm.mu": 0.1
 SCHEME = {"name": "scheme", "role": "choice", "level": [AVG, PROX]}
 
 
-def plan(**tables: Any) -> Plan:
+def plan(**tables: Any) -> StudyPlan:
     return plan_of(study_of({"base": BASE, "factor": [NODES, SCHEME], **tables}, "test", Path()))
 
 
@@ -34,8 +34,8 @@ def refused(**tables: Any) -> str:
 
 def test_a_grid_has_each_combination_by_each_seed_and_a_baseline_a_setting():
     found = plan(seeds=[1, 2])
-    assert len(found.places) == 6
-    assert sorted({job.seed for place in found.places for job in place.jobs}) == [1, 2]
+    assert len(found.cells) == 6
+    assert sorted({job.seed for one in found.cells for job in one.runs}) == [1, 2]
     assert len(found.baselines) == 6
     assert {job.config.algorithm.name for job in found.baselines if job.config} == {"centralised"}
     assert len({job.keys.run_key for job in found.known()}) == 18
@@ -43,21 +43,21 @@ def test_a_grid_has_each_combination_by_each_seed_and_a_baseline_a_setting():
 
 def test_exclusions_take_cells_away_and_a_share_of_settings_is_held_out():
     found = plan(exclude=[{"scheme": "prox", "nodes": [4, 8]}], design={"holdout": 0.34})
-    assert {cell.cell.levels for cell in found.places} == {
+    assert {one.cell.levels for one in found.cells} == {
         (("nodes", "2"), ("scheme", "fedavg")),
         (("nodes", "2"), ("scheme", "prox")),
         (("nodes", "4"), ("scheme", "fedavg")),
         (("nodes", "8"), ("scheme", "fedavg")),
     }
-    assert len({place.cell.setting for place in found.places if place.cell.holdout}) == 1
-    assert {job.kind for place in found.places for job in place.jobs} == {"cell", "holdout"}
+    assert len({one.cell.setting for one in found.cells if one.cell.holdout}) == 1
+    assert {job.kind for one in found.cells for job in one.runs} == {"cell", "holdout"}
 
 
 def test_random_draws_cells_or_whole_settings():
-    assert len(plan(design={"name": "random", "cells": 4}).places) == 4
+    assert len(plan(design={"name": "random", "cells": 4}).cells) == 4
     whole = plan(design={"name": "random", "settings": 2})
-    assert len(whole.places) == 4
-    assert len({place.cell.setting for place in whole.places}) == 2
+    assert len(whole.cells) == 4
+    assert len({one.cell.setting for one in whole.cells}) == 2
     assert plan(design={"name": "random", "cells": 4}) != plan(design={"name": "random", "cells": 4, "seed": 2})
 
 
@@ -68,7 +68,7 @@ def test_random_settings_can_be_spread_over_the_levels_of_factors_and_fewer_of_t
     def settings(number: int, **keys: Any) -> list[dict[str, str]]:
         design = {"name": "random", "settings": number, **keys}
         found = plan(factor=[NODES, SKEW, SCHEME], design=design, exclude=[{"nodes": [2, 4], "skew": 64}])
-        return [dict(setting) for setting in dict.fromkeys(place.cell.setting for place in found.places)]
+        return [dict(setting) for setting in dict.fromkeys(one.cell.setting for one in found.cells)]
 
     eight = settings(8, evenly=["skew"])
     assert sorted(one["skew"] for one in eight[:4]) == ["16", "32", "64", "8"]
@@ -90,7 +90,7 @@ def test_the_order_of_factors_levels_and_seeds_changes_nothing(design: dict[str,
 
 def test_another_component_takes_its_predecessors_keys_away():
     base = {**BASE, "algorithm": {"name": "fedprox", "mu": 0.5}}
-    found = {job.levels[1][1]: job.config for place in plan(base=base).places for job in place.jobs}
+    found = {job.levels[1][1]: job.config for one in plan(base=base).cells for job in one.runs}
     assert found["fedavg"]
     assert found["fedavg"].algorithm.parameters() == {"weights": "samples"}
     assert found["prox"]
@@ -100,7 +100,7 @@ def test_another_component_takes_its_predecessors_keys_away():
 def test_whole_privacy_tables_are_levels_and_their_noise_can_be_repeated():
     dp = {"name": "dp", "set": {"privacy": [{"name": "central_dp", "clip": 1.0}], "algorithm.weights": "uniform"}}
     found = plan(factor=[{**SCHEME, "level": [AVG, dp]}])
-    configs = {job.levels[0][1]: job.config for place in found.places for job in place.jobs}
+    configs = {job.levels[0][1]: job.config for one in found.cells for job in one.runs}
     assert configs["dp"]
     assert configs["dp"].privacy[0].parameters()["noise"] == "seed"
     assert configs["dp"].engine.workers == 1
@@ -109,7 +109,7 @@ def test_whole_privacy_tables_are_levels_and_their_noise_can_be_repeated():
 def test_a_refused_cell_is_planned_with_its_sentence_and_its_keys():
     secret = {"name": "secret", "set": {"privacy": [{"name": "secagg"}]}}
     found = plan(factor=[NODES, {**SCHEME, "level": [AVG, secret]}])
-    (job,) = [job for place in found.places for job in place.jobs if job.refused]
+    (job,) = [job for one in found.cells for job in one.runs if job.refused]
     assert dict(job.levels) == {"nodes": "2", "scheme": "secret"}
     assert "fewer than 3" in job.refused
     assert len(job.keys.run_key) == len(job.keys.curve_key) == 64
@@ -118,13 +118,13 @@ def test_a_refused_cell_is_planned_with_its_sentence_and_its_keys():
 def test_optional_levels_that_are_not_there_are_left_out_and_said():
     later = {"name": "later", "set": {"algorithm.name": "not_yet"}, "optional": True}
     found = plan(factor=[NODES, {**SCHEME, "level": [AVG, later]}])
-    assert len(found.places) == 3
+    assert len(found.cells) == 3
     assert "'later' is left out" in found.notices[0]
 
 
 def test_rates_are_tried_in_every_cell_with_a_seed_of_their_own():
     found = plan(tuning={"keys": {"local.lr": [0.02, 0.1]}, "seed": 99})
-    trials = [job for place in found.places for job in place.trials]
+    trials = [job for one in found.cells for job in one.trials]
     assert len(trials) == 12
     assert {(job.seed, job.config.evaluation.on) for job in trials if job.config} == {(99, "validation")}
     assert {job.config.local.lr for job in trials if job.config} == {0.02, 0.1}
@@ -165,7 +165,7 @@ def test_rates_are_tried_in_every_cell_with_a_seed_of_their_own():
         ({"design": {"name": "random"}}, "give one of the two"),
         ({"design": {"name": "random", "cells": 7}}, "only 6 are allowed"),
         ({"design": {"name": "sobol"}}, "'grid' or 'random'"),
-        ({"factor": [{**NODES, "name": "accuracy"}, SCHEME]}, "a column of the table is called so"),
+        ({"factor": [{**NODES, "name": "accuracy"}, SCHEME]}, "a column of the table has this name"),
         ({"factor": [{**NODES, "levels": []}, SCHEME]}, "one of them"),
     ],
 )
@@ -179,10 +179,10 @@ def test_a_base_file_lies_beside_the_study(tmp_path: Path):
     (tmp_path / "base.toml").write_text('rounds = 3\nseed = 7\n[partition]\nname = "iid"\n')
     text = 'base = "base.toml"\n[[factor]]\nname = "lr"\nrole = "choice"\nkey = "local.lr"\nlevels = [0.1, 0.2]\n'
     (tmp_path / "study.toml").write_text(text)
-    found = plan_of(read_study(tmp_path / "study.toml"))
-    assert {job.config.rounds for place in found.places for job in place.jobs if job.config} == {3}
+    found = plan_of(read_study_file(tmp_path / "study.toml"))
+    assert {job.config.rounds for one in found.cells for job in one.runs if job.config} == {3}
     with pytest.raises(ConfigError, match="there is no study file"):
-        read_study(tmp_path / "other.toml")
+        read_study_file(tmp_path / "other.toml")
 
 
 def key_of(values: dict[str, Any], data: dict[str, str] | None = None) -> run_key.Keys:
@@ -230,7 +230,7 @@ def test_a_dry_run_says_cells_refusals_and_hours():
     secret = {"name": "secret", "set": {"privacy": [{"name": "secagg"}]}}
     too_even = {"name": "majority", "set": {"partition.name": "majority_even"}}
     choices = {**SCHEME, "level": [AVG, secret, too_even]}
-    found = dry_run(plan(factor=[{**NODES, "levels": [2, 4]}, choices], seeds=[1, 2]))
+    found = preview(plan(factor=[{**NODES, "levels": [2, 4]}, choices], seeds=[1, 2]))
     assert (found["cells"], found["settings"]) == (6, 2)
     said = {tuple(sorted(one["levels"].items())): one["reason"] for one in found["refused"]}
     assert len(said) == 3  # secagg of two, and a partition that its data refuse

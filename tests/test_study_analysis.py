@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fedatlas.reporting.study import render
 from fedatlas.study.analyse import analysis
 from fedatlas.study.front import fronts
-from fedatlas.study.measurements import Study, read_study
+from fedatlas.study.measurements import Measurements, measurements_of
+from fedatlas.study.page import render
 from fedatlas.study.winners import standings
 from study_tables import federations, runs
 
@@ -42,8 +42,8 @@ def planted(noise: float = 0.02, seeds: int = 3, h: tuple[float, ...] = (0.0, 0.
     return [*rows, *masked]
 
 
-def study(rows: list[dict[str, Any]]) -> Study:
-    return read_study(rows, ["federation"], ["scheme"], twins={"fedavg_secagg": "fedavg"})
+def study(rows: list[dict[str, Any]]) -> Measurements:
+    return measurements_of(rows, ["federation"], ["scheme"], twins={"fedavg_secagg": "fedavg"})
 
 
 def test_who_wins_is_told_where_it_is_and_not_where_it_is_not():
@@ -79,7 +79,7 @@ def test_differences_are_covered_together():
                         {"run_key": f"{setting}{seed}{choice}", "kind": "cell", "status": "done", "seed": seed, "rounds": 1,
                          "setting": setting, "scheme": choice, "accuracy": value}
                     )  # fmt: skip
-        found = standings(read_study(rows, ["setting"], ["scheme"]), draws=400)
+        found = standings(measurements_of(rows, ["setting"], ["scheme"]), draws=400)
         leads = [lead for standing in found.values() for lead in standing.leads]
         covered += all(
             x.low <= truth[x.choice] - truth[x.over] <= x.high
@@ -129,7 +129,7 @@ def test_refused_and_diverged_runs_are_said():
         for row in rows
     ]
     sentences = analysis(study(lost))["sentences"]
-    assert "scaffold: 3 diverged of 6 runs; they stand in no average above." in sentences
+    assert "scaffold: 3 diverged of 6 runs; no average above includes them." in sentences
     assert "federation f0: fedavg is the only choice that came to its end" in " ".join(sentences)
 
 

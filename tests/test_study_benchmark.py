@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedatlas.study.measurements import read_study
+from fedatlas.study.measurements import measurements_of
 from study_tables import federations, runs
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -31,7 +31,7 @@ def test_the_contest_tells_good_advice_from_bad(load: Any, monkeypatch: pytest.M
     sees = lambda choice: "sums" if choice == "fedavg_secagg" else "models"  # noqa: E731
     # Of 20 settings the outermost decides alone what can be told apart from FedAvg; of 40 it does not.
     rows = runs(federations(40, 4), gap, CHOICES, noise=0.02, sees=sees)
-    read = read_study(rows, ["federation"], ["scheme"], references=("fedavg", "fedavg_secagg"))
+    read = measurements_of(rows, ["federation"], ["scheme"], references=("fedavg", "fedavg_secagg"))
     script = load("study_contest")
     monkeypatch.setattr(script, "measured", lambda *_: read)
     found = script.contest(None)

@@ -32,10 +32,11 @@ from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.errors import DivergedError, ProtocolError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.in_process import InProcess
-from fedatlas.federation.sealing import MEMORY, seal, unseal
+from fedatlas.federation.sealing import MEMORY
 from fedatlas.rng import torch_stream
 from fedatlas.rounds import messages
 from fedatlas.transforms import TRANSFORMS
+from fedatlas.transforms.change import seal, unseal
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
 from federation import SIZES, Federation, cohorts, everyone, fast, federation, gap, play, same, stacked, states

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from fedatlas import Experiment, attack, run
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack
 from fedatlas.catalogue import rows
 from fedatlas.cli import app
 from fedatlas.errors import ConfigError
-from fedatlas.leakage.attacker_process import work
+from fedatlas.leakage.attacker_process import carry_out
 from fedatlas.registry import Whole
 from reports import Page
 
@@ -61,7 +61,7 @@ def frequent_class(*, role: str = "outsider", guesses: Whole = 1) -> ViewAttack:
     return ViewAttack(
         "frequent_class",
         "property",
-        Role.parse(role, "attack.role"),
+        ViewRole.parse(role, "attack.role"),
         {"guesses": guesses},
         declares,
         answer,
@@ -82,7 +82,7 @@ def frequent_class(*, role: str = "outsider", guesses: Whole = 1) -> ViewAttack:
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VIEW_ATTACKS, "frequent_class", frequent_class)
-    monkeypatch.setattr("fedatlas.leakage.attacker_folder.work_apart", work)  # a new process would not know it
+    monkeypatch.setattr("fedatlas.leakage.attacker_folder.work_apart", carry_out)  # a new process would not know it
 
 
 def test_a_registered_attack_runs_and_is_scored_and_shown(tmp_path: Path) -> None:
@@ -111,7 +111,10 @@ def test_its_view_is_kept_and_what_it_refuses_is_refused(tmp_path: Path) -> None
     assert attack(path, "frequent_class")["role"] == "server"
     for tables, words in (
         ({"rounds": 1}, "needs two rounds"),
-        ({"attack": [{"name": "frequent_class", "role": "client:1"}]}, "looks at the view of server or outsider"),
+        (
+            {"attack": [{"name": "frequent_class", "role": "client:1"}]},
+            "cannot work from this view; name one of server, outsider",
+        ),
     ):
         with pytest.raises(ConfigError, match=words):
             run(Experiment.of(**{**TABLES, **tables}), out=tmp_path / "refused", baselines=False)

@@ -29,6 +29,7 @@ Message = Mapping[str, Any]
 State = Mapping[str, Any]
 Update = Mapping[str, Any]
 Models = Mapping[str, Tree]
+ServerFacts = Mapping[str, Any]
 Finished = tuple[Update, State]
 """What a client sends, and what it keeps."""
 Answered = tuple[Update, State, Any]
@@ -302,7 +303,7 @@ class Replies(NamedTuple):
 
 
 RoundGenerator = Generator[Ask, Replies, State]
-Rounds = Callable[["Algorithm", State, Round], RoundGenerator]
+RoundMaker = Callable[["Algorithm", State, Round], RoundGenerator]
 
 
 UNION = -1
@@ -315,7 +316,7 @@ Groups = tuple[tuple[int, ...], ...]
 """Clients that are drawn as one, each group ascending, groups by their smallest client."""
 
 
-def keep_model(models: Models, facts: Mapping[str, Any]) -> State:
+def keep_model(models: Models, facts: ServerFacts) -> State:
     """The server's state is the model alone."""
     return {"model": models["global"]}
 
@@ -373,7 +374,7 @@ class Card(NamedTuple):
     unused: Mapping[str, str] = {}  # keys that do nothing beside the others, and why: {"algorithm.psi": "..."}
     # Sentences for the user, once, before round 1: of the server's state behind `prepare` and of what `server_init` was told, with
     # the "sizes" of all clients beside it.
-    notices: Callable[[State, Mapping[str, Any]], Sequence[str]] | None = None
+    notices: Callable[[State, ServerFacts], Sequence[str]] | None = None
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
 
 
@@ -400,7 +401,7 @@ class Algorithm(NamedTuple):
     name: str = "fedavg"
     tasks: Mapping[str, Task | Question] = {"train": Task()}
     # Of the initial models and `federation.in_process.server_facts`, with the run's rounds.
-    server_init: Callable[[Models, Mapping[str, Any]], State] = keep_model
+    server_init: Callable[[Models, ServerFacts], State] = keep_model
     client_init: Callable[[Tree, Facts], State] | None = None
     broadcast: Callable[[State, int], Message] = send_model
     weigh: Callable[[Round], Weights] = by_samples
@@ -415,8 +416,8 @@ class Algorithm(NamedTuple):
     refuses: Mapping[str, str] = {}
     card: Card = Card()
     # What follows serves rounds that are not "send the model, train, average".
-    rounds: Rounds | None = None  # None: rounds.federated
-    prepare: Rounds | None = None  # before round 1, with all clients
+    rounds: RoundMaker | None = None  # None: rounds.federated
+    prepare: RoundMaker | None = None  # before round 1, with all clients
     serverless: bool = False  # nodes hear each other, by reduce="neighbours"; no server takes part
     demands: Demands = Demands()
     personal: Callable[[Message, State], Tree] | None = None  # may hold buffers, too, where they are the client's own

@@ -23,16 +23,15 @@ from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
 from fedatlas.models import LOSSES, describe_models
-from fedatlas.privacy.mechanisms import LEARNS, MECHANISMS
+from fedatlas.privacy.mechanisms import MECHANISMS, made
 from fedatlas.registry import (
     Builder,
-    accepts,
+    PlainValues,
     builders_of,
-    defaults,
-    described,
     keywords,
     prose,
     prose_of_file,
+    row_of,
     summary,
 )
 from fedatlas.setup.aggregation_rule import why_not as no_rule
@@ -41,7 +40,7 @@ from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.vertical import SCHEMES
 
-Rows = list[dict[str, Any]]
+Listing = list[PlainValues]
 COLUMNS = (
     "name",
     "aim",
@@ -62,14 +61,13 @@ EXTRAS = {
     "dp": ("dp_accounting", "differential privacy"),
     "he": ("gmpy2", "masks, homomorphic encryption, private alignment"),
     "deploy": ("grpc", "runs between organisations"),
-    "flower": ("flwr", "the Flower adapter"),
 }
 
 
-def algorithms() -> Rows:
+def algorithms() -> Listing:
     """The algorithms with their parameters."""
     table = {**builders_of("algorithms", ALGORITHMS), **{name: scheme.build for name, scheme in SCHEMES.items()}}
-    return listed(table, lambda name, builder: place_of_scheme(name) if name in SCHEMES else place(builder))
+    return rows_of(table, lambda name, builder: place_of_scheme(name) if name in SCHEMES else place(builder))
 
 
 def place_of_scheme(name: str) -> dict[str, str]:
@@ -83,15 +81,14 @@ def place_of_scheme(name: str) -> dict[str, str]:
     }
 
 
-def listed(
+def rows_of(
     table: Mapping[str, Builder],
     facts: Callable[[str, Builder], Mapping[str, Any]] = lambda name, builder: {},
     source: Callable[[Builder], str] = prose_of_file,
-) -> Rows:
+) -> Listing:
     """Return a row for each builder of a table, with its further facts and its source in front of and behind them."""
     return [
-        {**described(name, builder), **facts(name, builder), "source": source(builder)}
-        for name, builder in table.items()
+        {**row_of(name, builder), **facts(name, builder), "source": source(builder)} for name, builder in table.items()
     ]
 
 
@@ -113,44 +110,39 @@ def place(builder: Builder) -> dict[str, str]:
     }
 
 
-def partitions() -> Rows:
+def partitions() -> Listing:
     """The partitioners with their parameters."""
     table = {**builders_of("partitions", PARTITIONS), VERTICAL: vertical}
-    return listed(table, source=lambda builder: prose(builder).partition("\n")[2].strip())
+    return rows_of(table, source=lambda builder: prose(builder).partition("\n")[2].strip())
 
 
-def transforms() -> Rows:
+def transforms() -> Listing:
     """What ``[compression]`` can name, with parameters."""
-    return listed(builders_of("transforms", TRANSFORMS))
+    return rows_of(builders_of("transforms", TRANSFORMS))
 
 
-def reducers() -> Rows:
+def reducers() -> Listing:
     """What an algorithm's ask can name: how the updates become one value, and whether the server looks at single ones for it."""
     table = builders_of("reducers", REDUCERS)
-    return [{**described(name, builder), "single_updates": builder().single} for name, builder in table.items()]
+    return [{**row_of(name, builder), "single_updates": builder().single} for name, builder in table.items()]
 
 
-def privacy() -> Rows:
+def privacy() -> Listing:
     """What ``[[privacy]]`` can name, with parameters, who learns what, and the algorithms that each protects."""
-    return [
-        {
-            "name": name,
-            "summary": summary(builder),
-            "parameters": defaults(builder),
-            "accepts": accepts(builder),
-            "server_learns": LEARNS[name].server,
-            "clients_learn": LEARNS[name].clients,
-            "colluding_learn": LEARNS[name].colluding,
-            "goes_with": ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(name).items()),
-            "source": prose_of_file(builder),
-        }
-        for name, builder in MECHANISMS.items()
-    ]
+    return rows_of(MECHANISMS, mechanism)
 
 
-def attacks() -> Rows:
+def mechanism(name: str, builder: Builder) -> dict[str, str]:
+    """Return who learns what under a mechanism, and the algorithms that it protects."""
+    one = made(name)
+    learns = zip(("server_learns", "clients_learn", "colluding_learn"), one.learns, strict=True)
+    fine = ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(one).items())
+    return {**dict(learns), "goes_with": fine}
+
+
+def attacks() -> Listing:
     """What ``[[attack]]`` can name, with parameters and the threat model that each declares."""
-    return listed(ATTACKS, threat_model)
+    return rows_of(ATTACKS, threat_model)
 
 
 def threat_model(name: str, builder: Builder) -> dict[str, str]:
@@ -163,12 +155,12 @@ def threat_model(name: str, builder: Builder) -> dict[str, str]:
     }
 
 
-def rules() -> Rows:
+def rules() -> Listing:
     """What ``[aggregation]`` can name, with parameters, how many changes each needs, and the algorithms that it stands in."""
-    return listed(RULES, rule)
+    return rows_of(RULES, rule)
 
 
-def rule(name: str, builder: Builder) -> dict[str, Any]:
+def rule(name: str, builder: Builder) -> PlainValues:
     """Return how many changes a rule needs, whether it looks at weights, and the algorithms that it stands in."""
     made = builder()
     return {
@@ -178,12 +170,12 @@ def rule(name: str, builder: Builder) -> dict[str, Any]:
     }
 
 
-def losses() -> Rows:
+def losses() -> Listing:
     """The losses by name."""
     return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
 
 
-def experiments() -> Rows:
+def experiments() -> Listing:
     """The published experiments that ``fedatlas reproduce`` runs."""
     from fedatlas.published import EXPERIMENTS
 
@@ -203,7 +195,7 @@ def experiments() -> Rows:
     ]
 
 
-KINDS: Mapping[str, Callable[[], Rows]] = {
+KINDS: Mapping[str, Callable[[], Listing]] = {
     "data": describe_sources,
     "partitions": partitions,
     "models": describe_models,
@@ -218,14 +210,14 @@ KINDS: Mapping[str, Callable[[], Rows]] = {
 }
 
 
-def rows(kind: str) -> Rows:
+def rows(kind: str) -> Listing:
     """The rows of a kind; ConfigError for an unknown one."""
     if kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
     return KINDS[kind]()
 
 
-def entry(name: str) -> dict[str, Any]:
+def entry(name: str) -> PlainValues:
     """Everything about a name, of whatever kind."""
     every = {kind: {row["name"]: row for row in make()} for kind, make in KINDS.items()}
     found = [{"kind": kind, **table[name]} for kind, table in every.items() if name in table]
@@ -234,7 +226,7 @@ def entry(name: str) -> dict[str, Any]:
     return found[0]
 
 
-def show_rows(found: Rows) -> None:
+def show_rows(found: Listing) -> None:
     """A table on standard output; where it is narrow, without the columns that `show` has as well."""
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False)
@@ -295,7 +287,7 @@ def as_written(key: str, value: Any) -> str:
     return key + text.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ")
 
 
-def doctor() -> dict[str, Any]:
+def doctor() -> PlainValues:
     """What is installed, which device, which data are found."""
     extras = {name: find_spec(module) is not None for name, (module, _) in EXTRAS.items()}
     return {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fedatlas import cli_deploy, cli_study
 from fedatlas.commands import (
@@ -54,7 +55,7 @@ app.command()(cli_study.recommend)
 @app.callback()
 def main_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     """Options that stand before a command."""
@@ -63,19 +64,19 @@ def main_options(
 @app.command()
 def run(
     arguments: File = None,
-    engine: Annotated[str | None, typer.Option(help="fast | loop")] = None,
-    device: Annotated[str | None, typer.Option(help="auto | cpu | cuda")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run (default: a new one in runs/).")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    engine: Annotated[str | None, Option(help="fast | loop")] = None,
+    device: Annotated[str | None, Option(help="auto | cpu | cuda")] = None,
+    out: Annotated[Path | None, Option(help="Folder of the run (default: a new one in runs/).")] = None,
+    resume: Annotated[Path | None, Option(help="Continue the run in this folder.")] = None,
     baselines: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--baselines/--no-baselines",
             help="Also train each client alone and all rows together (default: where cheap).",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say who holds what, how many bytes and how long; train nothing.")
+        bool, Option("--dry-run", help="Say who holds what, how many bytes and how long; train nothing.")
     ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
@@ -125,10 +126,10 @@ def run(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="One or more run folders.")],
+    runs: Annotated[list[Path], Argument(help="One or more run folders.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write (default: report.html in the run, comparison.html in the first of several)."),
+        Option(help="File to write (default: report.html in the run, comparison.html in the first of several)."),
     ] = None,
     plugin: Plugin = None,
 ) -> None:
@@ -142,7 +143,7 @@ def report(
 @app.command()
 def partition(
     arguments: File = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the picture to this SVG file.")] = None,
+    out: Annotated[Path | None, Option(help="Also write the picture to this SVG file.")] = None,
     plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
@@ -161,7 +162,7 @@ def partition(
 def list_(
     kind: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="data | partitions | models | algorithms | transforms | privacy | attacks | rules | losses | experiments"
         ),
     ],
@@ -207,11 +208,11 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def attack(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
-    name: Annotated[str, typer.Option(help="An attack on what a role has seen, such as inverting_gradients.")],
+    run: Annotated[Path, Argument(help="Run folder.")],
+    name: Annotated[str, Option(help="An attack on what a role has seen, such as inverting_gradients.")],
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[key=value ...]", help="Keys of the attack; 'fedatlas show NAME' names them."),
+        Argument(metavar="[key=value ...]", help="Keys of the attack; 'fedatlas show NAME' names them."),
     ] = None,
     plugin: Plugin = None,
     as_json: Json = False,
@@ -232,16 +233,14 @@ def attack(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="One of those that 'fedatlas list experiments' names.")],
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller, clearly labelled version for a laptop.")] = False,
-    rounds: Annotated[int | None, typer.Option(help="Fewer rounds than published, labelled so.", min=1)] = None,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only these parts, such as mlp1-iid.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the runs; what is there already is not run again.")] = Path(
+    name: Annotated[str, Argument(help="One of those that 'fedatlas list experiments' names.")],
+    quick: Annotated[bool, Option("--quick", help="A smaller, clearly labelled version for a laptop.")] = False,
+    rounds: Annotated[int | None, Option(help="Fewer rounds than published, labelled so.", min=1)] = None,
+    only: Annotated[list[str] | None, Option("--only", help="Only these parts, such as mlp1-iid.")] = None,
+    out: Annotated[Path, Option(help="Folder for the runs; what is there already is not run again.")] = Path(
         "runs/reproduce"
     ),
-    publish: Annotated[
-        Path | None, typer.Option(help="Also write the record and results.md below this folder.")
-    ] = None,
+    publish: Annotated[Path | None, Option(help="Also write the record and results.md below this folder.")] = None,
 ) -> None:
     """Run a published experiment as written and print published against obtained, gate by gate."""
     from fedatlas.published import reproduce as reproduce_

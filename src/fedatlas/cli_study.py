@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fedatlas.commands import Json, Plugin, Quiet, emit, noticing, plug, stoppable, without_gpus
 from fedatlas.errors import ConfigError
 
 
 def study(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study: factors, levels, seeds, design.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the study (default: runs/studies/NAME).")] = None,
+    file: Annotated[Path, Argument(metavar="STUDY.toml", help="The study: factors, levels, seeds, design.")],
+    out: Annotated[Path | None, Option(help="Folder of the study (default: runs/studies/NAME).")] = None,
     table: Annotated[
-        Path | None, typer.Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
+        Path | None, Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say cells, refused ones, runs and hours; train nothing.")
-    ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Say how far it has come; run nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print cells, refusals, runs and hours; train nothing.")] = False,
+    status: Annotated[bool, Option("--status", help="Print how far it has come; run nothing.")] = False,
     retry: Annotated[
         str | None,
-        typer.Option(help="Try runs with this status again: failed | memory | timeout | diverged | refused."),
+        Option(help="Try runs with this status again: failed | memory | timeout | diverged | refused."),
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Write one row a run, with its responses, to this .csv; run nothing.")
+        Path | None, Option(help="Write one row per run, with its responses, to this .csv; run nothing.")
     ] = None,
     analyse: Annotated[
-        bool, typer.Option("--analyse", help="Write analysis.json and analysis.html of what is there; run nothing.")
+        bool, Option("--analyse", help="Write analysis.json and analysis.html of what is there; run nothing.")
     ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every cell of a study into a table of runs; what is there already is not run again.
+    """Run every configuration of a study; finished runs are kept.
 
     Exit code 0 also where cells were refused or diverged, which are outcomes; 1 where a run failed.
     """
-    from fedatlas.study.frame import export as write_frame
     from fedatlas.study.study import Study
-    from fedatlas.study.study_status import show_dry_run, show_status
+    from fedatlas.study.study_status import show_preview, show_status
     from fedatlas.study.study_status import status as status_of
     from fedatlas.study.table import Table
 
@@ -58,11 +57,11 @@ def study(
         with noticing():
             found = given.dry_run() if dry_run else given.analyse(out, table)
         page = f"The page: {given.folder(out) / 'analysis.html'}"
-        shown = show_dry_run(found) if dry_run else [*found["sentences"], page]
+        shown = show_preview(found) if dry_run else [*found["sentences"], page]
         emit(found) if as_json else typer.echo("\n".join(shown))
         return
     if export is not None:
-        typer.echo(f"{write_frame(Table.open(place), given.file.name, export)} runs written to {export}")
+        typer.echo(f"{Table.open(place).export(export, given.file.name)} runs written to {export}")
         return
     fine = True
     if not status:
@@ -74,37 +73,37 @@ def study(
 
 
 def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, quiet: bool) -> bool:
-    """Runs a study, after runs with the status ``retry`` were given back; whether none failed. Stopped, it says how to go on."""
+    """Run a study, after runs with the status ``retry`` were planned again; whether none failed."""
     from fedatlas.study.table import Table
 
+    tell = None if quiet else _tell
     with stoppable():
         if retry is not None:
-            kept = Table.open(place, write=True)
-            many = kept.retry(given.file.name, retry)
-            kept.close()
-            if not quiet:
-                _said(f"{many} {retry} runs are tried again")
-        return bool(given.run(out, place, None if quiet else _said))
+            with contextlib.closing(Table.open(place, write=True)) as kept:
+                many = kept.retry(given.file.name, retry)
+            if tell:
+                tell(f"{many} {retry} runs are tried again")
+        return bool(given.run(out, place, tell))
 
 
-def _said(line: str) -> None:
-    """A line for whoever watches."""
+def _tell(line: str) -> None:
+    """Write a line to standard error."""
     sys.stderr.write(f"{line}\n")
 
 
 def recommend(
     file: Annotated[
-        Path, typer.Argument(metavar="REQUIREMENTS.toml", help="What you need: limits, weights, your federation.")
+        Path, Argument(metavar="REQUIREMENTS.toml", help="What you need: limits, weights, your federation.")
     ],
     measure: Annotated[
-        bool, typer.Option("--measure", help="Also run the best three, FedAvg and the baseline on your own data.")
+        bool, Option("--measure", help="Also run the best three, FedAvg and the baseline on your own data.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the answer (default: runs/recommendations/NAME).")] = None,
+    out: Annotated[Path | None, Option(help="Folder of the answer (default: runs/recommendations/NAME).")] = None,
     plugin: Plugin = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say which configuration fits your requirements, with the evidence and experiment files that run.
+    """Recommend a configuration for your requirements, with the evidence and experiment files that run.
 
     Exit code 1 where none fits; the nearest miss is named.
     """
@@ -117,7 +116,7 @@ def recommend(
     if asked.experiment is not None:
         without_gpus("cpu")
     with stoppable(), noticing():
-        answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _said)
+        answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _tell)
     emit(answer) if as_json else typer.echo("\n".join(lines(answer, asked.confidence)))
     if answer["answer"] == "none":
         raise typer.Exit(1)

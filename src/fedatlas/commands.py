@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from fedatlas.errors import ConfigError
 
@@ -19,19 +20,19 @@ INTERRUPTED = 130  # exit code
 
 File = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[FILE.toml] [table.key=value ...]", help="Experiment file (none: the embedded default) and overrides."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
+Json = Annotated[bool, Option("--json", help="One JSON object on standard output, nothing else.")]
 Plugin = Annotated[
     list[Path] | None,
-    typer.Option(
+    Option(
         "--plugin", help="Python file that brings ALGORITHMS, MODELS, PARTITIONS, TRANSFORMS or REDUCERS of your own."
     ),
 ]
 
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Quiet = Annotated[bool, Option("--quiet", help="No progress.")]
 
 
 def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
@@ -83,7 +84,7 @@ def stoppable() -> Iterator[None]:
 def align(
     arguments: File = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say who holds how many ids, and how long it would take; send nothing.")
+        bool, Option("--dry-run", help="Say who holds how many ids, and how long it would take; send nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -96,24 +97,24 @@ def align(
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: Annotated[Path, Argument(help="Run folder.")],
     files: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="FILE | NAME=FILE ...",
             help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures; of parties that hold columns a file each.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="CSV to write (default: standard output).")] = None,
-    client: Annotated[int | None, typer.Option(help="By the model that this client would use.", min=0)] = None,
-    model: Annotated[str, typer.Option(help="By this one of several models.")] = "",
+    out: Annotated[Path | None, Option(help="CSV to write (default: standard output).")] = None,
+    client: Annotated[int | None, Option(help="By the model that this client would use.", min=0)] = None,
+    model: Annotated[str, Option(help="By this one of several models.")] = "",
     holes: Annotated[
         Literal["error", "empty"],
-        typer.Option(help="Rows with a missing or infinite value: refuse the file, or leave their predictions empty."),
+        Option(help="Rows with a missing or infinite value: refuse the file, or leave their predictions empty."),
     ] = "error",
     keep: Annotated[
         list[str] | None,
-        typer.Option(help="A column of the table to stand in front of the predictions, such as a key."),
+        Option(help="A column of the table to stand in front of the predictions, such as a key."),
     ] = None,
     plugin: Plugin = None,
 ) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ def versions() -> dict[str, str]:
     return {**out, **registry.INSTALLED}
 
 
-def processor() -> dict[str, Any]:
+def processor() -> registry.PlainValues:
     """Kind of CPU, number of cores this process may use, and those of its flags that decide speed."""
     model, flags = platform.processor() or platform.machine(), set[str]()
     info = Path("/proc/cpuinfo")
@@ -81,7 +80,7 @@ def peak_memory() -> int:
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def describe() -> dict[str, Any]:
+def describe() -> registry.PlainValues:
     """All of the above, for ``summary.json``."""
     return {"versions": versions(), "cpu": processor(), "system": platform.platform(), "commit": commit()}
 

@@ -24,6 +24,9 @@ from fedatlas.errors import ConfigError, first_line, unknown_name
 
 Builder = Callable[..., Any]
 
+PlainValues = dict[str, Any]
+"""Values by name as TOML and JSON hold them."""
+
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A parameter that is a finite number of 0 or more."""
 
@@ -71,7 +74,7 @@ class Component(ConfigTable):
     model_config = ConfigDict(extra="allow")
     name: str
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> PlainValues:
         """Return the builder's keyword arguments as written; None stands for a key that is left out."""
         return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
@@ -125,7 +128,7 @@ def keywords(builder: Builder) -> dict[str, inspect.Parameter]:
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def hints_of(builder: Builder) -> dict[str, Any]:
+def hints_of(builder: Builder) -> PlainValues:
     """The types of a builder's parameters; none of a callable that is no function, whose parameters then take any value."""
     try:
         return typing.get_type_hints(builder, include_extras=True)
@@ -133,7 +136,7 @@ def hints_of(builder: Builder) -> dict[str, Any]:
         return {}
 
 
-def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> PlainValues:
     """``given`` checked against the builder's signature; ConfigError with the nearest valid key otherwise."""
     fields, schema = schema_of(builder)
     for key in given:
@@ -148,10 +151,10 @@ def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> dict[st
 
 
 @cache
-def schema_of(builder: Builder) -> tuple[dict[str, Any], type[BaseModel]]:
+def schema_of(builder: Builder) -> tuple[PlainValues, type[BaseModel]]:
     """(name -> type and default, the model that checks them) of a builder's keywords; made once, which takes milliseconds."""
     hints = hints_of(builder)
-    fields: dict[str, Any] = {}
+    fields: PlainValues = {}
     for name, p in keywords(builder).items():
         fields[name] = (hints.get(name, Any), ... if p.default is inspect.Parameter.empty else p.default)
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -285,7 +288,7 @@ def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     return None
 
 
-def described(name: str, builder: Builder) -> dict[str, Any]:
+def row_of(name: str, builder: Builder) -> PlainValues:
     """Return the row of a builder in ``fedatlas list``."""
     return {"name": name, "summary": summary(builder), "parameters": defaults(builder), "accepts": accepts(builder)}
 
@@ -339,12 +342,12 @@ def head(builder: Builder) -> str:
 def undescribed(builder: Builder) -> set[str]:
     """The parameters whose annotation does not say what they mean."""
 
-    def described(hint: Any) -> bool:
+    def row_of(hint: Any) -> bool:
         extras = getattr(hint, "__metadata__", ())
-        return any(getattr(x, "description", None) for x in extras) or any(map(described, typing.get_args(hint)))
+        return any(getattr(x, "description", None) for x in extras) or any(map(row_of, typing.get_args(hint)))
 
     hints = hints_of(builder)
-    return {name for name in keywords(builder) if not described(hints.get(name, Any))}
+    return {name for name in keywords(builder) if not row_of(hints.get(name, Any))}
 
 
 def told_apart(text: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
@@ -404,6 +407,6 @@ def in_words(hint: Any) -> str:
     return KINDS.get(origin or hint, getattr(hint, "__name__", str(hint)))
 
 
-def defaults(builder: Builder) -> dict[str, Any]:
+def defaults(builder: Builder) -> PlainValues:
     """Parameter -> default, None where it has to be given."""
     return {name: None if p.default is p.empty else p.default for name, p in keywords(builder).items()}

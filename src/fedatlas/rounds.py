@@ -16,7 +16,7 @@ from fedatlas.algorithm import (
     Replies,
     Round,
     RoundGenerator,
-    Rounds,
+    RoundMaker,
     Route,
     State,
     Update,
@@ -66,8 +66,8 @@ class Chain(NamedTuple):
 Relay = Generator[Ask, Replies, tuple[list[Chain], dict[str, Any]]]
 
 
-def chained(passes: int = 1, *, anchored: bool = False) -> Rounds:
-    """Rounds in which the model travels along each superclient and the superclients' models are averaged (G8).
+def chained(passes: int = 1, *, anchored: bool = False) -> RoundMaker:
+    """RoundMaker in which the model travels along each superclient and the superclients' models are averaged (G8).
 
     To the algorithm's ``weigh`` and ``server_update`` a superclient is a client: the cohort, the sizes and K count
     superclients. ``anchored``: the message's model stays the server's, the one handed on stands in ``message["start"]``.
@@ -165,8 +165,8 @@ def chain_of(round: Round, number: int, members: tuple[int, ...], passes: int) -
     return Chain(number, order)
 
 
-def gossip(mixing: Callable[[State, Round], Mixing], share: bool = False) -> Rounds:
-    """Rounds without a server: each node of the cohort works from what it holds, then keeps the mix of what it hears.
+def gossip(mixing: Callable[[State, Round], Mixing], share: bool = False) -> RoundMaker:
+    """RoundMaker without a server: each node of the cohort works from what it holds, then keeps the mix of what it hears.
 
         node_i <- sum_j W_ij update_j,      W = ``mixing(server, round)`` among the round's cohort
 

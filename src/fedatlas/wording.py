@@ -73,6 +73,11 @@ def count(n: float, thing: str = "", things: str = "") -> str:
     return f"{text} {thing if n == 1 else things or thing + 's'}" if thing else text
 
 
+def listed(names: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 def total_of(parts: Iterable[float | None]) -> float | None:
     """The sum; None where a part is not told."""
     found = list(parts)

@@ -26,7 +26,7 @@ Coefficient = float | Mapping[str, float]
 
 
 class Closing(NamedTuple):
-    """What is known once all replies are in."""
+    """The facts that are known once all replies are in."""
 
     clients: tuple[int, ...]  # who answered, in the order of their seats
     mend: Callable[[str], float]  # part -> the factor that makes the mean of those asked one of those who answered
@@ -34,7 +34,7 @@ class Closing(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """What becomes of an ask's updates."""
+    """The outcome of an ask."""
 
     value: Update | None = None  # one for all, tensors in float64; None if nobody answered
     each: Mapping[int, Update] = {}  # one a client
@@ -122,7 +122,7 @@ def added(so_far: Update | None, update: Update, coefficients: Coefficient, *, w
 
 
 class WeightedSum:
-    """`added` for whoever adds updates up by hand; holds one update's worth of memory."""
+    """`added` as an object, for algorithms that add updates up themselves; holds one update's worth of memory."""
 
     def __init__(self) -> None:
         self.total: Any = None

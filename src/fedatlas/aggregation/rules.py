@@ -31,15 +31,15 @@ from fedatlas.registry import Count, Positive, Whole
 SHARE = 0.2  # of the changes that are assumed to be hostile where f is left out
 
 
-class Verdict(NamedTuple):
-    """What a rule makes of some changes."""
+class RuleResult(NamedTuple):
+    """The outcome of a rule."""
 
     value: Tensor  # one change, float64, (d,)
     weights: tuple[float, ...]  # of each change in it; for a coordinate-wise rule one share each
     chosen: tuple[int, ...] | None = None  # the changes that it took, where it left others out whole
 
 
-Judge = Callable[[Changes, Tensor, int], Verdict]
+Judge = Callable[[Changes, Tensor, int], RuleResult]
 """(changes, weights that sum to one, f) -> verdict."""
 
 
@@ -66,7 +66,7 @@ class Rule(NamedTuple):
     def combine(self, changes: Sequence[Any] | Mapping[Any, Any], weights: Sequence[float] | None = None) -> Any:
         """One change of many, in float64: ``changes`` are trees (or updates: parts by name), ``weights`` one number above 0 each.
 
-        Weights are shares of whatever they sum to, equal where left out. ConfigError where f is too large for so many changes;
+        Weights are taken as shares of their sum, equal where left out. ConfigError where f is too large for so many changes;
         ProtocolError for changes of different names or shapes, and for numbers that are not finite.
         """
         given = list(changes.values()) if isinstance(changes, Mapping) else list(changes)
@@ -113,7 +113,7 @@ def closeness(changes: Changes, f: int) -> Tensor:
     return found.sort(dim=1).values[:, : len(changes) - f - 2].sum(dim=1)
 
 
-def _nearest(changes: Changes, f: int, count: int) -> Verdict:
+def _nearest(changes: Changes, f: int, count: int) -> RuleResult:
     """The mean of the ``count`` changes with the smallest scores; of equal ones the first."""
     n = len(changes)
     order = torch.sort(closeness(changes, f), stable=True).indices[:count]
@@ -121,7 +121,7 @@ def _nearest(changes: Changes, f: int, count: int) -> Verdict:
     weights = torch.zeros(n, dtype=torch.float64)
     weights[list(chosen)] = 1 / count
     value = changes.row(chosen[0]) if count == 1 else _summed(changes, weights)
-    return Verdict(value, tuple(weights.tolist()), chosen)
+    return RuleResult(value, tuple(weights.tolist()), chosen)
 
 
 def _summed(changes: Changes, weights: Tensor) -> Tensor:
@@ -141,12 +141,12 @@ def _sorted(changes: Changes) -> Iterator[np.ndarray[Any, Any]]:
         yield table
 
 
-def _middle(changes: Changes, cut: int) -> Verdict:
+def _middle(changes: Changes, cut: int) -> RuleResult:
     """Of each coordinate the mean of what is left without the ``cut`` largest and the ``cut`` smallest values."""
     n = len(changes)
     means = [table[:, cut : n - cut].mean(axis=1) for table in _sorted(changes)]
     value = torch.from_numpy(np.concatenate(means)) if means else torch.zeros(0, dtype=torch.float64)
-    return Verdict(value, (1 / n,) * n)
+    return RuleResult(value, (1 / n,) * n)
 
 
 # ---------------------------------------------------------------------- the rules by name
@@ -155,7 +155,7 @@ def _middle(changes: Changes, cut: int) -> Verdict:
 def mean() -> Rule:
     """The weighted mean: no defence, what all others are measured by."""
     said = "The server took the **weighted mean**, which is no defence: it leaves out only what is no update at all."
-    return Rule("mean", said, lambda x, p, f: Verdict(_summed(x, p), tuple(p.tolist())), 0, weighted=True)
+    return Rule("mean", said, lambda x, p, f: RuleResult(_summed(x, p), tuple(p.tolist())), 0, weighted=True)
 
 
 def krum(*, f: Count | None = None) -> Rule:
@@ -174,7 +174,7 @@ def multi_krum(*, f: Count | None = None, q: Whole | None = None) -> Rule:
     q: how many changes are taken; left out = n - f.
     """
 
-    def judge(changes: Changes, weights: Tensor, f: int) -> Verdict:
+    def judge(changes: Changes, weights: Tensor, f: int) -> RuleResult:
         n = len(changes)
         return _nearest(changes, f, min(q or n - f, n))
 
@@ -208,11 +208,11 @@ def norm_clip(*, bound: Positive | None = None) -> Rule:
     bound: M, the longest change that counts whole (Euclidean norm over all parts); left out = the median of the round's lengths.
     """
 
-    def judge(changes: Changes, weights: Tensor, f: int) -> Verdict:
+    def judge(changes: Changes, weights: Tensor, f: int) -> RuleResult:
         norms = torch.tensor([float(changes.row(k).norm()) for k in range(len(changes))], dtype=torch.float64)
         most = float(norms.quantile(0.5)) if bound is None else bound
         factors = (most / norms.clamp(min=1e-300)).clamp(max=1.0)
-        return Verdict(_summed(changes, weights * factors), tuple(weights.tolist()))
+        return RuleResult(_summed(changes, weights * factors), tuple(weights.tolist()))
 
     said = "The server **shortened every change to one length** before it took the weighted mean."
     return Rule("norm_clip", said, judge, 0, weighted=True)

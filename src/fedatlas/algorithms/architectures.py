@@ -9,17 +9,16 @@ Where all clients have the same, the server's own state is that of the one archi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from fedatlas.algorithm import Message, Models, State
-from fedatlas.algorithms.whole_models import part, whole
+from fedatlas.algorithm import Message, Models, ServerFacts, State
+from fedatlas.algorithms.whole_models import model_part, whole_model
 
 
-def begin(models: Models, facts: Mapping[str, Any]) -> State:
+def begin(models: Models, facts: ServerFacts) -> State:
     """Every architecture at its initial model."""
     if "owners" not in facts:
         return {"model": models["global"]}
-    states = {name: part({"model": w, "buffers": facts["buffers"][name]}) for name, w in models.items()}
+    states = {name: model_part({"model": w, "buffers": facts["buffers"][name]}) for name, w in models.items()}
     return {"states": states, "owners": list(facts["owners"])}
 
 
@@ -48,11 +47,11 @@ def at(server: State, party: int, name: str) -> dict[int, str]:
 
 def told(server: State, client: int) -> Message:
     """A client is told the model of its architecture."""
-    return part(states(server)[owner(server, client)])
+    return model_part(states(server)[owner(server, client)])
 
 
 def models(server: State) -> Models:
     """What is evaluated and saved: one model for each architecture, with its buffers."""
     if "states" not in server:
         return {"global": server["model"]}
-    return {name: whole(state) for name, state in states(server).items()}
+    return {name: whole_model(state) for name, state in states(server).items()}

@@ -27,7 +27,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.algorithms import architectures
-from fedatlas.algorithms.whole_models import kept, part, whole
+from fedatlas.algorithms.whole_models import kept_model, model_part, whole_model
 from fedatlas.rounds import messages, updated, weights_of
 from fedatlas.tree import Tree
 
@@ -46,9 +46,9 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
         union = round._replace(cohort=(UNION,), sizes={UNION: round.n}, budgets=share)
         after = {}
         for name, state in architectures.states(server).items():
-            at, told = architectures.at(server, UNION, name), {UNION: part(state)}
+            at, told = architectures.at(server, UNION, name), {UNION: model_part(state)}
             replies = yield Ask((UNION,), "train", told, "mean", weights_of(algorithm, union), share, architectures=at)
-            after[name] = part(updated(algorithm, state, replies, union))
+            after[name] = model_part(updated(algorithm, state, replies, union))
         return architectures.renewed(server, after)
 
     return Algorithm(
@@ -70,7 +70,7 @@ def local_only() -> Algorithm:
     """
 
     def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
-        return {}, kept(params, facts)
+        return {}, kept_model(params, facts)
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         yield Ask(round.cohort, "train", messages(algorithm, server, round.cohort), "sum", budgets=round.budgets)
@@ -79,12 +79,12 @@ def local_only() -> Algorithm:
     return Algorithm(
         "local_only",
         rounds=rounds,
-        tasks={"train": Task(start=lambda message, client, facts: whole(client), finish=finish)},
+        tasks={"train": Task(start=lambda message, client, facts: whole_model(client), finish=finish)},
         client_init=lambda params, facts: {"model": params},
         server_init=architectures.begin,
         broadcast=architectures.told,
         models=lambda server: {},  # what the server has is where all began
-        personal=lambda message, client: whole(client),
+        personal=lambda message, client: whole_model(client),
         demands=Demands(mixed=True),
         refuses={"compression": "nothing leaves a client"},
         card=Card("baseline", keeps="its own model", leaves="nothing", sends="nothing"),

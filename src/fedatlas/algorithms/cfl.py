@@ -19,15 +19,27 @@ trains the model that was split, and takes the side whose updates are more like 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Ask, Card, Models, Replies, Round, RoundGenerator, Sealing, State, Task
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Card,
+    Models,
+    Replies,
+    Round,
+    RoundGenerator,
+    Sealing,
+    ServerFacts,
+    State,
+    Task,
+)
 from fedatlas.algorithms import clusters as shared
-from fedatlas.algorithms.whole_models import whole
+from fedatlas.algorithms.whole_models import whole_model
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
@@ -38,7 +50,7 @@ TWO = 2
 NEVER = "No cluster can be split: algorithm.after_round = {} and the run has {} rounds."
 
 
-class Rule(NamedTuple):
+class SplitRule(NamedTuple):
     """When a cluster is split, and how."""
 
     eps1: float
@@ -67,7 +79,7 @@ def cfl(
     after_round: last round in which nothing is split yet.
     linkage: how the halves are found: single is the paper's, complete what the authors' code takes.
     """
-    how = Rule(eps1, eps2, gamma, linkage, weights)
+    how = SplitRule(eps1, eps2, gamma, linkage, weights)
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         names = yield from places(algorithm, server, round)
@@ -84,10 +96,10 @@ def cfl(
         names = {k: server["cluster"][str(k)] for k in replies.clients}
         return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         return {**shared.first_state([models["global"]]), "splits": []}
 
-    def notices(server: State, facts: Mapping[str, Any]) -> list[str]:
+    def notices(server: State, facts: ServerFacts) -> list[str]:
         return [NEVER.format(after_round, facts["rounds"])] if facts["rounds"] <= after_round else []
 
     return Algorithm(
@@ -101,7 +113,7 @@ def cfl(
         broadcast=shared.of_client,
         models=shared.models,
         clusters=shared.assignment,
-        personal=lambda message, client: whole(message),
+        personal=lambda message, client: whole_model(message),
         fixes={"cohort.fraction": 1.0, "cohort.size": None},
         card=Card(
             "clustering: multitask", leaves="the local model, which the server sees client by client", notices=notices
@@ -109,7 +121,7 @@ def cfl(
     )
 
 
-def divided(server: State, name: str, held: list[int], replies: Replies, round: Round, how: Rule) -> State:
+def divided(server: State, name: str, held: list[int], replies: Replies, round: Round, how: SplitRule) -> State:
     """The server with cluster ``name`` split, or as it was where the test fails."""
     old = server["clusters"][name]
     updates = [replies.each[k]["model"] - old["model"] for k in held]

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedatlas.aggregation.reducers import WeightedSum
 from fedatlas.algorithm import Message, Models, Replies, State, Update
-from fedatlas.algorithms.whole_models import part as model_of
-from fedatlas.algorithms.whole_models import whole
+from fedatlas.algorithms.whole_models import model_part, whole_model
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting
@@ -46,7 +45,7 @@ def models(server: State) -> Models:
     everybody = {"global": server["model"]}
     if len(server["clusters"]) == 1:
         return everybody
-    return {**everybody, **{f"cluster-{name}": whole(own) for name, own in server["clusters"].items()}}
+    return {**everybody, **{f"cluster-{name}": whole_model(own) for name, own in server["clusters"].items()}}
 
 
 def assignment(server: State) -> Mapping[int, int]:
@@ -66,7 +65,7 @@ def mean(parts: Mapping[str, Update], weight: Mapping[str, float], like: Update)
     """Mean of models and buffers by ``weight``, in float64 and in the order given, in the precision of ``like`` (C8, C9)."""
     total, added = sum(weight.values()), WeightedSum()
     for key, part in parts.items():
-        added.add(model_of(part), weight[key] / total)
+        added.add(model_part(part), weight[key] / total)
     out: Update = cast_like(added.total, like)
     return out
 

@@ -31,7 +31,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.algorithms.penalty import penalty_check
-from fedatlas.algorithms.whole_models import kept, whole
+from fedatlas.algorithms.whole_models import kept_model, whole_model
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import messages, returned, updated, weights_of
 from fedatlas.tree import Tree
@@ -52,7 +52,7 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
         return g + pull
 
     personal = Task(
-        start=lambda message, client, facts: whole(client, "v"),
+        start=lambda message, client, facts: whole_model(client, "v"),
         direction=direction if lam else None,  # left out, so that the work equals local training's bit for bit
         finish=keep_model,
         sealing=Sealing(silent=True),
@@ -64,7 +64,7 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
         tasks={"train": Task(stateful=False), "personal": personal},
         client_init=lambda params, facts: {"v": params},
         weigh=weighting(weights),
-        personal=lambda message, client: whole(client, "v"),
+        personal=lambda message, client: whole_model(client, "v"),
         check=penalty_check(lam),
         refuses={"model.bn.local": "it keeps a whole model with each client, its batch-norm layers included"},
         card=Card("personalisation", keeps="its own model"),
@@ -73,7 +73,7 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
 
 def keep_model(v: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
     """The client's own model stays with it."""
-    return {}, kept(v, facts, "v")
+    return {}, kept_model(v, facts, "v")
 
 
 def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

@@ -12,9 +12,7 @@ Weights are normalised over the clients that returned, where both seeds divide b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from fedatlas.algorithm import Algorithm, Card, Models, Round, State, Update, keep_model
+from fedatlas.algorithm import Algorithm, Card, Models, Round, ServerFacts, State, Update, keep_model
 from fedatlas.registry import Decay, Rate
 from fedatlas.weighting import Weighting, weighting
 
@@ -51,7 +49,7 @@ def fedavgm(*, server_lr: Rate = 1.0, beta: Decay = 0.9, weights: Weighting = "s
     beta: share of the momentum v that is kept from round to round; 0 with server_lr = 1 is FedAvg.
     """
 
-    def server_init(models: Models, facts: Mapping[str, float]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         return {**keep_model(models, facts), "v": models["global"].zeros()}
 
     def server_update(server: State, mean: Update, round: Round) -> State:

@@ -47,13 +47,14 @@ from fedatlas.algorithm import (
     Replies,
     Round,
     RoundGenerator,
+    ServerFacts,
     Solver,
     State,
     Task,
 )
 from fedatlas.algorithms import architectures
 from fedatlas.algorithms.distillation import WHOLE_MODELS, distance, fitting, scores_of
-from fedatlas.algorithms.whole_models import part
+from fedatlas.algorithms.whole_models import model_part
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, messages, returned, updated
 from fedatlas.weighting import Weighting, weighting
@@ -78,7 +79,7 @@ def feddf(
     server_side = Local(passes, steps, weight_decay=0.0, patience=stops, public=Public(targets="teacher"), solver=ADAM)
     distil = Task(objective=fitting(distance("kl", temperature)), options=server_side, stateful=False)
 
-    def notices(server: State, facts: Mapping[str, Any]) -> list[str]:
+    def notices(server: State, facts: ServerFacts) -> list[str]:
         return used(facts["public"], steps, passes) if steps else []
 
     keys = ("patience", "passes", "temperature")
@@ -124,7 +125,7 @@ SCORE = Question(scores, data="public", passes=1.0)
 def averaged(algorithm: Algorithm, server: State, replies: Replies, name: str, round: Round) -> State:
     """FedAvg's step of one architecture, from the local models of its clients; as it was without any."""
     mine = tuple(k for k in replies.clients if architectures.owner(server, k) == name)
-    state = part(architectures.states(server)[name])
+    state = model_part(architectures.states(server)[name])
     if not mine:
         return state
     share: Coefficients = algorithm.weigh(round._replace(cohort=mine))  # type: ignore[assignment]  # one part: models
@@ -149,7 +150,7 @@ def distilled(
     for name, student in students.items():
         at = architectures.at(server, SERVER, name)
         got = yield Ask((SERVER,), "distil", {SERVER: {**student, **teacher}}, "each", architectures=at)
-        after[name] = {**student, **part(got.each[SERVER])}
+        after[name] = {**student, **model_part(got.each[SERVER])}
     return after
 
 

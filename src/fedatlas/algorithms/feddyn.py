@@ -17,10 +17,9 @@ the server; it then minimises sum (n_k/n) F_k. ``variant="fedseq_code"`` is what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
-from fedatlas.algorithm import Algorithm, Card, Facts, Message, Models, Round, State, Task, Update, Work
+from fedatlas.algorithm import Algorithm, Card, Facts, Message, Models, Round, ServerFacts, State, Task, Update, Work
 from fedatlas.algorithms.penalty import penalty_check
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Positive
@@ -55,7 +54,7 @@ def feddyn(
             return client
         return {"g_k": client["g_k"] - alpha_k(message, facts) * (seen["model"] - message["model"])}
 
-    def server_init(models: Models, facts: Mapping[str, float]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         return {"model": models["global"], "h": models["global"].zeros()}
 
     def server_update(server: State, mean: Update, round: Round) -> State:

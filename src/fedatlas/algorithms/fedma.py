@@ -61,8 +61,9 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
-    Rounds,
+    RoundMaker,
     Route,
+    ServerFacts,
     State,
     Task,
     Update,
@@ -140,7 +141,7 @@ def fedma(
 # ------------------------------------------------------------------------------------------------ the server
 
 
-def begin(models: Models, facts: Mapping[str, Any]) -> State:
+def begin(models: Models, facts: ServerFacts) -> State:
     """The initial model; nobody holds units of it yet. ``members``: of each hidden unit; ``there``: clients of the last round."""
     layers, w = facts["chain"], models["global"]
     by_class = layers[-1].units == facts["classes"]  # else: a number, or one output for two classes
@@ -166,7 +167,7 @@ def what_is_new(server: State, client_id: int) -> Message:
     return {"model": picked(server["model"], layers, most), "layers": server["layers"]}
 
 
-def layer_by_layer(merge: Merge) -> Rounds:
+def layer_by_layer(merge: Merge) -> RoundMaker:
     """A round: an exchange for each hidden layer, the sum of the class counts, and the sum of the last layers by their shares."""
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -232,7 +233,7 @@ def held_by(pi: Mapping[int, Tensor]) -> Tensor:
     return torch.bincount(torch.cat(list(pi.values()))).to(torch.int32)
 
 
-def unused_rate(retrain_lr: float, server: State, facts: Mapping[str, Any]) -> list[str]:
+def unused_rate(retrain_lr: float, server: State, facts: ServerFacts) -> list[str]:
     """A learning rate of a retraining that does not happen."""
     return [IDLE.format(retrain_lr)] if retrain_lr != 1 and len(facts["chain"]) == 2 else []
 

@@ -52,13 +52,14 @@ from fedatlas.algorithm import (
     Round,
     RoundGenerator,
     Sealing,
+    ServerFacts,
     Solver,
     State,
     Task,
     Work,
 )
 from fedatlas.algorithms.distillation import WHOLE_MODELS, distance, fitting, scores_of
-from fedatlas.algorithms.whole_models import kept, whole
+from fedatlas.algorithms.whole_models import kept_model, whole_model
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, weights_of
 from fedatlas.tree import Tree
@@ -82,7 +83,7 @@ def fedmd(
     f~ = (1/m) sum f_k on public rows; f_k <- f~ by ``digest``, then its own rows again.
     """
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         like = next(iter(next(iter(models.values())).values()))
         return {"consensus": like.new_empty(0)}
 
@@ -105,7 +106,7 @@ def fedmd(
         broadcast=lambda server, client_id: {},
         weigh=weighting("uniform"),
         models=lambda server: {},
-        personal=lambda message, client: whole(client),
+        personal=lambda message, client: whole_model(client),
         demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}),
         refuses={
             "compression": "what its clients send are class scores of public rows, no change of a model",
@@ -132,7 +133,7 @@ def silence(clients: tuple[int, ...]) -> dict[int, Message]:
 
 def keep(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
     """The model stays with its client."""
-    return {}, {**client, **kept(f, facts)}
+    return {}, {**client, **kept_model(f, facts)}
 
 
 def scores(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
@@ -140,7 +141,7 @@ def scores(model: Network, data: Data, message: Message, client: State, session:
     return scores_of(model, data, client["model"], client.get("buffers", {})), client, session
 
 
-OWN = Task(start=lambda message, client, facts: whole(client), finish=keep, sealing=Sealing(silent=True))
+OWN = Task(start=lambda message, client, facts: whole_model(client), finish=keep, sealing=Sealing(silent=True))
 LEARN = Local(weight_decay=0.0, solver=Solver("adam", RATE, BATCH, STEPS))
 
 

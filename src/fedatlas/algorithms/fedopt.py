@@ -23,13 +23,13 @@ bias_correction: whether the steps of the first rounds are rescaled as Adam's ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm, Card, Models, Round, State, Update, keep_model
+from fedatlas.algorithm import Algorithm, Card, Models, Round, ServerFacts, State, Update, keep_model
 from fedatlas.registry import Decay, Positive, Rate
 from fedatlas.weighting import Weighting, weighting
 
@@ -49,7 +49,7 @@ def fedopt(
 ) -> Algorithm:
     """The frame of the three; ``second_moment(v, Delta^2)`` is all they differ in."""
 
-    def server_init(models: Models, facts: Mapping[str, float]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         w = models["global"]
         return {
             **keep_model(models, facts),

@@ -14,7 +14,6 @@ by 0.1 after five falls in a row; the first round has nothing to be compared wit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from fedatlas.algorithm import (
     Algorithm,
@@ -24,6 +23,7 @@ from fedatlas.algorithm import (
     Message,
     Models,
     Round,
+    ServerFacts,
     State,
     Task,
     Update,
@@ -56,7 +56,7 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
         pull: Tree = message["mu"] * (w - message["model"])
         return g + pull
 
-    def server_init(models: Models, facts: Mapping[str, float]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         return {**keep_model(models, facts), "mu": mu, "loss": float("inf"), "falls": 0}
 
     def server_update(server: State, mean: Update, round: Round) -> State:

@@ -55,6 +55,7 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
+    ServerFacts,
     State,
     Task,
     Update,
@@ -64,7 +65,7 @@ from fedatlas.algorithm import (
     take_mean,
 )
 from fedatlas.algorithms.superclients import CONFIDENCE, Grouping, groups, metric_of, notices, pretrain, set_up
-from fedatlas.algorithms.whole_models import part
+from fedatlas.algorithms.whole_models import model_part
 from fedatlas.errors import ConfigError
 from fedatlas.registry import OURS, Count, Whole, arguments, find
 from fedatlas.rounds import cast_like, chained, handed, relay
@@ -140,7 +141,7 @@ def fedseq_inter(
     begin, train = local.server_init, local.training()._replace(shows=("model",))
     waiting = {"drawn": 0} if period == "fraction" else {}  # superclients since the last average
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         return rebased(begin(models, facts)) | waiting
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -177,12 +178,12 @@ def check_by_examples(rule: Mapping[str, Any] | None) -> None:
 def kept(algorithm: Algorithm, update: Update) -> dict[str, Any]:
     """What a slot keeps: a model and its buffers; ProtocolError where a client sent more."""
     handed(algorithm, update)
-    return part(update)
+    return model_part(update)
 
 
 def rebased(server: State) -> dict[str, Any]:
     """FedSeqInter's server after a broadcast: all slots begin with its model (and the statistics of its batch norm)."""
-    return {**server, "base": part(server), "bank": {}, "omega": {}, "held": {}}
+    return {**server, "base": model_part(server), "bank": {}, "omega": {}, "held": {}}
 
 
 def averaged(server: State) -> State:
@@ -208,7 +209,7 @@ def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked
     if local.hand_on is not None:
         train = carrying(train, local.hand_on)
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         linear = [k for k, x in models["global"].items() if facts.get("roles", {}).get(k) == "linear" and x.dim() == 2]
         kept = {"all": linear, "last": linear[-1:], "last2": linear[-2:]}[how.layers]
         told = {"linear": Tree({name: torch.empty(0) for name in kept})} if how.psi == "clf" else {}

@@ -18,16 +18,25 @@ takes the model of the returned client that is farthest from its own centre. ``w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 
-from fedatlas.algorithm import Algorithm, Ask, Card, Local, Models, Replies, Round, RoundGenerator, State, Task
+from fedatlas.algorithm import (
+    Algorithm,
+    Ask,
+    Card,
+    Local,
+    Models,
+    Replies,
+    Round,
+    RoundGenerator,
+    ServerFacts,
+    State,
+    Task,
+)
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.clusters import squared_distances
-from fedatlas.algorithms.whole_models import whole
+from fedatlas.algorithms.whole_models import whole_model
 from fedatlas.errors import ConfigError
 from fedatlas.registry import Whole
 from fedatlas.rng import numpy_stream
@@ -49,7 +58,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
     pretrain_epochs: epochs in which each client trains the initial model before round 1, to find the first centres.
     """
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         return shared.first_state([models["global"]] * clusters)
 
     def em(server: State, replies: Replies, round: Round) -> State:
@@ -89,7 +98,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         broadcast=shared.of_client,
         models=shared.models,
         clusters=shared.assignment,
-        personal=lambda message, client: whole(message),
+        personal=lambda message, client: whole_model(message),
         card=Card(
             "clustering: multitask",
             leaves="the local model, which the server sees client by client",

@@ -37,6 +37,7 @@ from fedatlas.algorithm import (
     Network,
     Question,
     Round,
+    ServerFacts,
     State,
     Task,
     Work,
@@ -112,7 +113,7 @@ def gossip(
     )
 
 
-def nodes_alike(models: Models, facts: Mapping[str, float]) -> State:
+def nodes_alike(models: Models, facts: ServerFacts) -> State:
     """Every node begins with the same model."""
     start = models["global"]
     return {"model": start, "nodes": {str(k): {"model": start} for k in range(int(facts["K"]))}}

@@ -42,7 +42,7 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
-    Rounds,
+    RoundMaker,
     State,
     Task,
     Weights,
@@ -112,7 +112,7 @@ def label_spread(
     return tasks, weigh
 
 
-def spread_rounds(exclude_above: float | None) -> Rounds:
+def spread_rounds(exclude_above: float | None) -> RoundMaker:
     """Ask for the summed counts, then the scores, then train with the weights that follow."""
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:

@@ -46,6 +46,7 @@ from fedatlas.algorithm import (
     RoundGenerator,
     Route,
     Sealing,
+    ServerFacts,
     State,
     Task,
     Update,
@@ -53,7 +54,7 @@ from fedatlas.algorithm import (
 )
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.gradients import shares_of
-from fedatlas.algorithms.whole_models import whole
+from fedatlas.algorithms.whole_models import whole_model
 from fedatlas.registry import Whole
 from fedatlas.rounds import cast_like, messages
 from fedatlas.tree import Tree
@@ -81,7 +82,7 @@ def ifca(
     cost = Passes(survey=float(clusters))
     choose: dict[str, Any] = {"survey": best_fit, "passes": cost, "sealing": Sealing(picked_model)}
 
-    def server_init(models: Models, facts: Mapping[str, Any]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         drawn = [models["global"], *(models[str(i)] for i in range(1, clusters * starts))]
         further = [drawn[i : i + clusters] for i in range(clusters, len(drawn), clusters)]
         return {**shared.first_state(drawn[:clusters]), "starts": further}
@@ -142,7 +143,7 @@ def broadcast(server: State, client_id: int) -> Message:
 
 def personal(message: Message, client: State) -> Tree:
     """The model that the client picked last."""
-    return whole(message["models"][str(message["cluster"])])
+    return whole_model(message["models"][str(message["cluster"])])
 
 
 def with_largest(server: State) -> State:
@@ -164,7 +165,7 @@ def best_fit(model: Network, data: Data, message: Message, client: State) -> Map
 
 def from_picked(message: Message, client: State, facts: Facts) -> Tree:
     """Local work begins at the model that was picked."""
-    return whole(message["models"][str(facts.survey["cluster"])])
+    return whole_model(message["models"][str(facts.survey["cluster"])])
 
 
 def picked_model(message: Message, update: Update) -> Models:

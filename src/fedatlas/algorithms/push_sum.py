@@ -29,6 +29,7 @@ from fedatlas.algorithm import (
     Mixing,
     Models,
     Round,
+    ServerFacts,
     State,
     Task,
     Work,
@@ -55,7 +56,7 @@ def push_sum(
     """
     joined = graphs.graph_of(graph, True, probability, arcs)
 
-    def server_init(models: Models, facts: Mapping[str, float]) -> State:
+    def server_init(models: Models, facts: ServerFacts) -> State:
         start = models["global"]
         return {"model": start, "nodes": {str(k): {"z": start, "u": 1.0} for k in range(int(facts["K"]))}}
 

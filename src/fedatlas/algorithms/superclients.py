@@ -29,6 +29,7 @@ from fedatlas.algorithm import (
     Question,
     Round,
     RoundGenerator,
+    ServerFacts,
     State,
     Task,
     Work,
@@ -151,7 +152,7 @@ def limits_of(how: Grouping, sizes: Mapping[int, int]) -> Limits:
     return Limits(how.min_examples or fewest(how.group_size, sizes), how.max_clients)
 
 
-def notices(how: Grouping, rule: Card, server: State, facts: Mapping[str, Any]) -> list[str]:
+def notices(how: Grouping, rule: Card, server: State, facts: ServerFacts) -> list[str]:
     """What the rule inside the chains has to say, and which superclients are smaller than they should be."""
     sizes = {k: n for k, n in facts["sizes"].items() if n}  # who has no rows is in no group
     said = rule.notices(server, facts) if rule.notices else ()

@@ -1,4 +1,4 @@
-"""What an attack says of itself (A1): `fedatlas show NAME` prints it."""
+"""The threat model that an attack declares (A1): `fedatlas show NAME` prints it."""
 
 from __future__ import annotations
 

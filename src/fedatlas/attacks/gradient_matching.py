@@ -27,6 +27,9 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 
 from fedatlas.tree import Tree
 
+Tensors = Mapping[str, Tensor]
+"""Name of a parameter -> its values, or its gradient."""
+
 LOWERED = (3, 5, 7)  # eighths of the steps after which the rate falls to a tenth (A10)
 TINY = 1e-12  # C15
 KEPT = 20  # pairs of steps and changes of the gradient that L-BFGS remembers
@@ -68,12 +71,12 @@ def plain(one: nn.Conv2d) -> bool:
 
 
 class Problem(NamedTuple):
-    """What an attacker knows: the network, what it was told, how far a pixel may go."""
+    """The attacker's knowledge: the network, the model that it was told, the range of a pixel."""
 
     module: nn.Module  # `unfolded`
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean loss
     params: Tree
-    buffers: Mapping[str, Tensor]
+    buffers: Tensors
     low: Tensor  # black as the network reads it, to be broadcast over a row
     high: Tensor  # white
 
@@ -86,7 +89,7 @@ class Problem(NamedTuple):
         """Of the loss of one row, by the parameters; ``x`` counts pixels from 0 (black) to 1 (white)."""
         seen = self.low + (self.high - self.low) * x
 
-        def loss(params: Mapping[str, Tensor]) -> Tensor:
+        def loss(params: Tensors) -> Tensor:
             outputs = functional_call(self.module, {**params, **self.buffers}, (seen[None],))
             return self.loss(outputs, y[None])
 
@@ -94,7 +97,7 @@ class Problem(NamedTuple):
         return found
 
 
-class Found(NamedTuple):
+class Reconstruction(NamedTuple):
     """The best of the restarts of each target."""
 
     x: Tensor  # (targets, *shape), pixels of 0 (black) to 1 (white)
@@ -110,16 +113,16 @@ def total_variation(x: Tensor) -> Tensor:
     return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
 
 
-def cosine_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+def cosine_distance(one: Tensors, other: Tensors) -> Tensor:
     """1 - <a, b> / (|a| |b|) of two trees as vectors."""
 
-    def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    def dot(a: Tensors, b: Tensors) -> Tensor:
         return torch.stack([(a[name] * b[name]).sum() for name in a]).sum()
 
     return 1 - dot(one, other) / (dot(one, one) * dot(other, other)).clamp_min(TINY**2).sqrt()
 
 
-def squared_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+def squared_distance(one: Tensors, other: Tensors) -> Tensor:
     """sum of (a - b)^2 of two trees as vectors."""
     return torch.stack([((one[name] - other[name]) ** 2).sum() for name in one]).sum()
 
@@ -132,21 +135,21 @@ def recorded(f: Callable[..., Any], *sample: Any) -> Callable[..., Any]:
     return traced
 
 
-def repeated(tree: Mapping[str, Tensor], times: int) -> Tree:
+def repeated(tree: Tensors, times: int) -> Tree:
     """(T, ...) -> (T x times, ...): the restarts of a target stand side by side."""
     return Tree({name: x.repeat_interleave(times, 0) for name, x in tree.items()})
 
 
-def best_of(x: Tensor, cost: Tensor, labels: Tensor, restarts: int, steps: int) -> Found:
+def best_of(x: Tensor, cost: Tensor, labels: Tensor, restarts: int, steps: int) -> Reconstruction:
     """The restart of least cost of each target; one whose cost is not finite is the last choice."""
     table = torch.where(torch.isfinite(cost), cost, torch.inf).view(-1, restarts)
     pick = table.argmin(1) + torch.arange(len(table)) * restarts
-    return Found(x[pick], cost[pick], labels[pick], steps)
+    return Reconstruction(x[pick], cost[pick], labels[pick], steps)
 
 
 def invert(
     problem: Problem,
-    gradients: Mapping[str, Tensor],
+    gradients: Tensors,
     labels: Tensor,
     rng: torch.Generator,
     *,
@@ -154,12 +157,12 @@ def invert(
     restarts: int = 1,
     tv: float = 1e-4,
     lr: float = 0.1,
-) -> Found:
+) -> Reconstruction:
     """A10 on all targets together. ``gradients``: (T, ...) by parameter; ``labels`` (T,), as known or inferred."""
     many = len(labels) * restarts
     g, y = repeated(gradients, restarts), labels.repeat_interleave(restarts)
 
-    def cost(x: Tensor, y: Tensor, g: Mapping[str, Tensor]) -> Tensor:
+    def cost(x: Tensor, y: Tensor, g: Tensors) -> Tensor:
         return cosine_distance(problem.gradient(x, y), g) + tv * total_variation(x)
 
     x = torch.rand((many, *problem.shape), generator=rng)
@@ -177,18 +180,18 @@ def invert(
 
 def deep_leakage(
     problem: Problem,
-    gradients: Mapping[str, Tensor],
+    gradients: Tensors,
     classes: int,
     rng: torch.Generator,
     *,
     iterations: int,
     restarts: int = 1,
-) -> Found:
+) -> Reconstruction:
     """A8 on all targets together: row and label begin as N(0, 1)."""
     g = repeated(gradients, restarts)
     many, size = len(next(iter(g.values()))), int(torch.tensor(problem.shape).prod())
 
-    def cost(z: Tensor, g: Mapping[str, Tensor]) -> Tensor:
+    def cost(z: Tensor, g: Tensors) -> Tensor:
         y = torch.softmax(z[size:], 0)
         return squared_distance(problem.gradient(z[:size].view(problem.shape), y), g)
 

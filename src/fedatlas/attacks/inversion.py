@@ -1,7 +1,7 @@
 """Attacks that turn the gradients of a view into rows (A8, A10). They observe and change nothing.
 
 Target i scores PSNR(r_i, x_i). Its placebo is the mean over other pictures of its label of PSNR(r_i, x_j), which is what a
-reconstruction of the label alone would get.
+reconstruction that only knows the label would get.
 
 role: whose view is attacked: "server", "client:3" or "outsider".
 targets: how many of those whose updates were seen, in the order in which they came; 0 = all.
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.gradient_matching import Found, Problem, deep_leakage, inferred_labels, invert, unfolded
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.gradient_matching import Problem, Reconstruction, deep_leakage, inferred_labels, invert, unfolded
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import (
     Arrays,
     Knowledge,
@@ -35,7 +35,7 @@ from fedatlas.registry import Count, Positive, Rate, Whole
 from fedatlas.rng import numpy_stream, torch_stream
 from fedatlas.tree import Tree
 
-Search = Callable[[Knowledge, Problem, Tree, Tensor, torch.Generator], Found]
+Search = Callable[[Knowledge, Problem, Tree, Tensor, torch.Generator], Reconstruction]
 """(knowledge, problem, gradients of some targets, their labels, random stream) -> what was found."""
 
 HELD = 1 << 28  # bytes of gradients of one stack
@@ -73,7 +73,7 @@ def inverting_gradients(
     """
     how = {"iterations": iterations, "restarts": restarts, "tv": tv, "lr": lr}
 
-    def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Found:
+    def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Reconstruction:
         return invert(problem, g, labels, rng, **how)  # type: ignore[arg-type]
 
     told = f"{BASIC}, the range of a pixel{', the label' if labels == 'known' else ''}"
@@ -92,7 +92,7 @@ def dlg(*, role: str = "server", targets: Count = 64, iterations: Whole = 300, r
     restarts: random beginnings of each target, of which the one of least cost counts.
     """
 
-    def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Found:
+    def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Reconstruction:
         if known.loss.name != "cross_entropy":
             raise ConfigError(
                 "attack 'dlg' seeks the label as probabilities, which needs model.loss = 'cross_entropy'."
@@ -113,7 +113,7 @@ def _inversion(name: str, role: str, keys: dict[str, Any], knowledge: str, searc
         knowledge=knowledge,
         budget=f"{keys['iterations']} steps on each of {keys['restarts']} beginnings a target",
     )
-    whose = Role.parse(role, "attack.role")
+    whose = ViewRole.parse(role, "attack.role")
     return ViewAttack(
         name,
         "inversion",
@@ -200,7 +200,7 @@ def _pixels(x: Tensor, truth: Truth) -> Tensor:
     return (x.float() - low) / (high - low)
 
 
-def _score(truth: Truth, answer: Arrays, role: Role, targets: int) -> Score:
+def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
     """The one mean that a client or an outsider saw stands for all who trained in the first round, without the attacker."""
     seen = [int(k) for k in answer["client"]]
     clients = seen if seen[0] >= 0 else [k for k in truth.trained if k != role.client][: targets or None]

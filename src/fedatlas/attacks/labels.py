@@ -13,20 +13,20 @@ from torch import Tensor
 
 from fedatlas.rng import numpy_stream
 
-Pairs = tuple[tuple[int, int], ...]
-Kind = Literal["swap", "flip"]
-Draw = Literal["fixed", "random"]
+ClassPairs = tuple[tuple[int, int], ...]
+FlipKind = Literal["swap", "flip"]
+PairDraw = Literal["fixed", "random"]
 
 
 class Flip(NamedTuple):
     """The classes whose labels change places."""
 
-    pairs: Pairs | Literal["extra_SC", "intra_SC"]  # the words stand for pairs of CIFAR-100's superclasses
-    kind: Kind
-    draw: Draw = "fixed"
+    pairs: ClassPairs | Literal["extra_SC", "intra_SC"]  # the words stand for pairs of CIFAR-100's superclasses
+    kind: FlipKind
+    draw: PairDraw = "fixed"
 
     @property
-    def numbers(self) -> Pairs:
+    def numbers(self) -> ClassPairs:
         """The pairs as numbers of classes; empty while a word stands for them."""
         return () if isinstance(self.pairs, str) else self.pairs
 
@@ -36,7 +36,7 @@ class Flip(NamedTuple):
         return classes_in(self.numbers)
 
     @property
-    def wanted(self) -> Pairs:
+    def wanted(self) -> ClassPairs:
         """(class, the class it is to be taken for): both ways of a swap; empty where each attacker draws its own pairs."""
         back = tuple((b, a) for a, b in self.numbers if self.kind == "swap")
         return () if self.draw == "random" else (*self.numbers, *back)
@@ -63,20 +63,20 @@ class Flip(NamedTuple):
         return f"{shown}: class {twice[0]} would become two things; name it once." if twice else ""
 
 
-def classes_in(pairs: Pairs) -> tuple[int, ...]:
+def classes_in(pairs: ClassPairs) -> tuple[int, ...]:
     """The classes that stand in any pair, ascending."""
     return tuple(sorted({c for pair in pairs for c in pair}))
 
 
-def pairs_of(pairs: Pairs, draw: Draw, seed: int, table: int, client: int) -> Pairs:
-    """The pairs of one attacker: those of the table, or a matching of their classes drawn for it alone, all equally likely."""
+def pairs_of(pairs: ClassPairs, draw: PairDraw, seed: int, table: int, client: int) -> ClassPairs:
+    """The pairs of one attacker: those of the table, or a matching of their classes drawn for this attacker, all equally likely."""
     if draw == "fixed":
         return pairs
     order = numpy_stream(seed, "attack", "pairs", table, client).permutation(classes_in(pairs))
     return tuple((int(a), int(b)) for a, b in zip(order[::2], order[1::2], strict=True))
 
 
-def mapping(pairs: Pairs, kind: Kind, classes: int) -> Tensor:
+def mapping(pairs: ClassPairs, kind: FlipKind, classes: int) -> Tensor:
     """class -> the class it is taken for, (classes,): a <-> b for a swap, a -> b for a flip."""
     to = torch.arange(classes)
     for a, b in pairs:
@@ -86,7 +86,7 @@ def mapping(pairs: Pairs, kind: Kind, classes: int) -> Tensor:
     return to
 
 
-def relabelled(y: Tensor, pairs: Pairs, kind: Kind) -> Tensor:
+def relabelled(y: Tensor, pairs: ClassPairs, kind: FlipKind) -> Tensor:
     """Labels, (rows,) or (rows, positions), under a relabelling; in memory of their own."""
     most = int(max((*classes_in(pairs), int(y.max()) if y.numel() else 0))) + 1
     to = mapping(pairs, kind, most)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.shadow_models import Training, by_loss, by_shadows
 from fedatlas.attacks.view_attack import Arrays, Files, Knowledge, Picture, Score, Truth, ViewAttack, measured
 from fedatlas.data.batches import Rows
@@ -71,7 +71,7 @@ def membership(
         knowledge=f"the candidates, of which half are members; the network and the local training{more}",
         budget=spent,
     )
-    whose = Role.parse(role, "attack.role")
+    whose = ViewRole.parse(role, "attack.role")
     keys: dict[str, Any] = {"method": method, "shadows": shadows, "epochs": epochs}
     return ViewAttack(
         "membership",

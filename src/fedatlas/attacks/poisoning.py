@@ -22,12 +22,12 @@ import torch
 from pydantic import Field
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.labels import Draw, Flip, Kind
+from fedatlas.attacks.labels import Flip, FlipKind, PairDraw
 from fedatlas.registry import Count, Positive, Rate, Whole
 from fedatlas.tree import Tree
 
-Unit = Literal["client", "superclient"]
-Part = Annotated[float, Field(ge=0, le=1)]
+AttackUnit = Literal["client", "superclient"]
+Share = Annotated[float, Field(ge=0, le=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Upload = Callable[[Tree, Tree, float, torch.Generator], Tree]
 
@@ -42,7 +42,7 @@ class Poisoning(NamedTuple):
     declares: Declaration
     share: float | None
     clients: tuple[int, ...]
-    unit: Unit
+    unit: AttackUnit
     rounds: tuple[int, int]
     flip: Flip | None = None
     upload: Upload | None = None
@@ -57,13 +57,13 @@ class Poisoning(NamedTuple):
 
 def label_flip(
     *,
-    share: Part | None = None,
+    share: Share | None = None,
     clients: tuple[Count, ...] = (),
-    unit: Unit = "client",
+    unit: AttackUnit = "client",
     rounds: tuple[Whole, Count] = (1, 0),
     pairs: tuple[tuple[Count, Count], ...] | Literal["extra_SC", "intra_SC"],
-    kind: Kind = "swap",
-    draw: Draw = "fixed",
+    kind: FlipKind = "swap",
+    draw: PairDraw = "fixed",
 ) -> Poisoning:
     """Attackers train on labels of some classes that have changed places, and are honest in all else.
 
@@ -82,9 +82,9 @@ def label_flip(
 
 def sign_flip(
     *,
-    share: Part | None = None,
+    share: Share | None = None,
     clients: tuple[Count, ...] = (),
-    unit: Unit = "client",
+    unit: AttackUnit = "client",
     rounds: tuple[Whole, Count] = (1, 0),
     c: Finite = 1.0,
 ) -> Poisoning:
@@ -106,9 +106,9 @@ def sign_flip(
 
 def gaussian(
     *,
-    share: Part | None = None,
+    share: Share | None = None,
     clients: tuple[Count, ...] = (),
-    unit: Unit = "client",
+    unit: AttackUnit = "client",
     rounds: tuple[Whole, Count] = (1, 0),
     sigma: Rate = 10.0,
 ) -> Poisoning:
@@ -136,9 +136,9 @@ def gaussian(
 
 def model_replacement(
     *,
-    share: Part | None = None,
+    share: Share | None = None,
     clients: tuple[Count, ...] = (),
-    unit: Unit = "client",
+    unit: AttackUnit = "client",
     rounds: tuple[Whole, Count] = (1, 0),
     pairs: tuple[tuple[Count, Count], ...],
     scale: Positive | None = None,

@@ -1,4 +1,4 @@
-"""Who looks: the server, a client, the client that a chain hands a client's model to, or whoever is given the finished model."""
+"""Roles whose view can be kept: the server, a client, the client after it in a chain, or an outsider who is given the finished model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ KINDS = ("server", "client", "successor", "outsider")
 OF_A_CLIENT = ("client", "successor")
 
 
-class Role(NamedTuple):
-    """``client:3`` is client 3; ``successor:3`` whoever comes after client 3 in a chain."""
+class ViewRole(NamedTuple):
+    """``client:3`` is client 3; ``successor:3`` the client that comes after client 3 in a chain."""
 
     kind: str
     client: int | None = None
@@ -25,18 +25,18 @@ class Role(NamedTuple):
         return str(self).replace(":", "-")
 
     @classmethod
-    def parse(cls, text: str, where: str) -> Role:
+    def parse(cls, text: str, where: str) -> ViewRole:
         """ConfigError, which names ``where`` it stands, for what is no role."""
         kind, colon, number = text.partition(":")
         if kind not in KINDS:
             raise ConfigError(f"{where} = '{text}': {unknown_name('role', kind, KINDS)}")
         if (kind in OF_A_CLIENT) != bool(colon) or (colon and not number.isdigit()):
-            wanted = f"'{kind}:3' for client 3" if kind in OF_A_CLIENT else f"'{kind}' alone"
+            wanted = f"'{kind}:3' for client 3" if kind in OF_A_CLIENT else f"only '{kind}'"
             raise ConfigError(f"{where} = '{text}': write {wanted}.")
         return cls(kind, int(number) if colon else None)
 
     def sees(self, direction: str, client: int, sender: int | None) -> bool:
-        """Whether what crosses is seen: ``up`` from a client, ``down`` to it, ``peer`` to it from ``sender``."""
+        """Whether the role sees what crosses: ``up`` from a client, ``down`` to it, ``peer`` to it from ``sender``."""
         if self.kind == "server":
             return direction in {"up", "down"}
         if self.kind == "client":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from fedatlas.attacks.labels import Pairs
+from fedatlas.attacks.labels import ClassPairs
 from fedatlas.rng import numpy_stream
 
 SUPERCLASSES = tuple(
@@ -43,7 +43,7 @@ def known(class_names: Sequence[str]) -> bool:
     return set(class_names) == {name for names in SUPERCLASSES for name in names}
 
 
-def drawn(which: Literal["extra_SC", "intra_SC"], class_names: Sequence[str], seed: int) -> Pairs:
+def drawn(which: Literal["extra_SC", "intra_SC"], class_names: Sequence[str], seed: int) -> ClassPairs:
     """Ten pairs of classes by number: the first of each superclass, paired across; or two of each of ten superclasses, paired inside."""
     number = {name: i for i, name in enumerate(class_names)}
     stream = numpy_stream(seed, "attack", "superclasses", which)

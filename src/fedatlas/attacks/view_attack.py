@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.roles import KINDS, Role
+from fedatlas.attacks.roles import KINDS, ViewRole
 from fedatlas.data.batches import Rows
 from fedatlas.metrics.intervals import Interval
 from fedatlas.tree import Tree
@@ -50,7 +50,7 @@ class Knowledge(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What only a holder of the data knows."""
+    """Everything that only a holder of the data can look up."""
 
     seed: int
     classes: int
@@ -64,7 +64,7 @@ class Truth(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What an answer is worth."""
+    """The figures of an answer."""
 
     metrics: Mapping[str, Mapping[str, float | None]]  # name -> `value low high placebo`
     leaks: Mapping[str, Mapping[str, float | None]]  # name -> `value low high` above the placebo
@@ -91,7 +91,7 @@ class ViewAttack(NamedTuple):
 
     name: str
     kind: str  # its family, as attack.json names it
-    role: Role  # whose view it looks at
+    role: ViewRole  # whose view it looks at
     keys: Mapping[str, Any]
     declares: Declaration
     answer: Callable[[Knowledge], Arrays]

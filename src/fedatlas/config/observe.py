@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.config.sizes import bytes_of
 from fedatlas.registry import ConfigTable, Count, Whole
 
@@ -23,7 +23,7 @@ class ObserveConfig(ConfigTable):
     @classmethod
     def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:
-            Role.parse(text, "observe.roles")
+            ViewRole.parse(text, "observe.roles")
         if len(set(value)) < len(value):
             raise ValueError("observe.roles: a role stands there twice; name each once")
         return value

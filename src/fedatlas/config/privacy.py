@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedatlas.privacy.mechanisms import FOR_ALL_ROUNDS
+from fedatlas.privacy.mechanisms import for_all_rounds
 from fedatlas.registry import Component
 
 
@@ -13,5 +13,5 @@ class PrivacyConfig(Component):
 
 
 def bound_to_rounds(tables: Sequence[PrivacyConfig]) -> str:
-    """The mechanism whose noise is made for the number of rounds, which then decides every round; "" where there is none."""
-    return next((one.name for one in tables if one.name in FOR_ALL_ROUNDS), "")
+    """Return the mechanism whose noise is made for the number of rounds, which then decides every round; "" without one."""
+    return for_all_rounds(one.name for one in tables)

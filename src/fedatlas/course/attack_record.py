@@ -1,4 +1,4 @@
-"""What a run records of malicious clients and of the rule against them: who attacked, who was left out, what became of the classes."""
+"""The record of malicious clients and of the rule against them: attackers, clients left out, accuracy on attacked classes."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ def summary(now: Snapshot, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if setup.defence is None:
         return {}
     found = now.attackers()
-    attacks = [described(setup, one, table, found, rows) for table, one in enumerate(setup.checked.poisonings)]
+    attacks = [attack_entry(setup, one, table, found, rows) for table, one in enumerate(setup.checked.poisonings)]
     return {**({"attacks": attacks} if attacks else {}), "aggregation": aggregation(setup, found, rows)}
 
 
-def described(
+def attack_entry(
     setup: Setup, one: Poisoning, table: int, found: Mapping[int, int], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """One table of ``[[attack]]``: who attacked, how often, what came of it."""

@@ -8,7 +8,7 @@ of the sum. What is opened is thrown away, keys are made for this alone, and no 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -20,16 +20,15 @@ from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.errors import PrivacyError
 from fedatlas.federation.asks import hidden
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.cost import AGGREGATE, QUESTIONS, Cost, sealing_of, server_phase
+from fedatlas.federation.cost import AGGREGATE, Cost
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Link, Observer, Request
 from fedatlas.federation.sealing import told
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.ask_protocol import CHAIN, RoundClosed, SessionFailed
-from fedatlas.privacy.mechanisms import SecAgg
-from fedatlas.privacy.protection import Doing, Protection, protect
-from fedatlas.privacy.secure_sum import ALL, ROWS, masked
+from fedatlas.privacy.mechanism import Doing, Protection
+from fedatlas.privacy.protection import protect
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.tree import Tree
@@ -39,11 +38,11 @@ NAME = "dry run"
 
 
 class Rehearsed(NamedTuple):
-    """What a first and a second round cost all their clients, what keys cost before them, and how wide hidden weights make the words."""
+    """What a first and a second round cost all their clients, and what keys cost before them."""
 
     costs: list[Cost]
     seconds_keys: float
-    hidden: int = 0  # words of 64 bits that one client sends in a round because its rows are hidden in them
+    counted: int = 0  # what `Protocol.counted` found in what one client sends in a round
 
 
 class Last(Observer):
@@ -63,50 +62,41 @@ class Rehearsal(Sampled):
     def __init__(self, setup: Setup, link: Link, keyring: Keyring) -> None:
         self.last = Last()
         super().__init__(setup, link, (self.last,))
-        self.keyring, self.protocols = keyring, keyring.guard(NAME)
+        self.keyring, self.guard = keyring, keyring.guard(NAME)
         self.updates: dict[str, Update] = {}  # by task
-        self.hidden = 0
+        self.played: _Played | None = None  # the ask whose protocol is under way
+        self.wide = 0
 
-    def answer(self, ask: Ask) -> Replies:
-        found = super().answer(ask)
-        task = self.algorithm.tasks[ask.what]
+    def ask(self, ask: Ask) -> Replies:
+        """Return the replies without protection; those of its protocol, all copies of one update, count for their costs only."""
+        found, task = self.answer(ask), self.algorithm.tasks[ask.what]
         update = self.updates.setdefault(ask.what, self.last.update)
         if ask.to and update and hidden(ask, task):
-            self.now.cost = _plus(self.cost, self._protocol(ask, task, update))
+            self.played = _Played(self, ask, task, update)
+            with suppress(PrivacyError, SessionFailed, RoundClosed):  # copies of one masked update are no sum
+                self._guarded(ask)
+            self.wide, self.played = self.wide + self.played.counted, None
         return found
 
-    def _protocol(self, ask: Ask, task: Task | Question, update: Update) -> Cost:
-        """What the protocol around an ask costs beyond the ask itself."""
-        protocol = self.protocols.around(self, ask, self._place(ask, task))
-        played, cost = _Played(self, ask, task, update), Cost()
-        self.now.sums += 1
-        inner: Ask | None = None
-        replies: Replies | None = None
-        while True:
-            began, phase = time.perf_counter(), AGGREGATE if inner is None else server_phase(inner.what)
-            try:
-                inner = next(protocol) if replies is None else protocol.send(replies)
-            except (StopIteration, PrivacyError, SessionFailed, RoundClosed):  # copies of one masked update are no sum
-                self.hidden += played.hidden
-                return cost.spending({phase: time.perf_counter() - began})
-            cost = cost.spending({phase: time.perf_counter() - began})
-            replies, spent = played.phase(inner)
-            cost = _plus(cost, spent)
+    def answer(self, ask: Ask) -> Replies:
+        if self.played is None:
+            return super().answer(ask)
+        replies, spent = self.played.phase(ask)
+        self.now.cost = _plus(self.cost, spent)
+        return replies
 
 
 class _Played:
     """All parties of one ask."""
 
     def __init__(self, server: Rehearsal, ask: Ask, task: Task | Question, update: Update) -> None:
-        self.server, self.ask, self.task, self.update = server, ask, task, update
+        self.server, self.ask, self.task, self.update, self.how = server, ask, task, update, server.keyring.how
         self.sessions = {k: server.keyring.session(k) for k in ask.to}
-        self.hidden = 0
+        self.counted = 0
 
     def phase(self, inner: Ask) -> tuple[Replies, Cost]:
         """The replies to an ask of the protocol, and what it costs beyond an ask without it."""
-        if inner.what in QUESTIONS:
-            return self._questions(inner)
-        return self._work(inner)
+        return self._questions(inner) if inner.what in self.how.phases else self._work(inner)
 
     def _questions(self, inner: Ask) -> tuple[Replies, Cost]:
         began, each, up, down = time.perf_counter(), {}, 0, 0
@@ -116,20 +106,21 @@ class _Played:
             message: Any = inner.messages[k]
             each[k], _, self.sessions[k] = question.answer(None, None, message, {}, self.sessions[k])  # type: ignore[arg-type]
             up, down = up + codec.size(dict(each[k])), down + codec.size(dict(message))
-        spent = {QUESTIONS[inner.what]: time.perf_counter() - began}
+        spent = {self.how.phase(inner.what): time.perf_counter() - began}
         return Replies(inner.to, None, each), Cost(up, down, 0, up + down, spent)
 
     def _work(self, inner: Ask) -> tuple[Replies, Cost]:
         server, first, many = self.server, inner.to[0], len(inner.to)
-        how = server.protocols.protection
+        how = self.how
         began = time.perf_counter()
         sent = self._sealed(how, inner, first)
-        seconds = {sealing_of(how, inner.what): many * (time.perf_counter() - began)}
-        self.hidden = _hidden(sent)
-        if (mask := how.of(SecAgg)) is not None:
+        seconds = {how.phase(inner.what, sealing=True): many * (time.perf_counter() - began)}
+        protocol = how.protocol
+        self.counted = 0 if protocol is None else protocol.counted(sent)
+        if protocol is not None and protocol.staged:
             for k in inner.to[1:]:  # their sessions go on: a single number each
-                one: Update = {"model": Tree({"x": torch.zeros(1)})}
-                _, self.sessions[k], _ = masked(mask, one, 1, inner.words[k], self.sessions[k])
+                one, doing = {"model": Tree({"x": torch.zeros(1)})}, Doing(k, server.now.start.round, inner.what, 0, 1)
+                _, self.sessions[k], _ = protocol.seal(one, doing, inner.words[k], self.sessions[k])
         began = time.perf_counter()
         value = _reduced(inner, sent, self.update)
         seconds[AGGREGATE] = time.perf_counter() - began
@@ -157,12 +148,6 @@ class _Played:
         done = protect(*given, self._word(inner, k), self.sessions[k], doing)
         self.sessions[k] = done.session
         return done.sent
-
-
-def _hidden(sent: Update) -> int:
-    """Words of 64 bits that hold rows beside values, in one client's masked update."""
-    words: Mapping[str, Any] = sent.get("masked", {})
-    return sum(x.numel() for group, x in words.items() if group in {ROWS, ALL} and x.dtype == torch.int64)
 
 
 def _reduced(inner: Ask, sent: Update, update: Update) -> Update | None:
@@ -201,4 +186,4 @@ def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
             costs.append(asking.cost)
     finally:
         both.close()
-    return Rehearsed(costs, seconds_keys, asking.hidden // len(costs))
+    return Rehearsed(costs, seconds_keys, asking.wide // len(costs))

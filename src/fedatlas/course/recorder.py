@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.algorithm import Mixing, Update
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.config import bytes_of
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.errors import DiskError
@@ -46,7 +46,7 @@ class Recorder(Observer):
             self._guarded(lambda: self.recording.begin(number), number)
 
     def end(self, number: int, models: Mapping[str, Model]) -> None:
-        """It is over; whoever is given the finished model could have had that of this round."""
+        """End the round; an outsider who is given the finished model could have had that of this round."""
         if self.on and any(role.kind == "outsider" for role in self.recording.roles):
             name, model = next(iter(models.items()))
             body = {"model": dict(model.save())}
@@ -60,8 +60,8 @@ class Recorder(Observer):
         if self.recording.stopped is None:
             self._guarded(self.recording.keep, 0)
 
-    def begin_anew(self) -> None:
-        """The set-up begins, after clients and server have spoken of columns and target."""
+    def begin_set_up(self) -> None:
+        """Begin with the set-up, after clients and server have spoken of columns and target."""
         self.recording.resume(-1)
         self.begin(0)
         holders = [k for k, n in self.setup.sizes.items() if n]
@@ -70,7 +70,7 @@ class Recorder(Observer):
             self._write(frame)
 
     def noticed(self) -> list[str]:
-        """What is to be told to people, once."""
+        """Return the notices for people, once."""
         said, self.notices = self.notices, []
         return said
 
@@ -112,7 +112,7 @@ class Recorder(Observer):
             self._write(ViewFrame(request.client, "up", None, request.ask, request.what, codec.size(body), body))
 
     def mixed(self, mixing: Mixing) -> None:
-        """Who heard whom."""
+        """Record who heard whom."""
         heard, self._heard = self._heard, {}
         for receiver, row in mixing.items() if self.on else ():
             for sender in row:
@@ -156,9 +156,6 @@ class Recorder(Observer):
 def recorder_of(setup: Setup, run: Path) -> Recorder | None:
     """The recorder of a run that is observed."""
     how = views_of(setup.config)
-    return None if how is None else Recorder(setup, how, Recording(run, roles_of(how)))
-
-
-def roles_of(how: ObserveConfig) -> tuple[Role, ...]:
-    """The roles that are recorded."""
-    return tuple(Role.parse(text, "observe.roles") for text in how.roles)
+    if how is None:
+        return None
+    return Recorder(setup, how, Recording(run, [ViewRole.parse(text, "observe.roles") for text in how.roles]))

@@ -69,7 +69,7 @@ class Simulation:
         self.setup, self.protection = setup, setup.bench.protection
         config, how = setup.config, self.protection
         # Elsewhere parties wait for the checkpoint of each round.
-        spent = folder.path / LEDGER if how is not None and how.noises else None
+        spent = folder.path / LEDGER if how is not None and how.noising is not None else None
         self.keeper = Keeper(folder, config, fingerprint(of_rows(setup)), 0 if parties is None else 1, spent)
         states = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
         self.restored = self.keeper.checkpoints.load(states) if resume else None
@@ -166,7 +166,7 @@ class Simulation:
         write_beginning(self.setup, self.keeper.folder)
         started = time.perf_counter()
         if self.recorder:
-            self.recorder.begin_anew()
+            self.recorder.begin_set_up()
         self.state = self.state._replace(server=first_server(self.setup))
         algorithm, cost = self.setup.algorithm, self.setup.before
         if algorithm.prepare is not None:
@@ -191,7 +191,7 @@ class Simulation:
         start = RoundStart(
             number,
             lr,
-            leaving=leaving(drawn, setup.seed) if how is not None and how.masks else {},
+            leaving=leaving(how, drawn, setup.seed) if how is not None and how.masks else {},
             orders=setup.cast.orders(drawn, groups) if setup.checked.poisonings else {},
             told=lambda: setup.algorithm.broadcast(begun, 0),
         )

@@ -48,7 +48,7 @@ class Source:
         return self.load.func if isinstance(self.load, partial) else self.load
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> registry.PlainValues:
         """The source's own keys with their defaults (None = has to be given)."""
         return registry.defaults(self.builder)
 
@@ -269,7 +269,7 @@ def find_source(name: str) -> Source:
     return SOURCES[name]
 
 
-def describe_sources() -> list[dict[str, Any]]:
+def describe_sources() -> list[registry.PlainValues]:
     """A plain record for each data set, for ``fedatlas list data`` and ``fedatlas show``."""
     keys = ("name", "summary", "licence", "citation", "rows", "shape", "units", "clients", "scaling", "own_test")
     return [
@@ -283,13 +283,13 @@ def describe_sources() -> list[dict[str, Any]]:
     ]
 
 
-def find_data(store: Store | None = None) -> list[dict[str, Any]]:
+def find_data(store: Store | None = None) -> list[registry.PlainValues]:
     """For each data set, for ``fedatlas doctor``: whether it is here, and where, or what is looked for."""
     store = store or Store.default()
     return [_where(source, store) for source in SOURCES.values()]
 
 
-def _where(source: Source, store: Store) -> dict[str, Any]:
+def _where(source: Source, store: Store) -> registry.PlainValues:
     bundled = {spec.name for spec in TABLES if spec.bundled}
     for files in source.files:
         found = store.find(files)

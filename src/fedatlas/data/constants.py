@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedatlas.data.dataset import Column, Dataset
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
-from fedatlas.data.preprocess import Done, Preprocess, Rule, encode, noted, recode
+from fedatlas.data.preprocess import ColumnRule, Done, Preprocess, encode, recode, with_record
 from fedatlas.errors import ConfigError
 
 
@@ -82,7 +82,7 @@ def with_constants(dataset: Dataset, file: str, missing: Missing = "error", *, s
         dataset, done = of_table(dataset, done)
     else:
         dataset = replace(dataset, scale=given.input_scale, shift=given.input_shift)
-    return noted(dataset, done)
+    return with_record(dataset, done)
 
 
 def of_table(dataset: Dataset, done: Preprocess) -> Done:
@@ -126,7 +126,7 @@ def check_alike(dataset: Dataset, given: Preprocess, file: str, missing: Missing
         raise wrong(file, f"data.missing = 'median', and it has no median of column '{bare[0]}'")
 
 
-def check_columns(dataset: Dataset, schema: Sequence[Column], rules: Sequence[Rule], file: str) -> None:
+def check_columns(dataset: Dataset, schema: Sequence[Column], rules: Sequence[ColumnRule], file: str) -> None:
     """ConfigError where a column is missing on one side, stands there twice, or is numeric on one side and categorical on the other."""
     have, told = {column.name: column for column in schema}, {rule.name: rule for rule in rules}
     if len(told) < len(rules):

@@ -66,7 +66,7 @@ class Split(NamedTuple):
         return Split(*(None if a is None or b is None else torch.cat((a, b)) for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
 
 
-def rows_of(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> Split:
+def split_of(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> Split:
     """Return arrays as rows in stored form: inputs in the type they have, whole labels, owners where there are any."""
     owner = None if client is None else torch.from_numpy(client.astype(np.int64))
     return Split(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), owner)
@@ -156,7 +156,7 @@ class Dataset:
         return output * self.target_sd + self.target_mean if self.task == "numbers" else output
 
 
-class Held(NamedTuple):
+class HeldRows(NamedTuple):
     """Rows of a split that one party holds, gathered whenever they are looked at."""
 
     split: Split
@@ -194,9 +194,9 @@ class Partition(NamedTuple):
         """Training rows of each client."""
         return [len(rows) for rows in self.clients]
 
-    def parties(self, split: Split) -> list[Held]:
+    def parties(self, split: Split) -> list[HeldRows]:
         """The training rows of each client that has some; those who hold none have nothing to say of them."""
-        return [Held(split, rows) for rows in self.clients if len(rows)]
+        return [HeldRows(split, rows) for rows in self.clients if len(rows)]
 
     def held(self, client: int) -> np.ndarray:
         """All rows of a client: those that it trains on, then those that it keeps out of training."""

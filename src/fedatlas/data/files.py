@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,19 +11,19 @@ from torch import Tensor
 from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, lacking, read_table
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.pictures import Form, load_pictures, pictures_in, read_picture
+from fedatlas.data.loaded import Loaded, LoadRequest, divided
+from fedatlas.data.pictures import PictureForm, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.data.store import Arrays, members_of, read_npz, sha256
 from fedatlas.data.tables import from_frames
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.registry import Whole
+from fedatlas.registry import PlainValues, Whole
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 
 def load_file(
-    request: Request,
+    request: LoadRequest,
     *,
     path: str,
     label: str = "",
@@ -63,7 +62,7 @@ def load_file(
         return load_pictures(where, size).with_facts(called=where.name)
     if not where.exists():
         raise DataError(f"data.path: {lacking(path)}")
-    facts: dict[str, Any] = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
+    facts: PlainValues = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
     if request.test_file and Path(request.test_file).is_file():
         facts["files"].append({"file": Path(request.test_file).name, "sha256": sha256(Path(request.test_file))})
     if len({each["sha256"] for each in facts["files"]}) < len(facts["files"]):
@@ -84,7 +83,7 @@ def load_file(
     ).with_facts(**facts)
 
 
-def _only(given: dict[str, Any], what: str) -> None:
+def _only(given: PlainValues, what: str) -> None:
     """Keys that name columns make sense for tables only."""
     for key, value in given.items():
         if value:
@@ -130,10 +129,9 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "", few_classes: 
         raise DataError(
             f"'{path.name}': x_train is {kinds[0]} but x_test {kinds[1]}; store both sides alike (uint8 pictures are scaled by 1/255)."
         )
-    picture = xs[0].dtype == torch.uint8
-    scale, shift = ((1 / 255,) * xs[0].shape[1], (0.0,) * xs[0].shape[1]) if picture else ((), ())
+    constants = divided(xs[0].shape[1]) if xs[0].dtype == torch.uint8 else {}
     test = parts[1] if has_test else None
-    return Loaded(parts[0], test, kind, class_names, client_names=client_names, scale=scale, shift=shift)
+    return Loaded(parts[0], test, kind, class_names, client_names=client_names, **constants)
 
 
 def _inputs(x: np.ndarray, what: str) -> Tensor:
@@ -210,7 +208,7 @@ def read_inputs(path: str | Path, preprocess: Preprocess, *, keep_holes: bool = 
             raise DataError(
                 f"'{path}': the model reads {preprocess.kind}, and the folder holds {len(listed)} pictures."
             )
-        form = Form(channels == 3, preprocess.depth)
+        form = PictureForm(channels == 3, preprocess.depth)
         return preprocess.apply(np.stack([read_picture(p, size, form) for p in listed]))
     if where.suffix != ".npz":
         return preprocess.apply(read_table(where), keep_holes=keep_holes)

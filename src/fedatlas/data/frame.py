@@ -163,7 +163,7 @@ def where(column: pd.Series, bad: np.ndarray) -> str:
     return first if count == 1 else f"{count} rows, the first of them {first}"
 
 
-def shown(column: pd.Series, cells: np.ndarray, odd: np.ndarray) -> str:
+def first_odd(column: pd.Series, cells: np.ndarray, odd: np.ndarray) -> str:
     """End a sentence with the first odd cell and the rows in which such cells stand."""
     return f": '{cells[odd][0]}' stands in {where(column, odd)}." if odd.any() else "."
 
@@ -346,7 +346,7 @@ def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
         cells = texts(column)
         odd = np.isin(cells, no_numbers(cells)) if values is None else ~(values >= 0) | np.isinf(values)
-        found = shown(column, cells, odd)
+        found = first_odd(column, cells, odd)
         raise DataError(
             f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0{found}"
         )
@@ -367,7 +367,7 @@ def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence
             if values is None:
                 cells = texts(frame[column.name])
                 odd = np.isin(cells, no_numbers(cells)) & ~missing(cells) & (cells != "?")
-                raise DataError(f"column '{column.name}' must hold numbers{shown(frame[column.name], cells, odd)}")
+                raise DataError(f"column '{column.name}' must hold numbers{first_odd(frame[column.name], cells, odd)}")
             with np.errstate(over="ignore"):  # too large is infinite here, which who predicts counts as a hole
                 out[:, j] = values
             continue

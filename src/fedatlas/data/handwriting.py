@@ -15,8 +15,8 @@ from fedatlas.data.dataset import SIDES, Names
 from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import member, parse_example, parse_idx, read_leaf
 from fedatlas.data.images import DIGITS, USUAL, grey, owners
-from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import Arrays, provenance, read_prepared, unpack, write_npz
+from fedatlas.data.loaded import Loaded, LoadRequest
+from fedatlas.data.store import Arrays, provenance, read_prepared, unpack_file, write_npz
 
 BY_CLASS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)  # EMNIST's and LEAF's order
 MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")  # 15 small letters joined with their capitals
@@ -45,7 +45,7 @@ FEMNIST_REMOTES = (
 FEMNIST_FILES = ("femnist.npz",)
 
 
-def load_emnist(request: Request, *, form: Form = "byclass") -> Loaded:
+def load_emnist(request: LoadRequest, *, form: Form = "byclass") -> Loaded:
     """EMNIST (Cohen et al. 2017), turned upright, in one of its six forms; it has no writer ids (femnist has).
 
     form: 62 classes ("byclass"), 47 with 15 small letters joined to capitals ("bymerge"; "balanced": as many rows of each), 26
@@ -75,7 +75,7 @@ def prepare_emnist(originals: Originals, home: Path, form: str) -> None:
     write_npz(home / emnist_files(form)[0], **arrays)
 
 
-def load_femnist(request: Request, *, path: str = "") -> Loaded:
+def load_femnist(request: LoadRequest, *, path: str = "") -> Loaded:
     """Handwriting by writer: LEAF's files, or TensorFlow Federated's copy of them.
 
     62 classes; background is 255 (white), as in both copies; natural client = writer.
@@ -109,7 +109,7 @@ def _pixels(x: Any) -> np.ndarray:
 def prepare_femnist(originals: Originals, home: Path) -> None:
     """TensorFlow Federated's SQLite file of ``tf.train.Example`` rows: 28x28 float ``pixels`` and an int64 ``label`` a row."""
     database = home / "originals" / "emnist_all.sqlite"
-    unpack(originals[FEMNIST_REMOTES[0].file], database)
+    unpack_file(originals[FEMNIST_REMOTES[0].file], database)
     arrays: Arrays = {}
     for side in SIDES:
         x, y, writer = [], [], []

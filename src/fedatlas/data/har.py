@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from fedatlas.data.dataset import SIDES, rows_of
+from fedatlas.data.dataset import SIDES, split_of
 from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import member
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.store import provenance, read_prepared, write_npz
 
 FILES = ("har_smartphones_561.npz",)
@@ -24,7 +24,7 @@ REMOTES = (
 )
 
 
-def load_har(request: Request, *, split: Literal["official", "pooled"] = "official") -> Loaded:
+def load_har(request: LoadRequest, *, split: Literal["official", "pooled"] = "official") -> Loaded:
     """A row holds 561 features of a window of one person's movements; natural client = person.
 
     split: test rows: those of nine other people, or a quarter (data.test) of all 10,299 windows of all 30.
@@ -33,7 +33,7 @@ def load_har(request: Request, *, split: Literal["official", "pooled"] = "offici
     names = [f"{what}_{side}" for side in SIDES for what in ("x", "y", "subject")]
     a = read_prepared(found.paths[0], [*names, "feature_names", "activity_names"])
     codes, people = owners([a[f"subject_{side}"] for side in SIDES], "person")
-    train, test = (rows_of(a[f"x_{side}"], a[f"y_{side}"], code) for side, code in zip(SIDES, codes, strict=True))
+    train, test = (split_of(a[f"x_{side}"], a[f"y_{side}"], code) for side, code in zip(SIDES, codes, strict=True))
     columns = tuple(str(name) for name in a["feature_names"])
     activities = tuple(str(name).lower() for name in a["activity_names"])
     facts = {"files": provenance(found), "split": split}

@@ -13,13 +13,13 @@ from torch import Tensor
 from fedatlas.data.dataset import Names, Split, TaskKind
 from fedatlas.data.frame import check_roles, is_quantity
 from fedatlas.data.images import owners
-from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.loaded import Loaded, LoadRequest, divided
 from fedatlas.data.pictures import GREY, eight_bits
 from fedatlas.errors import ConfigError, DataError, first_line
 
 
 def load_hub(
-    request: Request,
+    request: LoadRequest,
     *,
     path: str,
     label: str = "label",
@@ -71,7 +71,6 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
     codes, names = owners(list(named.values()), "") if named else ([], ())
     for side, code in zip(named, codes, strict=True):
         parts[side] = parts[side]._replace(client=torch.from_numpy(code))
-    channels = parts["train"].x.shape[1]
     return Loaded(
         parts["train"],
         parts.get("test"),
@@ -79,8 +78,7 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
         class_names,
         () if image else tuple(numeric),
         client_names=names,
-        scale=(1 / 255,) * channels if image else (),
-        shift=(0.0,) * channels if image else (),
+        **(divided(parts["train"].x.shape[1]) if image else {}),
         facts={"files": [], "hub": name},
     )
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 
-from fedatlas.data.dataset import SIDES, Names, Split, rows_of
+from fedatlas.data.dataset import SIDES, Names, Split, split_of
 from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import (
     decode_pixels,
@@ -22,7 +22,7 @@ from fedatlas.data.formats import (
     parse_cifar,
     read_idx,
 )
-from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.loaded import Loaded, LoadRequest, divided
 from fedatlas.data.store import Arrays, provenance, read_prepared, write_npz
 from fedatlas.errors import DataError
 
@@ -48,7 +48,6 @@ CIFAR100_COARSE = (
 CIFAR_MEAN, CIFAR_SD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 CIFAR_SCALE = tuple(1 / (255 * sd) for sd in CIFAR_SD)
 CIFAR_SHIFT = tuple(-mean / sd for mean, sd in zip(CIFAR_MEAN, CIFAR_SD, strict=True))
-GREY_SCALE, GREY_SHIFT = (1 / 255,), (0.0,)
 
 USUAL = ("x_train", "y_train", "x_test", "y_test")
 IDX_NAMES = (
@@ -105,7 +104,7 @@ CIFAR100_SUBSET = ("cifar100_20k_4k.npz",)
 
 def pictures(x: np.ndarray, y: np.ndarray, client: np.ndarray | None = None) -> Split:
     """Return uint8 grey (n, h, w) or colour (n, 3, h, w) pixels and integer labels as rows."""
-    return rows_of(x[:, None] if x.ndim == 3 else x, y, client)
+    return split_of(x[:, None] if x.ndim == 3 else x, y, client)
 
 
 Owned = tuple[Sequence[np.ndarray | None], Names]
@@ -118,7 +117,7 @@ def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], Name
     return list(np.split(codes, cuts)), tuple(f"{word} {value}" if word else str(value) for value in values)
 
 
-def load_digits(request: Request) -> Loaded:
+def load_digits(request: LoadRequest) -> Loaded:
     """The 1,797 digits of 8x8 pixels that ship inside scikit-learn, values 0 to 16."""
     rows = digit_rows()
     return Loaded(pictures(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]), None, "classes", DIGITS)
@@ -150,7 +149,7 @@ def averaged(pixels: np.ndarray, side: int | None) -> np.ndarray:
     return torch.cat(pieces).numpy()
 
 
-def load_mnist(request: Request, *, side: Side = None) -> Loaded:
+def load_mnist(request: LoadRequest, *, side: Side = None) -> Loaded:
     """MNIST with the NIST writer of every digit (from QMNIST's labels)."""
     found = obtain(request.store, "mnist", MNIST_FILES, MNIST_REMOTES, prepare_mnist)
     a = read_prepared(found.paths[0], (*USUAL, "writer_train", "writer_test"))
@@ -177,7 +176,7 @@ def idx_arrays(originals: Originals) -> Arrays:
     return {name: read_idx(originals[file]) for name, file in zip(USUAL, IDX_NAMES, strict=True)}
 
 
-def load_fashion_mnist(request: Request) -> Loaded:
+def load_fashion_mnist(request: LoadRequest) -> Loaded:
     """Fashion-MNIST: ten kinds of clothing, in MNIST's form."""
     found = obtain(request.store, "fashion_mnist", FASHION_FILES, FASHION_REMOTES, prepare_fashion)
     return grey(read_prepared(found.paths[0], USUAL), FASHION, provenance(found))
@@ -197,13 +196,10 @@ def grey(
     """Return grey pictures of the `USUAL` arrays; ``owned``: owners on both sides, and their names."""
     codes, names = owned
     train, test = (pictures(a[f"x_{side}"], a[f"y_{side}"], code) for side, code in zip(SIDES, codes, strict=True))
-    facts = {"files": files}
-    return Loaded(
-        train, test, "classes", class_names, client_names=names, scale=GREY_SCALE, shift=GREY_SHIFT, facts=facts
-    )
+    return Loaded(train, test, "classes", class_names, client_names=names, facts={"files": files}, **divided(1))
 
 
-def load_cifar10(request: Request) -> Loaded:
+def load_cifar10(request: LoadRequest) -> Loaded:
     """CIFAR-10, uint8 RGB planes, original split and order; ``exact`` pixels are counted in the record."""
     found = obtain(request.store, "cifar10", CIFAR10_FILES, CIFAR10_REMOTES, prepare_cifar10)
     parts = [read_prepared(path, ("d", "y", "exact")) for path in found.paths]
@@ -224,7 +220,7 @@ def prepare_cifar10(originals: Originals, home: Path) -> None:
         write_npz(home / file, d=encode_pixels(x), y=labels[:, 0], exact=np.ones(len(x), bool))
 
 
-def load_cifar100(request: Request, *, labels: Literal["fine", "coarse"] = "fine") -> Loaded:
+def load_cifar100(request: LoadRequest, *, labels: Literal["fine", "coarse"] = "fine") -> Loaded:
     """CIFAR-100, whole; where only the prepared subset of 20,000 + 4,000 is here, that one, and the record says so.
 
     labels: classes: the 100 kinds, or their 20 groups.

@@ -44,7 +44,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Request:
+class LoadRequest:
     """What every loader is given, beside its own keys."""
 
     store: Store
@@ -64,6 +64,11 @@ class Request:
         """Return so many of them, drawn, in their order."""
         order = numpy_stream(self.seed, "split", key).permutation(len(every))
         return [every[i] for i in np.sort(order[:number])]
+
+
+def divided(channels: int, by: int = 255) -> dict[str, Any]:
+    """Return the constants of pictures whose pixels are divided by a number."""
+    return {"scale": (1 / by,) * channels, "shift": (0.0,) * channels}
 
 
 def numbered(loaded: Loaded) -> Loaded:

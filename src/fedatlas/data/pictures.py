@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedatlas.data.dataset import SIDES, Split
-from fedatlas.data.loaded import Loaded
+from fedatlas.data.loaded import Loaded, divided
 from fedatlas.errors import DataError, as_utf8
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -19,7 +19,7 @@ GREY = ("1", "L", "LA", "I", "F", *SIXTEEN)
 TWICE = 257  # 8 bits as 16: 255 -> 65535
 
 
-class Form(NamedTuple):
+class PictureForm(NamedTuple):
     """How all pictures of a set are kept: colour or grey, grey with 8 or 16 bits."""
 
     colour: bool
@@ -60,14 +60,12 @@ def load_pictures(folder: Path, size: int) -> Loaded:
         )
         for side in listed
     ]
-    channels = parts[0].x.shape[1]
     return Loaded(
         parts[0],
         parts[1] if sides else None,
         "classes",
         tuple(classes),
-        scale=(1 / form.largest,) * channels,
-        shift=(0.0,) * channels,
+        **divided(parts[0].x.shape[1], form.largest),
         facts={
             "files": [],
             "folder": folder.name,
@@ -110,17 +108,17 @@ def pictures_in(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
 
 
-def form_of(paths: Sequence[Path]) -> Form:
+def form_of(paths: Sequence[Path]) -> PictureForm:
     """The form that fits all pictures; colours have 8 bits."""
     modes = set()
     for path in paths:
         with _open(path) as picture:
             modes.add(picture.mode)
     colour = not modes <= set(GREY)
-    return Form(colour, 16 if modes & set(SIXTEEN) and not colour else 8)
+    return PictureForm(colour, 16 if modes & set(SIXTEEN) and not colour else 8)
 
 
-def read_picture(path: Path, size: int, form: Form) -> np.ndarray:
+def read_picture(path: Path, size: int, form: PictureForm) -> np.ndarray:
     """uint8 (channels, size, size); of 16 bits float32 (1, size, size), 0 to 65535."""
     with _open(path) as picture:
         if form.depth > 8:

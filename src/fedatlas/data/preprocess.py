@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas import summaries
-from fedatlas.data.dataset import Column, Dataset, Held, Names, Partition, TaskKind, by_channel
+from fedatlas.data.dataset import Column, Dataset, HeldRows, Names, Partition, TaskKind, by_channel
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
 from fedatlas.errors import ConfigError, DataError
@@ -28,7 +28,7 @@ Scale = Literal["auto", "none", "federated", "client"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class ColumnRule:
     """What becomes of one raw column: (x - mean) / sd, or a column 0/1 for each of ``categories``; `indicator` adds one."""
 
     name: str
@@ -50,7 +50,7 @@ class Preprocess:
     """Everything that turns raw rows into model inputs, and a model's outputs into predictions: ``preprocess.json``."""
 
     kind: Literal["table", "pictures", "tokens"]
-    rules: tuple[Rule, ...]
+    rules: tuple[ColumnRule, ...]
     scale: str  # as resolved: "federated" | "client" | "constants" (the source's, or given) | "none"
     missing: str
     input_scale: tuple[float, ...]  # pictures: x * scale + shift per channel
@@ -146,7 +146,7 @@ class Preprocess:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Preprocess:
         """The inverse of `to_json`, also after a round trip through JSON (lists for tuples)."""
-        rules = tuple(Rule(**{**rule, "categories": tuple(rule["categories"])}) for rule in values["rules"])
+        rules = tuple(ColumnRule(**{**rule, "categories": tuple(rule["categories"])}) for rule in values["rules"])
         constants = tuple(tuple((mean, sd) for mean, sd in client) for client in values.get("client_constants", ()))
         tuples = {key: tuple(values[key]) for key in ("input_scale", "input_shift", "shape", "class_names")}
         return cls(**{**values, **tuples, "rules": rules, "client_constants": constants})
@@ -199,10 +199,10 @@ def preprocess(
         dataset, done = _pictures(dataset, partition, scale, missing, learn)
     traffic = traffic.plus(Traffic(done.bytes_up, done.bytes_down))
     done = replace(done, target_mean=mean, target_sd=sd, bytes_up=traffic.up, bytes_down=traffic.down)
-    return noted(dataset, done)
+    return with_record(dataset, done)
 
 
-def noted(dataset: Dataset, done: Preprocess) -> Done:
+def with_record(dataset: Dataset, done: Preprocess) -> Done:
     """Return the data set with what was done to it among its facts, and the latter with the depth of its pictures."""
     facts = {
         **dataset.facts,
@@ -252,12 +252,12 @@ def _constants(
     mean, sd = (learnt.sum[what] / learnt.sum["clients"] for what in ("mean", "sd"))
     own = []  # what each client works out for itself, and keeps
     for rows in partition.clients:
-        found = asked.of(Held(dataset.train, rows), message) if len(rows) else {}
+        found = asked.of(HeldRows(dataset.train, rows), message) if len(rows) else {}
         own.append(tuple(zip(found["mean"].tolist(), found["sd"].tolist(), strict=True)) if found else ())
     return _Constants(mean, sd, tuple(own), learnt.traffic)
 
 
-def _numeric(rules: Sequence[Rule]) -> list[int]:
+def _numeric(rules: Sequence[ColumnRule]) -> list[int]:
     return [j for j, rule in enumerate(rules) if not rule.categories]
 
 
@@ -293,24 +293,24 @@ def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missin
 
 
 def _with_constants(
-    rules: Sequence[Rule], numeric: Sequence[int], mean: Sequence[float], sd: Sequence[float]
-) -> tuple[Rule, ...]:
+    rules: Sequence[ColumnRule], numeric: Sequence[int], mean: Sequence[float], sd: Sequence[float]
+) -> tuple[ColumnRule, ...]:
     out = list(rules)
     for j, m, s in zip(numeric, mean, sd, strict=True):
         out[j] = replace(rules[j], mean=m, sd=s)
     return tuple(out)
 
 
-def _categories(schema: Sequence[Column], learn: Learn) -> tuple[tuple[Rule, ...], Traffic]:
+def _categories(schema: Sequence[Column], learn: Learn) -> tuple[tuple[ColumnRule, ...], Traffic]:
     """A rule for each column; the categories are those that any training client holds."""
     names = {j: column.categories for j, column in enumerate(schema) if column.categories}
     kept, traffic = summaries.categories(learn, names)
     if empty := [schema[j].name for j, known in kept.items() if not known]:
         raise DataError(f"column '{empty[0]}' is missing in all training rows; leave it out with data.drop.")
-    return tuple(Rule(column.name, kept.get(j, ())) for j, column in enumerate(schema)), traffic
+    return tuple(ColumnRule(column.name, kept.get(j, ())) for j, column in enumerate(schema)), traffic
 
 
-def _medians(rules: Sequence[Rule], learn: Learn) -> tuple[tuple[Rule, ...], Traffic]:
+def _medians(rules: Sequence[ColumnRule], learn: Learn) -> tuple[tuple[ColumnRule, ...], Traffic]:
     """The same rules with medians for numbers, and indicators for columns with a hole in a training row."""
     found, traffic = learn(summaries.MISSING, {})
     holes, numeric = found["missing"], _numeric(rules)
@@ -327,7 +327,7 @@ def _medians(rules: Sequence[Rule], learn: Learn) -> tuple[tuple[Rule, ...], Tra
     return tuple(out), traffic
 
 
-def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[Rule]) -> Tensor:
+def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[ColumnRule]) -> Tensor:
     """Codes into the schema's categories -> codes into the rules'; -1 where no training client holds the category."""
     if not any(column.categories for column in schema):
         return x
@@ -341,18 +341,18 @@ def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[Rule]) -> Tensor
     return x
 
 
-def _fills(rules: Sequence[Rule], dtype: torch.dtype) -> Tensor:
+def _fills(rules: Sequence[ColumnRule], dtype: torch.dtype) -> Tensor:
     """The median of each column, NaN where it has none."""
     return torch.tensor([torch.nan if rule.median is None else rule.median for rule in rules], dtype=dtype)
 
 
-def encode(x: Tensor, rules: Sequence[Rule], fills: bool, keep_holes: bool = False) -> Tensor:
+def encode(x: Tensor, rules: Sequence[ColumnRule], fills: bool, keep_holes: bool = False) -> Tensor:
     """Raw rows coded by the rules' categories (n, columns) -> model inputs float32 (n, outputs).
 
     ``fills``: a missing category becomes zeros (numbers have their median); otherwise a hole is a DataError, or, with
     ``keep_holes``, makes its row NaN.
     """
-    if all(rule == Rule(rule.name) for rule in rules) and not bool(torch.isnan(x).any()):
+    if all(rule == ColumnRule(rule.name) for rule in rules) and not bool(torch.isnan(x).any()):
         return x
     gone = torch.isnan(x)
     filled = summaries.filled(x, _fills(rules, x.dtype))
@@ -374,7 +374,7 @@ def encode(x: Tensor, rules: Sequence[Rule], fills: bool, keep_holes: bool = Fal
     return made
 
 
-def _hole(rule: Rule, gone: Tensor) -> DataError:
+def _hole(rule: ColumnRule, gone: Tensor) -> DataError:
     return DataError(
         f"column '{rule.name}' is missing in {int(gone.sum())} rows, and the model was trained without holes: correct such "
         "rows or leave them out (fedatlas predict --holes empty)."

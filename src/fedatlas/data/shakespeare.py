@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedatlas.data.dataset import SIDES, Names, rows_of
+from fedatlas.data.dataset import SIDES, Names, split_of
 from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import read_leaf
-from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.store import Arrays, provenance, read_tsv, write_tsv
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import Count, Whole
@@ -48,7 +48,7 @@ _KNOWN[np.frombuffer(ALPHABET.encode(), np.uint8)] = True
 
 
 def load_shakespeare(
-    request: Request,
+    request: LoadRequest,
     *,
     path: str = "",
     stride: Whole = LENGTH,
@@ -136,7 +136,7 @@ def _cut(n: int, stride: int, per_role: int, test_per_role: int) -> Cut | None:
 
 def _sequences(sides: list[np.ndarray], owner: list[np.ndarray], names: list[str]) -> Loaded:
     """Windows (m, 81) of train and test -> rows."""
-    parts = [rows_of(x[:, :LENGTH], x[:, LENGTH], who) for x, who in zip(sides, owner, strict=True)]
+    parts = [split_of(x[:, :LENGTH], x[:, LENGTH], who) for x, who in zip(sides, owner, strict=True)]
     return Loaded(parts[0], parts[1], "classes", tuple(ALPHABET), client_names=tuple(names))
 
 

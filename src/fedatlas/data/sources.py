@@ -16,7 +16,7 @@ from fedatlas.data.dataset import Dataset, Split
 from fedatlas.data.holes import drop_holes
 from fedatlas.data.loaded import (
     Loaded,
-    Request,
+    LoadRequest,
     check_test_classes,
     draw,
     limit_rows,
@@ -68,7 +68,7 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
 def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
     """The same, from its files."""
     source = find_source(config.name)
-    request = Request(store, seed, config.test_file, drop_unusable=config.missing != "error")
+    request = LoadRequest(store, seed, config.test_file, drop_unusable=config.missing != "error")
     options = config.options()
     loaded = whole(config, request, options)
     if source.test_files and isinstance(config.test, str):
@@ -89,7 +89,7 @@ def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
     return drop_holes(dataset) if config.missing == "drop" else dataset
 
 
-def whole(config: DataConfig, request: Request, options: dict[str, Any]) -> Loaded:
+def whole(config: DataConfig, request: LoadRequest, options: dict[str, Any]) -> Loaded:
     """All rows of a source, numbered; inside `read_once` its files are read once for all seeds and limits."""
     source, kept = find_source(config.name), _KEPT.get()
     known = kept[1] if kept else {}

@@ -19,8 +19,8 @@ import torch
 from fedatlas.data.dataset import SIDES, Split
 from fedatlas.data.download import Originals, Remote, obtain
 from fedatlas.data.formats import member, parse_example
-from fedatlas.data.loaded import Loaded, Request
-from fedatlas.data.store import provenance, read_tsv, unpack, write_atomically, write_tsv
+from fedatlas.data.loaded import Loaded, LoadRequest
+from fedatlas.data.store import provenance, read_tsv, unpack_file, write_atomically, write_tsv
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import Whole
 
@@ -55,7 +55,7 @@ Target = Literal["per_step", "last_step"]
 
 
 def load_stackoverflow(
-    request: Request,
+    request: LoadRequest,
     *,
     form: Form = "titles",
     target: Target = "per_step",
@@ -76,7 +76,7 @@ def load_stackoverflow(
     return load_titles(request) if form == "titles" else load_users(request, users, per_user)
 
 
-def load_titles(request: Request) -> Loaded:
+def load_titles(request: LoadRequest) -> Loaded:
     """20,000 titles with one of 20 tags (Xu et al. 2015). This is not the TensorFlow Federated set: no users, no bodies."""
     found = obtain(request.store, "stackoverflow", TITLE_FILES, TITLE_REMOTES, prepare_titles)
     rows = read_tsv(found.paths[0], HEADER)
@@ -90,7 +90,7 @@ def load_titles(request: Request) -> Loaded:
     return Loaded(Split(x, tag, tag), None, "classes", tuple(words), client_names=TAGS, facts=facts)
 
 
-def load_users(request: Request, users: int, per_user: int) -> Loaded:
+def load_users(request: LoadRequest, users: int, per_user: int) -> Loaded:
     """Question sentences of ``users`` drawn training users, at most ``per_user`` each; test: their later sentences.
 
     TensorFlow Federated's split by date: training before 2018, test after. Vocabulary: the published word counts.
@@ -212,5 +212,5 @@ def prepare_users(originals: Originals, home: Path) -> None:
     counts = member(originals[USER_REMOTES[1].file], USER_FILES[1])
     write_atomically(home / USER_FILES[1], counts)
     partial = home / f"{USER_FILES[0]}.partial"
-    unpack(originals[USER_REMOTES[0].file], partial)
+    unpack_file(originals[USER_REMOTES[0].file], partial)
     partial.replace(home / USER_FILES[0])

@@ -22,6 +22,7 @@ import numpy as np
 import platformdirs
 
 from fedatlas.errors import DataError
+from fedatlas.registry import PlainValues
 
 ENVIRONMENT = "FEDATLAS_DATA"
 LARGE = 4_000_000  # bytes of a prepared file from which unpacking it takes a second or more
@@ -109,7 +110,7 @@ def write_npz(path: Path, write: Callable[..., None] = np.savez_compressed, /, *
 
 
 def read_prepared(path: Path, names: Iterable[str]) -> Arrays:
-    """`read_npz` of a public set's prepared file. A large one is kept unpacked in the cache folder: CIFAR-10 takes 15 s to unpack.
+    """`read_npz` of a public set's prepared file. A large one is kept unpacked in the cache folder: CIFAR-10 takes 15 s to unpack_file.
 
     The copy is found by the file's SHA-256; where none can be written, the next run unpacks again.
     """
@@ -182,7 +183,7 @@ def write_tsv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) 
     write_atomically(path, lzma.compress("".join("\t".join(row) + "\n" for row in (header, *rows)).encode()))
 
 
-def unpack(packed: Path, to: Path) -> None:
+def unpack_file(packed: Path, to: Path) -> None:
     """Write what an xz or lzma file holds."""
     with lzma.open(packed) as source, open(to, "wb") as out:
         shutil.copyfileobj(source, out, 1 << 20)
@@ -194,7 +195,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def provenance(found: Found) -> list[dict[str, Any]]:
+def provenance(found: Found) -> list[PlainValues]:
     """For the record of a run: name and SHA-256 of each prepared file, checked against ``SHA256SUMS`` beside them.
 
     DataError where the list names a file and another sum: the file was altered or cut short.
@@ -221,7 +222,7 @@ def _sums(path: Path) -> dict[str, str]:
     return {name.strip().removeprefix("*").removeprefix("./"): digest for digest, name in lines}
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> PlainValues:
     """A JSON object, or {} where there is no such file."""
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    values: PlainValues = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return values

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedatlas.data.dataset import rows_of
-from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.dataset import split_of
+from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.registry import Rate, Whole
 from fedatlas.rng import numpy_stream
 
@@ -14,7 +14,7 @@ TEST_SHARE = 0.1  # of each user's rows, as in the reference code
 
 
 def load_synthetic(
-    request: Request, *, alpha: Rate = 1.0, beta: Rate = 1.0, users: Whole = 30, iid: bool = False
+    request: LoadRequest, *, alpha: Rate = 1.0, beta: Rate = 1.0, users: Whole = 30, iid: bool = False
 ) -> Loaded:
     """User k: u_k ~ N(0, alpha), W_k ~ N(u_k, 1), b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1).
 
@@ -44,7 +44,7 @@ def load_synthetic(
     names = tuple(f"user {k}" for k in range(users))
     classes = tuple(str(c) for c in range(CLASSES))
     columns = tuple(f"x{j}" for j in range(1, COLUMNS + 1))
-    train, test = (rows_of(*map(np.concatenate, zip(*side, strict=True))) for side in sides)
+    train, test = (split_of(*map(np.concatenate, zip(*side, strict=True))) for side in sides)
     return Loaded(
         train,
         test,

@@ -16,7 +16,7 @@ from fedatlas.data.dataset import Names
 from fedatlas.data.download import Originals, obtain
 from fedatlas.data.formats import member
 from fedatlas.data.frame import LINE, Roles, TaskChoice, encode_table, read_table
-from fedatlas.data.loaded import Loaded, Request
+from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.reading import alike, doubts, in_words
 from fedatlas.data.store import Found, provenance, write_table
 from fedatlas.errors import ConfigError, DataError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def load_table(
     spec: TableSpec,
-    request: Request,
+    request: LoadRequest,
     *,
     label: str = "",
     client: str = "",
@@ -65,7 +65,7 @@ def load_table(
     return from_frames(frames, roles, f"table '{spec.name}'", request.drop_unusable).with_facts(**facts)
 
 
-def _find(spec: TableSpec, request: Request) -> Found:
+def _find(spec: TableSpec, request: LoadRequest) -> Found:
     remotes = (spec.original.remote,) if spec.original else ()
     prepare = partial(prepare_table, spec) if spec.original else None
     return obtain(request.store, spec.name, spec.files, remotes, prepare, spec.hint)

@@ -1,6 +1,6 @@
-"""Parties that hold columns, as the server knows them: counts, and a host that drives their rounds over the nodes' streams.
+"""Parties that hold columns, as the server knows them: counts, and a host that drives their trees over the nodes' streams.
 
-A round needs every party: the run waits for one that is gone, up to the deadline.
+A tree needs every party: the run waits for one that is gone, up to the deadline.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fedatlas.setup.consortium import Consortium, consortium_of
 from fedatlas.vertical.parties import PartyLeft
 
 
-def known_consortium(whole: Checked, facts: Sequence[ColumnsFacts]) -> Consortium:
+def counted(whole: Checked, facts: Sequence[ColumnsFacts]) -> Consortium:
     """The parties as the server knows them: as many ids and columns as each says, without their names, and no row."""
-    return consortium_of(whole, [table_of_counts(*one) for one in zip(whole.parties, facts, strict=True)])
+    return consortium_of(whole, [table_of_counts(name, one) for name, one in zip(whole.parties, facts, strict=True)])
 
 
 def table_of_counts(name: str, facts: ColumnsFacts) -> PartyTable:
@@ -45,7 +45,7 @@ def table_of_counts(name: str, facts: ColumnsFacts) -> PartyTable:
 
 
 def columns_host(held: Consortium, link: NodesLink) -> StreamsHost:
-    """Return the host of a run whose nodes hold columns; a round that a party fell out of is begun again."""
+    """Return the host of a run whose nodes hold columns; a round that a party fell out of is restarted."""
     sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
     asked = held.checked.algorithm
     algorithm = bench_of(asked.name, asked.tasks, {}).algorithm

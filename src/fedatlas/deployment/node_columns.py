@@ -1,6 +1,6 @@
-"""A node that holds columns: its own table, which plays the party of the node's name, and its part of a run.
+"""A node that holds columns: its own table, which plays the party of the node's name, and its part of a run of trees.
 
-Gradients, histograms and keys of a round are only in memory. They go with the process that held them, and the round is restarted.
+Gradients, histograms and keys of a tree are only in memory. They go with the process that held them, and the tree is restarted.
 """
 
 from __future__ import annotations
@@ -76,18 +76,17 @@ class NodeColumnsRun:
     def __init__(self, bundle: Bundle, terms: ColumnsTerms, table: PartyTable) -> None:
         self.number, self.table = terms.number, table
         self.whole = checked(parse(terms.config))
-        self.config = self.whole.config
         self.terms = terms._replace(rows=same_rows(terms.rows, fingerprint(of_tables([table]))))
         self.state = NodeState(bundle.path / "state" / terms.run, self.number)
-        workers = self.config.engine.workers or cores()
-        self.data = columns_of(self.number, table, terms.active, terms.names, self.config.seed, workers)
-        asked = self.whole.algorithm
+        config, asked = self.whole.config, self.whole.algorithm
+        workers = config.engine.workers or cores()
+        self.data = columns_of(self.number, table, terms.active, terms.names, config.seed, workers)
         self.half = party_half(asked.name, asked.tasks, self.data, self.state.party)
 
     def asked(self, request: Request, cohort: int) -> Asked:  # noqa: ARG002
         """A request as the policy sees it: all nodes are asked."""
-        t, name, masked = self.terms, self.whole.algorithm.name, bool(self.whole.mechanisms)
-        return Asked(t.operator, name, 0.0, self.config.rounds, len(t.names), masked)
+        t, w = self.terms, self.whole
+        return Asked(t.operator, w.algorithm.name, 0.0, w.config.rounds, len(t.names), bool(w.mechanisms))
 
     def add_own_part(self, folder: Path) -> None:
         """Write the node's part of the model, with its columns by their names, and its report."""

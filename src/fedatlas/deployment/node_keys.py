@@ -7,17 +7,15 @@ authority, is refused. So a server that relays cannot stand in the middle, and c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedatlas.deployment.terms import RowsTerms
 from fedatlas.errors import ConfigError, PrivacyError
-from fedatlas.federation.secrets import OPENED, append, whole_lines
-from fedatlas.privacy import secure_sum
-from fedatlas.privacy.mechanisms import SecAgg
-from fedatlas.privacy.protection import Protection
-from fedatlas.privacy.secagg.keys import Party, Secret
+from fedatlas.federation.secrets import OPENED, noted, whole_lines
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.wire.bundle import IDENTITY, Bundle, Member
 
 
@@ -30,10 +28,10 @@ def identities_of(members: Mapping[str, Member], names: tuple[str, ...]) -> dict
 
 
 class NodeKeys:
-    """`federation.party.Secrets` of one node."""
+    """`federation.party.Secrets` of one node. ``begins``: what its questions begin with, of the sums that it has opened so far."""
 
-    def __init__(self, party: Party, threshold: float, folder: Path) -> None:
-        self.party, self.threshold, self.folder = party, threshold, folder
+    def __init__(self, begins: Callable[[Mapping[str, Any]], Any], folder: Path) -> None:
+        self.begins, self.folder = begins, folder
         self.record: dict[str, list[Any]] = {}
         if (folder / OPENED).exists():
             for line in whole_lines(folder / OPENED):
@@ -42,26 +40,20 @@ class NodeKeys:
 
     @classmethod
     def of(cls, bundle: Bundle, terms: RowsTerms, how: Protection | None, folder: Path) -> NodeKeys | None:
-        """The keys for a run; None where nothing is masked."""
-        mask = None if how is None else how.of(SecAgg)
-        if mask is None:
+        """Return the keys for a run; None where no protocol gives a node any."""
+        protocol = None if how is None else how.protocol
+        if protocol is None or protocol.node is None:
             return None
         public = identities_of(bundle.members(), terms.names)
         path = bundle.path / IDENTITY
         if not path.exists():
             raise ConfigError(f"'{path}' is gone: copy the bundle again.")
-        party = Party(terms.number, bundle.federation, Secret(path.read_bytes()), public)
-        return cls(party, mask.threshold, folder)
+        return cls(partial(protocol.node, terms.number, bundle.federation, path.read_bytes(), public), folder)
 
     def session(self, client: int) -> Any:  # noqa: ARG002
-        """The state that the questions of a round begin with."""
-        return secure_sum.first_session(self.party, self.threshold, self.record)
+        """Return the state that the questions of a round begin with."""
+        return self.begins(self.record)
 
     def keep(self, client: int, session: Any) -> None:  # noqa: ARG002
         """Write down the sums that this node helped to open, before its reply leaves."""
-        new = session.get("record", {})
-        for run, asks in new.items():
-            for one in asks[len(self.record.get(run, [])) :]:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                append(self.folder / OPENED, json.dumps([run, list(one)]))
-        self.record = {run: [list(one) for one in asks] for run, asks in new.items()}
+        self.record = noted(self.folder / OPENED, self.record, session)

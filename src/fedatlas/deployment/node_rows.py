@@ -17,7 +17,7 @@ from torch import Tensor
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.dataset import Column, Dataset, Split, TaskKind
 from fedatlas.data.files import load_file
-from fedatlas.data.loaded import Request, limit_rows, numbered, split_test
+from fedatlas.data.loaded import LoadRequest, limit_rows, numbered, split_test
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.files import write_bytes
@@ -129,7 +129,7 @@ def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
             f"data.name = '{config.data.name}': nodes read files of their own; write data.name = 'file' and, for a table, data.label."
         )
     options = {key: value for key, value in config.data.options().items() if key in OF_THE_EXPERIMENT}
-    request = Request(Store.default(), config.seed, drop_unusable=config.data.missing != "error", few_classes=True)
+    request = LoadRequest(Store.default(), config.seed, drop_unusable=config.data.missing != "error", few_classes=True)
     given = arguments("data", load_file, {**options, "path": str(path)})
     loaded = numbered(load_file(request, **given))
     if isinstance(config.data.test, float):

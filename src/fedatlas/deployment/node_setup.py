@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas import summaries
-from fedatlas.data.dataset import Dataset, Held, Partition, Split
+from fedatlas.data.dataset import Dataset, HeldRows, Partition, Split
 from fedatlas.deployment.node_rows import RowsFacts, dataset_of, two_rows
 from fedatlas.errors import ProtocolError
 from fedatlas.setup.assembly import Holdings, Setup, assemble, described, prepare
@@ -83,7 +83,7 @@ def answered(name: str, message: Message, split: Split) -> Numbers:
     """A node's answer to a question of round 0."""
     if name not in SUMMARIES:
         raise ProtocolError(f"nodes do not answer the question '{name}'.")
-    return SUMMARIES[name].of(Held(split, np.arange(len(split.y))), message)
+    return SUMMARIES[name].of(HeldRows(split, np.arange(len(split.y))), message)
 
 
 def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None) -> Setup:

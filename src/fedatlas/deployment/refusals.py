@@ -9,7 +9,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.models.registry import MODELS
-from fedatlas.privacy.mechanisms import SecAgg
+from fedatlas.privacy.mechanisms import every
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
@@ -26,8 +26,7 @@ def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
 
 def refuse(whole: Checked, names: Sequence[str]) -> None:
     """ConfigError for the first thing that is not possible between real parties, or not yet. ``names``: of the run's nodes."""
-    found = _of_columns(whole, [*names]) if whole.columns else _of_rows(whole, len(names))
-    for words in found:
+    for words in _of_columns(whole, [*names]) if whole.columns else _of_rows(whole, len(names)):
         raise ConfigError(words)
 
 
@@ -47,9 +46,9 @@ def undeployable(algorithm: Algorithm) -> str:
 
 
 def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
-    config, algorithm = whole.config, whole.algorithm
-    if why := undeployable(algorithm):
-        yield f"algorithm.name = '{algorithm.name}': it {why}; choose another algorithm."
+    config = whole.config
+    if why := undeployable(whole.algorithm):
+        yield f"algorithm.name = '{whole.algorithm.name}': it {why}; choose another algorithm."
     for table, known in (("algorithm", ALGORITHMS), ("model", MODELS), ("compression", TRANSFORMS)):
         if (part := getattr(config, table)) is not None and part.name not in known:
             yield f"{table}.name = '{part.name}' is a plug-in, and nodes run only what fedatlas brings: take another."
@@ -69,9 +68,10 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
         yield "evaluation.clients: nodes hold out no rows in this version of deployment; remove it."
     if config.evaluation.on != "test":
         yield "evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it."
+    able = " and ".join(f"'{name}'" for name, one in every().items() if one.limits.deployed)
     for one in whole.mechanisms:
-        if not isinstance(one, SecAgg):
-            yield f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has 'secagg'."
+        if not one.limits.deployed:
+            yield f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has {able}."
     if config.attack:
         yield "[[attack]]: an experiment file makes nobody attack between real parties; remove the tables."
     if config.aggregation is not None and config.aggregation.name != "mean":
@@ -94,15 +94,14 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
 
 
 def _of_columns(whole: Checked, names: list[str]) -> Iterator[str]:
-    config = whole.config
-    if not config.parties:
+    if not whole.config.parties:
         yield (
             "partition.name = 'vertical' deals the columns of one table, and between real parties each has its own table: "
             "write [[parties]], each with the name of its node."
         )
     if why := whole.of_columns().refusal(whole.how):
         yield why
-    parties, listed = [one.name for one in config.parties], ", ".join(names)
+    parties, listed = [*whole.parties], ", ".join(names)
     if odd := [name for name in parties if name not in names]:
         yield f"party '{odd[0]}' is not a node of this run: give each of [[parties]] the name of its node ({listed})."
     if parties != names:

@@ -148,7 +148,7 @@ class Server:
             and {*(parties := [one.name for one in config.parties])} <= {*registered}
         ):
             names = tuple(parties)
-        whole = deployable(config, names)
+        whole = deployable(config, names).config
         rows = "parties" if config.parties else config.data.name
         label = re.sub(r"[^a-z0-9-]", "-", f"{rows}-{config.algorithm.name}".lower())
         base = f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{label}"
@@ -156,7 +156,7 @@ class Server:
         while (self.runs / name).exists():
             name, number = f"{base}-{number}", number + 1
         rules = None if config.round is None else config.round.model_dump()
-        state = SubmissionState(whole.config.plain(), names, caller.name, time.time(), "queued", "", rules)
+        state = SubmissionState(whole.plain(), names, caller.name, time.time(), "queued", "", rules)
         SubmittedRun.create(self.runs / name, state)
         self.log(f"'{caller.name}' submits '{name}'")
         return name

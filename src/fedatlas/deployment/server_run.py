@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from fedatlas.course.progress import Run
 from fedatlas.course.rounds import Parties, Simulation
 from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
-from fedatlas.deployment.columns_host import columns_host, known_consortium
+from fedatlas.deployment.columns_host import columns_host, counted
 from fedatlas.deployment.model_delivery import delivery_of
 from fedatlas.deployment.node_columns import ColumnsFacts
 from fedatlas.deployment.node_judging import with_judging
@@ -42,7 +42,6 @@ from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, TransportError
 from fedatlas.federation.secrets import append
 from fedatlas.files import write_bytes, write_json
-from fedatlas.privacy.mechanisms import SecAgg
 from fedatlas.record.fields import RoundRow
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import start_of
@@ -51,6 +50,7 @@ from fedatlas.runs.loop import run_course
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium
+from fedatlas.setup.privacy_refusals import fewest_of
 from fedatlas.wire import codec
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.fields import plain, record
@@ -177,14 +177,13 @@ def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
 
 
 def _run(job: SubmittedRun, context: ServerContext) -> None:
-    names, path = job.state.nodes, job.folder / RUN
-    rules = RoundConfig(**job.state.round or {})
+    names, rules = job.state.nodes, RoundConfig(**job.state.round or {})
     context.nodes.stop = job.check
-    whole = deployable(parse(job.state.config), names)
+    whole, path = deployable(parse(job.state.config), names), job.folder / RUN
     if whole.columns:  # all of them take part in every round
         rules = rules.model_copy(update={"minimum": len(names), "on_loss": "wait"})
-    elif any(isinstance(one, SecAgg) for one in whole.mechanisms):
-        rules = rules.model_copy(update={"minimum": max(rules.minimum, 3)})
+    elif (fewest := max(map(fewest_of, whole.mechanisms), default=1)) > 1:
+        rules = rules.model_copy(update={"minimum": max(rules.minimum, fewest)})
         identities_of(context.bundle.members(), names)
     answers = InitialAnswers(job, context, whole, names, rules)
     federation, begin = answers.consortium() if whole.columns else answers.setup()
@@ -202,27 +201,21 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
         course = Growing(federation, folder, resume=resume, host=columns_host(federation, link))
     progress = EventProgress(job, link)
     finish(Run(path, run_course(course, progress)), whole, More(), progress)
-    deliver_model(job, context, whole, path, rules)
+    deliver_model(job, context, names, path, rules, columns=whole.columns)
 
 
 class InitialAnswers:
     """The nodes' answers about their rows, asked once."""
 
     def __init__(
-        self,
-        job: SubmittedRun,
-        context: ServerContext,
-        whole: Checked,
-        names: tuple[str, ...],
-        rules: RoundConfig,
+        self, job: SubmittedRun, context: ServerContext, whole: Checked, names: tuple[str, ...], rules: RoundConfig
     ) -> None:
         self.job, self.context, self.whole, self.names, self.rules = job, context, whole, names, rules
-        self.config = whole.config
         self.path = job.folder / LEARNT
         self.kept = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
         self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
-        e, why = self.config.engine, "each node trains in its own process"
+        e, why = whole.config.engine, "each node trains in its own process"
         step = "loop" if e.name == "loop" else e.plan if e.plan in {"tuned", "native"} else "program"
         self.plan = Plan(e.name, step, 1, 1, machine.cores(), e.precision, "cpu", why)
 
@@ -270,14 +263,12 @@ class InitialAnswers:
 
     def consortium(self) -> tuple[Consortium, StartMessage]:
         """The same where parties hold columns."""
-        held = known_consortium(self.whole, [self.facts[name] for name in self.names])
+        held = counted(self.whole, [self.facts[name] for name in self.names])
         self.keep()
-        about = self.job.name, self.config.plain(), self.job.state.operator, self.names
-
-        def begin(k: int, landed: int) -> RunStart:
-            return RunStart(about[0], encoded(ColumnsTerms(*about, k, held.active, stateful=True, landed=landed)))
-
-        return held, begin
+        name, active = self.job.name, held.active
+        return held, lambda k, landed: RunStart(
+            name, encoded(ColumnsTerms(name, *self._who, k, active, stateful=True, landed=landed))
+        )
 
     def _test(self, about: RowsFacts) -> tuple[Split | None, RowsFacts]:
         """The server's own test rows, coded as the nodes' are, and what the rows are with these."""
@@ -289,7 +280,7 @@ class InitialAnswers:
                     "(data.test = 0.2)."
                 )
             return None, about
-        held = read_rows(self.context.test, self.config)
+        held = read_rows(self.context.test, self.whole.config)
         known = agreed({"the nodes": about._replace(weighted=False), "the server's test rows": held.about})
         if (strange := {*known.class_names} - {*about.class_names}) and about.task == "classes":
             raise ConfigError(f"the server's test rows have the class '{min(strange)}', which no node holds.")
@@ -337,11 +328,13 @@ class InitialAnswers:
         )
 
 
-def deliver_model(job: SubmittedRun, context: ServerContext, whole: Checked, path: Path, rules: RoundConfig) -> None:
+def deliver_model(
+    job: SubmittedRun, context: ServerContext, names: Sequence[str], path: Path, rules: RoundConfig, *, columns: bool
+) -> None:
     """Each node gets the model; one that is not there does not keep the run from having ended."""
-    model = delivery_of(path, job.name, columns=whole.columns)
+    model = delivery_of(path, job.name, columns=columns)
     try:
-        context.nodes.ask_all(dict.fromkeys(job.state.nodes, model), ModelStored, min(rules.deadline, 30.0), _refused)
+        context.nodes.ask_all(dict.fromkeys(names, model), ModelStored, min(rules.deadline, 30.0), _refused)
     except (TransportError, NodeRefused) as error:
         job.event({"kind": "said", "text": f"The model did not reach every node: {error}"})
 

@@ -34,7 +34,7 @@ from fedatlas.errors import DataError, DivergedError, FedatlasError, ProtocolErr
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.files import write_bytes
-from fedatlas.privacy import secure_sum
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.columns_method import of_columns
 from fedatlas.setup.refusals import checked
@@ -106,7 +106,7 @@ class NodeRowsRun:
             self.setup.algorithm.name,
             epochs,
             self.config.rounds,
-            cohort_of(request, cohort),
+            cohort_of(request, cohort, self.setup.bench.protection),
             self.private,
             request.what in LABEL_COUNTS,
         )
@@ -115,11 +115,11 @@ class NodeRowsRun:
         """Nothing is added to what the server sends."""
 
 
-def cohort_of(request: Request, cohort: int) -> int:
+def cohort_of(request: Request, cohort: int, protection: Protection | None = None) -> int:
     """The number of nodes in an ask; under masks those that the node signs for, or whose sum it helps to open."""
-    if request.what == secure_sum.KEYS:
-        return len(request.message["cohort"])
-    return int(request.message["survivors"].sum()) if request.what == secure_sum.UNMASK else cohort
+    protocol = None if protection is None else protection.protocol
+    signed = protocol.cohort(request.what, request.message) if protocol is not None and protocol.cohort else None
+    return cohort if signed is None else signed
 
 
 class Trainer:

@@ -17,7 +17,7 @@ from fedatlas.engine.job import (
     job_batches,
     prepare,
     question_of,
-    trained,
+    result_of,
     training_of,
 )
 from fedatlas.engine.loop import timed
@@ -77,7 +77,7 @@ class StackedExecutor:
         each = (time.perf_counter() - started) / len(jobs)
         for job, one, done in zip(jobs, ready, ends, strict=True):
             began = time.perf_counter()
-            result = trained(bench, job, one, *done)
+            result = result_of(bench, job, one, *done)
             yield result._replace(seconds=each + time.perf_counter() - began)
 
     def programs_for(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:

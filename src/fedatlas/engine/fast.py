@@ -26,13 +26,22 @@ from fedatlas.engine.job import (
     job_batches,
     prepare,
     question_of,
-    trained,
+    result_of,
     training_of,
 )
 from fedatlas.engine.patience import watching
 from fedatlas.engine.program import Made, StepProgram, step_for
 from fedatlas.engine.rowwise import RowValues
-from fedatlas.engine.step import Form, Inputs, StepSpec, batch_arguments, form_of, fresh_memory, local_copy, shapes_of
+from fedatlas.engine.step import (
+    InputForm,
+    Inputs,
+    StepSpec,
+    batch_arguments,
+    form_of,
+    fresh_memory,
+    local_copy,
+    shapes_of,
+)
 from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.tree import Tree
 
@@ -78,7 +87,7 @@ class FastRunner:
         sizes = list(sizes)
         self.usual, self.most = worth or worth_of(bench.local.batch_size, sizes)
         self.numbers = count(1)
-        self.sorts: dict[tuple[str, Form], str] = {}  # by kind of job, and what its message and its state hold
+        self.sorts: dict[tuple[str, InputForm], str] = {}  # by kind of job, and what its message and its state hold
         self.examples: dict[str, Batch] = {}  # a batch of each sort of job, for shapes
         self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each sort that have a program
         self.steps: dict[tuple[str, int], Made] = {}
@@ -105,7 +114,7 @@ class FastRunner:
         size = batch_size_of(options, bench.local.batch_size, n, bench.network.least) or max(n, 1)
         return examples_of(budget_of(job, options), n, size) < LONG * size
 
-    def shaped(self, kind: str, form: Form) -> str:
+    def shaped(self, kind: str, form: InputForm) -> str:
         """The sort of jobs with tensors of these shapes; those that nobody has asked for longest are forgotten."""
         name = self.sorts.pop((kind, form), None) or f"{kind}{SHAPED}{next(self.numbers)}"
         self.sorts[kind, form] = name
@@ -201,8 +210,8 @@ class FastRunner:
         self.warm(bench, job)
         ready = prepare(bench, job)
         if not ready.params:
-            return trained(bench, job, ready, ready.params, ready.buffers, 0, 0, 0.0)
-        return trained(bench, job, ready, *self.train(bench, job, ready))
+            return result_of(bench, job, ready, ready.params, ready.buffers, 0, 0, 0.0)
+        return result_of(bench, job, ready, *self.train(bench, job, ready))
 
     def train(self, bench: Bench, job: Job, ready: Prepared) -> tuple[Tree, Tree, int, int, float]:
         """Do all steps of a job: (params, buffers, steps, examples, sum of the losses over these)."""

@@ -34,10 +34,11 @@ from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.step import moved
 from fedatlas.errors import DivergedError, PrivacyError
-from fedatlas.federation.sealing import seal, unseal
 from fedatlas.layers import Layer
-from fedatlas.privacy.protection import Doing, Protected, Protection, protect
+from fedatlas.privacy.mechanism import Doing, Protection
+from fedatlas.privacy.protection import Protected, protect
 from fedatlas.rng import torch_stream
+from fedatlas.transforms.change import seal, unseal
 from fedatlas.tree import Tensors, Tree
 from fedatlas.wire import codec
 
@@ -219,11 +220,11 @@ class ClientData:
         rows: Rows,
         classes: int,
         buffers: Tensors,
-        trained: Callable[[], Iterable[Batch]],
+        result_of: Callable[[], Iterable[Batch]],
         ordered: Callable[[Tensor], Tensor],
     ) -> None:
         self.rows, self.classes, self.n, self.buffers = rows, classes, rows.n, buffers
-        self.trained, self.ordered = trained, ordered
+        self.trained, self.ordered = result_of, ordered
 
     def pieces(self) -> Sequence[Batch]:
         """The rows in ascending order; dropout is off."""
@@ -260,7 +261,7 @@ def answered(bench: Bench, job: Job) -> Result:
     """What comes of a question; the same for every executor. ``bench``: from `Bench.of`."""
     question = question_of(bench, job)
     assert question is not None
-    message, state = placed(bench, (job.message, job.state), bench.device)
+    message, state = on_device(bench, (job.message, job.state), bench.device)
     buffers = told_buffers(bench, message)
     data = None
     if question.data != "none":
@@ -270,7 +271,7 @@ def answered(bench: Bench, job: Job) -> Result:
     bench.network.module.eval()
     with placing(bench.device), without_cudnn(bench.device):
         reply, state, session = question.answer(bench.network, data, message, state, job.session)
-    reply, state, buffers = placed(bench, (reply, state, buffers), CPU)
+    reply, state, buffers = on_device(bench, (reply, state, buffers), CPU)
     if buffers and "model" in reply:
         reply = {**reply, "buffers": buffers}
     n, sealing, bare = data.n if data is not None else 0, 0.0, 0
@@ -281,7 +282,7 @@ def answered(bench: Bench, job: Job) -> Result:
     return Result(job.client, reply, state, work, session=session, sealing=sealing, bare=bare)
 
 
-def placed(bench: Bench, values: Any, device: torch.device) -> Any:
+def on_device(bench: Bench, values: Any, device: torch.device) -> Any:
     """Return values with their tensors on a device; as they are where all work is done on the processor."""
     return values if bench.device == CPU else moved(values, device)
 
@@ -322,7 +323,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     """All of a job that comes before its first step; the same for every executor. ``bench``: from `Bench.of`."""
     task = training_of(bench, job)
     options, streams, held = task.options, max(job.client, 0), None
-    message, state = placed(bench, (job.message, job.state), bench.device)
+    message, state = on_device(bench, (job.message, job.state), bench.device)
     rows = rows_for(bench, job, options)
     facts = job.facts._replace(n_k=float(rows.n))
     if options.patience is not None and options.patience.held_out:
@@ -337,8 +338,8 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.built().masks, bench.fill)
     draw = draw._replace(first_epoch=budget.first_epoch, least=bench.network.least)
     if task.survey is not None:
-        trained = partial(batches, rows, budget, draw)
-        data = ClientData(rows, bench.classes, buffers, trained, bench.network.ordered)
+        result_of = partial(batches, rows, budget, draw)
+        data = ClientData(rows, bench.classes, buffers, result_of, bench.network.ordered)
         bench.network.module.eval()
         with placing(bench.device), without_cudnn(bench.device):
             facts = facts._replace(survey=task.survey(bench.network, data, message, state))
@@ -380,7 +381,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
             params = pretended(bench.attackers[job.order.attack], job.order, prepared, params, attack_stream(job))
         update, state = task.finish(params, work, prepared.message, prepared.state, facts)
     # sealing, the server and what clients keep are on the processor
-    update, state, buffers, known = placed(bench, (update, state, buffers, prepared.facts), CPU)
+    update, state, buffers, known = on_device(bench, (update, state, buffers, prepared.facts), CPU)
     if (
         buffers and update and (work.steps or "model" in update)
     ):  # a model goes with its statistics, also one that made no step
@@ -402,7 +403,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     return Result(job.client, sent, state, work, memory=memory, session=session, sealing=sealing, bare=bare)
 
 
-def trained(
+def result_of(
     bench: Bench, job: Job, ready: Prepared, params: Tree, buffers: Tree, steps: int, examples: int, loss_sum: float
 ) -> Result:
     """Return the result of a training; a loss that is not a number ends the run with the client's name, or only its part.

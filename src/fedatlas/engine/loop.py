@@ -19,7 +19,7 @@ from fedatlas.engine.job import (
     job_batches,
     prepare,
     question_of,
-    trained,
+    result_of,
     training_of,
 )
 from fedatlas.engine.model import detached
@@ -57,7 +57,7 @@ def run_job(bench: Bench, job: Job) -> Result:
             break
     if watch is not None:
         params, buffers = watch.kept(params, buffers)
-    return trained(bench, job, ready, detached(params), buffers, steps, examples, loss_sum)
+    return result_of(bench, job, ready, detached(params), buffers, steps, examples, loss_sum)
 
 
 def timed(run_job: Callable[[Bench, Job], Result], bench: Bench, job: Job) -> Result:

@@ -17,7 +17,7 @@ from fedatlas.models.dropout import evaluating, noting
 from fedatlas.models.inspection import has_batch_norm
 from fedatlas.tree import Tensors, Tree
 
-Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+MeanLoss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(outputs, targets, row weights or None) -> mean loss."""
 
 Wanted = Callable[[Any, Tensor], Any]
@@ -29,7 +29,7 @@ NO_FEATURES = "has no method 'features' and layer 'head' with forward(x) = head(
 class Network:
     """An ``nn.Module`` with a loss. The module itself is never trained: its parameters are passed in."""
 
-    def __init__(self, module: nn.Module, loss: Loss) -> None:
+    def __init__(self, module: nn.Module, loss: MeanLoss) -> None:
         self.module = module
         self.mean_loss = loss
         convolves = any(x.dim() == 4 for x in module.parameters())

@@ -200,7 +200,7 @@ class _Native(Emitter):
             self.vector(node, owner)
         elif method in PRODUCTS:
             _, a, b = node.args
-            self.product(node, owner, a, b, owner, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1))
+            self.product(node, owner, a, b, owner, scale(node, "beta"), scale(node))
         else:
             self.elements(node, owner, method)
 
@@ -211,8 +211,8 @@ class _Native(Emitter):
         over, method = self.takes_over(node), method_of(node)
         if method in PRODUCTS:
             *z, a, b = node.args
-            beta = node.kwargs.get("beta", 1) if z else 0
-            self.product(node, node, a, b, z[0] if z else None, beta, node.kwargs.get("alpha", 1))
+            beta = scale(node, "beta") if z else 0
+            self.product(node, node, a, b, z[0] if z else None, beta, scale(node))
         elif method == "_log_softmax":
             self.log_softmax(node)
         elif method == "scatter_add" and over:
@@ -251,7 +251,7 @@ class _Native(Emitter):
             return text if high is None else f"({text} > {texts[2]} ? {texts[2]} : {text})"
         if method not in ELEMENTS:
             raise NotNative(f"{node.target} has no C")
-        return ELEMENTS[method].format(*texts, alpha=self.factor(node.kwargs.get("alpha", 1)))
+        return ELEMENTS[method].format(*texts, alpha=self.factor(scale(node)))
 
     def loop(self, body: list[str], over: Op, flat: bool = False) -> None:
         """Nested loops over the elements of ``over``, or a single one over its memory."""
@@ -311,7 +311,7 @@ class _Native(Emitter):
         """Whether a sum of a weight and something fixed can wait for the product that is added next."""
         root = self.places.root[owner]
         first, second = node.args
-        factor = self.factor(node.kwargs.get("alpha", 1))
+        factor = self.factor(scale(node))
         mine = [is_op(a) and self.places.root[a] is root for a in (first, second)]
         if mine.count(True) != 1:
             return False
@@ -333,7 +333,7 @@ class _Native(Emitter):
         _, matrix, vector = node.args
         (rows, inner), (mi, mk) = value(matrix).shape, value(matrix).stride()
         (vi,), (ui,) = value(out).stride(), value(vector).stride()
-        beta, alpha = self.factor(node.kwargs.get("beta", 1)), self.factor(node.kwargs.get("alpha", 1))
+        beta, alpha = self.factor(scale(node, "beta")), self.factor(scale(node))
         v, m, u = self.pointer(out), self.pointer(matrix), self.pointer(vector)
         self.lines.append(f"for (long i = 0; i < {rows}; i++) {v}[i * {vi}] *= {beta};")
         self.lines.append(
@@ -406,6 +406,11 @@ class _Native(Emitter):
         if self.places.kind[a] != "fixed" or value(a).dim():
             raise NotNative(f"{a.target}: a number that every step makes anew has no C")
         return self.numbers.setdefault(self.number(a), f"n{len(self.numbers)}")
+
+
+def scale(node: Op, name: str = "alpha") -> Any:
+    """Return a factor of an operator; 1 where it has none."""
+    return node.kwargs.get(name, 1)
 
 
 def method_of(node: Op) -> str:

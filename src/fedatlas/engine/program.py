@@ -26,7 +26,7 @@ from fedatlas.engine.optim import Memory, Optimizer, adam_pass
 from fedatlas.engine.rewrite import rewrite
 from fedatlas.engine.rowwise import RowValues, part_rows
 from fedatlas.engine.step import (
-    Form,
+    InputForm,
     Inputs,
     NotTraceable,
     StepSpec,
@@ -56,7 +56,7 @@ class Program:
     It holds for inputs of its own ``form`` only: an objective or a direction may do something else with others.
     """
 
-    def __init__(self, source: str, spec: StepSpec, constants: Tensors, form: Form, code: str = "") -> None:
+    def __init__(self, source: str, spec: StepSpec, constants: Tensors, form: InputForm, code: str = "") -> None:
         self.source, self.code, self.optimizer, self.form = source, code, spec.optimizer, form
         self.constants = {f"constants/{name}": x for name, x in constants.items()}
         self._bind: Callable[[Mapping[str, Any]], Step] | None = None
@@ -87,7 +87,7 @@ class StepProgram(Program):
         emitted: Emitted,
         spec: StepSpec,
         constants: Tensors,
-        form: Form,
+        form: InputForm,
         rows: RowValues | None = None,
     ) -> None:
         super().__init__(emitted.source, spec, constants, form, emitted.code)

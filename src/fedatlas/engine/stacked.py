@@ -26,7 +26,7 @@ from fedatlas.engine.recorder import record
 from fedatlas.engine.rewrite import rewrite
 from fedatlas.engine.rowwise import RowValues
 from fedatlas.engine.step import (
-    Form,
+    InputForm,
     Inputs,
     NotTraceable,
     StepSpec,
@@ -52,7 +52,9 @@ _COUNTS = (7, 11, 13)  # derived for these numbers of clients; the text for any 
 class StackedProgram(Program):
     """A step of several clients."""
 
-    def __init__(self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Tensors, form: Form) -> None:
+    def __init__(
+        self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Tensors, form: InputForm
+    ) -> None:
         super().__init__(source, spec, constants, form)
         self.reads = dict(reads)
         self.note = (

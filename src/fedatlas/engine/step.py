@@ -24,7 +24,7 @@ gradient. Numbers reach ``loss`` and ``direction`` as tensors without dimensions
 
 
 NESTED = (Mapping, tuple, list)
-Form = frozenset[tuple[str, Any]]
+InputForm = frozenset[tuple[str, Any]]
 """What two clients' inputs must share for one program to hold for both (`form_of`)."""
 
 
@@ -78,7 +78,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(value))
 
 
-def form_of(inputs: Any) -> Form:
+def form_of(inputs: Any) -> InputForm:
     """What code may branch on while it is traced: which names there are, and every leaf that is neither tensor nor number."""
 
     def form(item: Any) -> Any:
@@ -89,7 +89,7 @@ def form_of(inputs: Any) -> Form:
     return frozenset((where, form(item)) for where, item in _walk(inputs, ""))
 
 
-def shapes_of(inputs: Any) -> Form:
+def shapes_of(inputs: Any) -> InputForm:
     """Every tensor's shape, by its path."""
     return frozenset((path, tuple(leaf.shape)) for path, leaf in leaves(inputs) if isinstance(leaf, Tensor))
 

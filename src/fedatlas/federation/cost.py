@@ -19,28 +19,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedatlas.algorithm import Ask
-from fedatlas.privacy import encrypted_sum, secure_sum
-from fedatlas.privacy.mechanisms import CentralDP, Paillier, SecAgg
-from fedatlas.privacy.protection import Protection
+from fedatlas.privacy.mechanism import Protection
 
-KEYS, NOISE, MASK, ENCRYPT, AGGREGATE, DECRYPT, UNMASK = (
-    "keys",
-    "noise",
-    "mask",
-    "encrypt",
-    "aggregate",
-    "decrypt",
-    "unmask",
-)
-PHASES = (KEYS, NOISE, MASK, ENCRYPT, AGGREGATE, DECRYPT, UNMASK)
-
-QUESTIONS: Mapping[str, str] = {
-    secure_sum.KEYS: KEYS,
-    secure_sum.SHARES: KEYS,
-    secure_sum.UNMASK: UNMASK,
-    encrypted_sum.OPEN: DECRYPT,
-}
-"""A protocol's question -> the phase that it belongs to."""
+KEYS, AGGREGATE = "keys", "aggregate"
 
 
 class Cost(NamedTuple):
@@ -63,13 +44,6 @@ class Cost(NamedTuple):
         return self._replace(bytes_privacy=self.bytes_up + self.bytes_down + self.bytes_peer, weights={})
 
 
-def sealing_of(how: Protection, what: str) -> str:
-    """The phase in which clients seal their updates: their task itself where the server alone adds noise."""
-    if how.of(CentralDP) is not None:
-        return what
-    return MASK if how.of(SecAgg) is not None else ENCRYPT if how.of(Paillier) is not None else NOISE
-
-
 def parted(what: str, sealing: str, seconds: float, worked: float, sealed: float) -> dict[str, float]:
     """phase -> its share of ``seconds`` on the clock; clients worked for ``worked`` seconds, ``sealed`` of these on sealing."""
     if sealing == what:
@@ -81,14 +55,14 @@ def parted(what: str, sealing: str, seconds: float, worked: float, sealed: float
 def phases_of(
     ask: Ask, how: Protection | None, seconds: float, adding: float, worked: float, sealed: float
 ) -> Mapping[str, float]:
-    """phase -> seconds of an ask: all its task's; what is protected has phases of its own, the server's ``adding`` among them."""
+    """Return the seconds of an ask by phase: its task's, or those of what protects it, the server's ``adding`` among them."""
     if how is None:
         return {ask.what: seconds}
     if not ask.words:
-        return {QUESTIONS.get(ask.what, ask.what): seconds}
-    return {**parted(ask.what, sealing_of(how, ask.what), seconds - adding, worked, sealed), AGGREGATE: adding}
+        return {how.phase(ask.what): seconds}
+    return {**parted(ask.what, how.phase(ask.what, sealing=True), seconds - adding, worked, sealed), AGGREGATE: adding}
 
 
-def server_phase(what: str) -> str:
-    """The phase of what the server computes after the replies to an ask: its part of the key exchange is that of ``keys``."""
-    return KEYS if QUESTIONS.get(what) == KEYS else AGGREGATE
+def server_phase(how: Protection, what: str) -> str:
+    """Return the phase of what the server computes after the replies to an ask: its part of the key exchange is that of ``keys``."""
+    return KEYS if how.phase(what) == KEYS else AGGREGATE

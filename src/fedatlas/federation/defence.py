@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedatlas.aggregation.changes import finite, leaves, shape_of
-from fedatlas.aggregation.judged import Judging
 from fedatlas.aggregation.reducers import Closing, Coefficient, Reduced, Reducer
+from fedatlas.aggregation.rule_reducer import RuleReduction
 from fedatlas.aggregation.rules import Rule
 from fedatlas.algorithm import Ask, Task, Update
 from fedatlas.errors import DivergedError
@@ -57,11 +57,11 @@ class Sorting:
         self, defence: Defence, ask: Ask, task: Any, reducer: Reducer, base: Callable[[int, Update], Any]
     ) -> None:
         self.ask, self.base, self.reducer = ask, base, reducer
-        self.judging: Judging | None = None
+        self.judging: RuleReduction | None = None
         self.checks = not (isinstance(task, Task) and task.sealing.silent)
         rule = defence.rule
         if rule is not None and rule.name != "mean" and reducer.name in JUDGED:
-            self.judging = Judging(rule, base, defence.budget)
+            self.judging = RuleReduction(rule, base, defence.budget)
             self.reducer = self.judging.mean() if reducer.name == "mean" else self.judging.neighbours()
         self.totals: dict[Any, Any] = {}  # shape -> what the reducer holds of it
         self.members: dict[Any, list[int]] = {}

@@ -14,7 +14,7 @@ from fedatlas.federation.link import Observer, Reply, Request
 from fedatlas.federation.party import PartyHalf, Secrets
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.server import ServerHalf
-from fedatlas.privacy.secure_sum import MASKED
+from fedatlas.privacy.ask_protocol import WORK
 
 
 class InProcess(Host):
@@ -55,7 +55,7 @@ class InProcess(Host):
         """The link: replies in the order of the requests, none is ever late."""
         now = self.server.now
         staying = [r for r in requests if now.leaving.get(r.client) != r.what]
-        staying = [r for r in staying if r.word is None or now.leaving.get(r.client) != MASKED]
+        staying = [r for r in staying if r.word is None or now.leaving.get(r.client) != WORK]
         self.party.orders = now.start.orders
         for request, answer in zip(staying, self.party.answer(staying), strict=True):
             self.view.add(request, answer.work, self.bench)

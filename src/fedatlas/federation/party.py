@@ -16,8 +16,8 @@ from fedatlas.engine.job import Bench, Executor, Job, Result
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Reply, Request
-from fedatlas.federation.sealing import BUFFERS, MEMORY, sealed, told
-from fedatlas.privacy import secure_sum
+from fedatlas.federation.sealing import MEMORY, sealed, told
+from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
 
 
@@ -59,8 +59,8 @@ class PartyHalf:
             check_request(request, self.bench)
             if self.state.begin(request.round, request.attempt):
                 self.sessions.clear()
-            if request.what == secure_sum.KEYS:
-                secure_sum.check_begun(request.run, request.round, request.message)
+            if self.bench.protection is not None:
+                self.bench.protection.check(request.run, request.round, request.what, request.message)
         jobs = (self.job(request) for request in requests)
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
             if not result.lost:

@@ -3,59 +3,40 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedatlas.errors import CheckpointError
 from fedatlas.federation.server import Guard
-from fedatlas.privacy import encrypted_sum, ledger, paillier, secure_sum
-from fedatlas.privacy.mechanisms import Paillier, SecAgg
-from fedatlas.privacy.protection import Protection
-from fedatlas.privacy.secagg.keys import Party, Secret, identity
+from fedatlas.files import write_bytes
+from fedatlas.privacy import ledger
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.wire import codec
 
 OPENED, JOURNAL, LEDGER = "opened.jsonl", "journal", "ledger.jsonl"
 
 
 class Keyring:
-    """All parties' secrets of one run, in memory alone; it writes no key. ``opened``: the file of what was opened, in a run's folder."""
+    """All parties' secrets of one run, in memory alone; it writes no key. ``folder``: the run's, where what was opened is noted."""
 
     def __init__(self, how: Protection, clients: int, federation: str, folder: Path | None = None) -> None:
         self.how, self.federation, self.folder = how, federation, folder
         self.records: dict[int, dict[str, Any]] = {}
-        self.private: dict[int, Secret] = {}
-        self.identities: dict[int, bytes] = {}
-        self.key: paillier.PrivateKey | None = None
-        if how.of(SecAgg) is not None:
-            pairs = {k: identity() for k in range(clients)}
-            self.private = {k: private for k, (private, _) in pairs.items()}
-            self.identities = {k: public for k, (_, public) in pairs.items()}
-        if (lock := how.of(Paillier)) is not None:
-            self.key = paillier.generate(lock.key_bits, testing=how.testing)
+        self.keys = None if how.protocol is None else how.protocol.keys(clients, federation, how.testing)
         if folder is not None and (folder / OPENED).exists():
             for line in whole_lines(folder / OPENED):
                 client, run, asked = json.loads(line)
                 self.records.setdefault(client, {}).setdefault(run, []).append(asked)
 
     def session(self, client: int) -> Any:
-        """What a party's questions begin with in a round."""
-        record = self.records.get(client, {})
-        if (mask := self.how.of(SecAgg)) is not None:
-            party = Party(client, self.federation, self.private[client], self.identities)
-            return secure_sum.first_session(party, mask.threshold, record)
-        return encrypted_sum.first_session(client, self.key, record) if self.key is not None else None
+        """Return what a party's questions begin with in a round."""
+        return None if self.keys is None else self.keys.session(client, self.records.get(client, {}))
 
     def keep(self, client: int, session: Any) -> None:
-        """Puts the record of what a party has opened away, on the disk before its reply leaves."""
-        new = session.get("record", {})
-        for run, asks in new.items():
-            known = self.records.get(client, {}).get(run, [])
-            for one in asks[len(known) :]:
-                if self.folder is not None:
-                    append(self.folder / OPENED, json.dumps([client, run, one]))
-        self.records[client] = {run: [list(one) for one in asks] for run, asks in new.items()}
+        """Put the record of what a party has opened away, on the disk before its reply leaves."""
+        path = None if self.folder is None else self.folder / OPENED
+        self.records[client] = noted(path, self.records.get(client, {}), session, client)
 
     def forget(self, done: int) -> None:
         """The journal's sums of rounds up to ``done``, which are not repeated, go."""
@@ -63,13 +44,12 @@ class Keyring:
             Journal(self.folder, "", self).forget(done)
 
     def guard(self, run: str, workers: int = 1) -> Guard:
-        """What the server half is given: public keys, the journal, the ledger; none of the secrets."""
+        """Return what the server half is given: public keys, the journal, the ledger; none of the secrets."""
         folder = self.folder
         return Guard(
             self.how,
             self.federation,
-            self.identities,
-            None if self.key is None else self.key.public,
+            None if self.keys is None else self.keys.public,
             Journal(folder, run, self) if folder is not None and self.how.masks else None,
             (lambda events: ledger.append(folder / LEDGER, events)) if folder is not None else (lambda events: None),
             workers,
@@ -95,13 +75,7 @@ class Journal:
 
     def write(self, round: int, ask: int, opened: Mapping[str, Any]) -> None:
         """Writes an opened sum whole."""
-        self.folder.mkdir(exist_ok=True)
-        part = self._path(round, ask).with_suffix(".part")
-        with part.open("wb") as file:
-            file.write(codec.encode(dict(opened)))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path(round, ask))
+        write_bytes(self._path(round, ask), codec.encode(dict(opened)))
 
     def forget(self, done: int) -> None:
         """Sums of rounds up to ``done`` go: no checkpoint that is kept would repeat them."""
@@ -114,8 +88,19 @@ class Journal:
         return any([round, ask] in record.get(run, []) for record in self.keyring.records.values())
 
 
+def noted(path: Path | None, known: Mapping[str, Any], session: Any, *who: int) -> dict[str, Any]:
+    """Return the sums that a party has helped to open, and append those that are not ``known`` to a file."""
+    found = {run: [list(one) for one in asks] for run, asks in session.get("record", {}).items()}
+    new = [[run, one] for run, asks in found.items() for one in asks[len(known.get(run, [])) :]]
+    if path is not None:
+        for one in new:
+            append(path, json.dumps([*who, *one]))
+    return found
+
+
 def append(path: Path, line: str) -> None:
-    """One more line, on the disk when this returns."""
+    """Append a line, on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     ledger.add(path, line + "\n")
 
 

@@ -37,16 +37,17 @@ from fedatlas.federation.asks import (
     reducer_of,
     summed,
 )
-from fedatlas.federation.cost import QUESTIONS, Cost, phases_of, server_phase
+from fedatlas.federation.cost import Cost, phases_of, server_phase
 from fedatlas.federation.defence import Defence, Seen, Sorting
 from fedatlas.federation.link import Link, Observer, Reply, Request
-from fedatlas.federation.sealing import sealed, told, unseal
+from fedatlas.federation.sealing import sealed, told
 from fedatlas.federation.start import Federation, RoundStart, head_of
-from fedatlas.privacy import encrypted_sum, noised_sum, paillier, secure_sum
-from fedatlas.privacy.ask_protocol import CHAIN, Asking, Journal, Place, bases, journalled, restored, with_counters
-from fedatlas.privacy.mechanisms import Paillier, SecAgg
-from fedatlas.privacy.protection import Protection, by_rows
+from fedatlas.privacy import noised_ask
+from fedatlas.privacy.ask_protocol import CHAIN, Asking, Journal, Place, journalled, with_counters
+from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.reasons import by_rows
 from fedatlas.rng import torch_stream
+from fedatlas.transforms.change import bases, restore, unseal
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
 
@@ -56,29 +57,23 @@ class Guard(NamedTuple):
 
     protection: Protection
     federation: str = ""
-    identities: Mapping[int, bytes] = {}
-    public: paillier.PublicKey | None = None
+    public: Any = None  # `Keys.public`
     journal: Journal | None = None
-    note: noised_sum.Note = lambda events: None
+    note: noised_ask.Note = lambda events: None
     workers: int = 1
 
     def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
         """The protocol of an ask."""
-        how = self.protection
-        if (mask := how.of(SecAgg)) is not None:
-            made = secure_sum.around(mask, self.identities, self.federation, ask, place)
-            return journalled(ask, place, made, partial(self._released, place.round))
-        if (lock := how.of(Paillier)) is not None:
-            assert self.public is not None
-            made = encrypted_sum.around(lock, self.public, ask, place, self.workers)
+        if (protocol := self.protection.protocol) is not None:
+            made = protocol.around(self.public, self.federation, ask, place, self.workers)
             return journalled(ask, place, made, partial(self._released, place.round))
         zero = partial(zero_update, server, ask.what)
-        return noised_sum.around(how, server.transform, server.algorithm, zero, ask, place, self.note)
+        return noised_ask.around(self.protection, server.transform, server.algorithm, zero, ask, place, self.note)
 
     def _released(self, number: int, clients: tuple[int, ...]) -> None:
         """Local noise inside a sum: its lines in the ledger before the sum is used."""
-        if self.protection.noises:
-            self.note(self.protection.released(number, clients))
+        if lines := self.protection.released(number, clients):
+            self.note(lines)
 
 
 def zero_update(server: ServerHalf, what: str) -> Update:
@@ -183,7 +178,7 @@ class ServerHalf:
             if inner.what == ask.what:
                 messages = inner.messages
             try:
-                with self._timed(server_phase(inner.what)):
+                with self._timed(server_phase(guard.protection, inner.what)):
                     inner = protocol.send(replies)
             except StopIteration as end:
                 found: Replies = end.value
@@ -199,7 +194,7 @@ class ServerHalf:
         k = next((k for k in found.clients if k in (messages or {})), None)
         told_ = now.start.told() if k is None else told(ask.messages[k], ask.route.anchors.get(k))
         base = bases(task, told_, found.value, chain=bool(ask.route.anchors))
-        return found._replace(value=with_counters(restored(found.value, base, exact=True), told_))
+        return found._replace(value=with_counters(restore(found.value, base, exact=True), told_))
 
     def _place(self, ask: Ask, task: Task | Question) -> Place:
         sums = task.sums if isinstance(task, Task) else ()
@@ -376,7 +371,11 @@ class ServerHalf:
                 down["server"] += anchor
                 more += 0 if changes else anchor
         down["server"] += words
-        own = sum(sizes.values()) + sum(down.values()) if ask.what in QUESTIONS else words + more
+        own = (
+            sum(sizes.values()) + sum(down.values())
+            if self.guard is not None and ask.what in self.guard.protection.phases
+            else words + more
+        )
         c, mine = self.cost, tuple(requests) == (SERVER,)
         peer = down["peer"] + heard_by_others(ask, sizes)
         self.now.cost = c._replace(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.attacks import ATTACKS, LATER, VIEW_ATTACKS
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.errors import ConfigError, DataError, TransportError, unknown_name
@@ -30,7 +30,7 @@ from fedatlas.setup.refusals import checked
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import build_view_attack, check_kind_of_role, keys_of, view_attacks_of
 
-Found = dict[str, Any]
+AttackRecord = dict[str, Any]
 """The record of an attack, as attack.json holds it."""
 
 
@@ -50,7 +50,7 @@ def make_attack(config: ExperimentConfig, name: str, parameters: Mapping[str, An
 
 def attack_view(
     folder: str | Path, name: str, parameters: Mapping[str, Any] | None = None, whole: Checked | None = None
-) -> Found:
+) -> AttackRecord:
     """Attack the view of a run, score the answer, write both below ``attacks/`` in its folder; return the record.
 
     ``whole``: the experiment, where it has been checked already.
@@ -72,7 +72,7 @@ def attack_view(
     check_attack(made, config, run)
     told = made.tells(truth_of(set_up(whole))) if made.tells else None
     arrays: Mapping[str, Any] = run_attacker(run.path, made, config.seed, told)
-    found: Found = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
+    found: AttackRecord = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
     try:
         score = made.score(truth_of(set_up(whole), trained_first(run)), arrays)
         found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
@@ -123,20 +123,20 @@ def ensure_attack(
     name: str,
     parameters: Mapping[str, Any] | None,
     run: Callable[[ExperimentConfig, Path], object],
-) -> Found:
+) -> AttackRecord:
     """A run of ``config`` (by ``run``) that records the view of the attack's role, and the attack on it; finished work is kept."""
     made = make_attack(config, name, parameters)
     if not (folder / CONFIG).exists():
         run(with_view(config, made.role), folder)
     written = folder / ATTACKED / name / ATTACK
     if written.exists():
-        found: Found = json.loads(written.read_text(encoding="utf-8"))
+        found: AttackRecord = json.loads(written.read_text(encoding="utf-8"))
         if (found["role"], found["keys"], "unscored" in found) == (str(made.role), dict(made.keys), False):
             return found
     return attack_view(folder, name, parameters)
 
 
-def with_view(config: ExperimentConfig, role: Role) -> ExperimentConfig:
+def with_view(config: ExperimentConfig, role: ViewRole) -> ExperimentConfig:
     """The experiment with the role's view of the set-up and the first two rounds recorded."""
     kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, 2]}
     roles = [*kept["roles"], *([] if str(role) in kept["roles"] else [str(role)])]

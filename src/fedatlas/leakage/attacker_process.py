@@ -14,7 +14,7 @@ from fedatlas.leakage.knowledge import read_knowledge
 from fedatlas.record.run_folder import RunFolder
 
 
-def work(folder: Path) -> None:
+def carry_out(folder: Path) -> None:
     """Run the attack that the folder orders, on what lies in it."""
     order = json.loads((folder / ORDER).read_text(encoding="utf-8"))
     attack = VIEW_ATTACKS[order["name"]](role=order["role"], **order["keys"])
@@ -27,4 +27,4 @@ def work(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]))
+    carry_out(Path(sys.argv[1]))

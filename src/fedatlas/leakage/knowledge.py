@@ -13,7 +13,7 @@ from fedatlas.attacks.view_attack import Knowledge, ViewAttack
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.errors import ConfigError
-from fedatlas.leakage.view_gradients import gradients
+from fedatlas.leakage.view_gradients import read_gradients
 from fedatlas.models import Loss, make_loss, make_model
 from fedatlas.models.registry import OWN
 from fedatlas.record.observed import RoleView
@@ -59,7 +59,7 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
         classes=len(done.class_names),
         network=network,
         box=lambda: pixel_range(done, config.data.name),
-        gradients=lambda targets: gradients(RoleView(folder, attack.role), config, targets),
+        gradients=lambda targets: read_gradients(RoleView(folder, attack.role), config, targets),
         model=lambda: newest_model(folder, attack),
         arrays=RunFolder(folder).arrays,
         told=json.loads(told.read_text(encoding="utf-8")) if told.exists() else {},

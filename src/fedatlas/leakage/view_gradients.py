@@ -16,17 +16,17 @@ from torch import Tensor
 from fedatlas.attacks.view_attack import ViewGradients
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
-from fedatlas.federation.sealing import unseal
-from fedatlas.privacy.protection import opened
+from fedatlas.privacy.mechanisms import made
 from fedatlas.record.observed import RoleView, ViewFrame
 from fedatlas.setup.resolution import make_algorithm
 from fedatlas.setup.transform import make_transform
+from fedatlas.transforms.change import decoded, unseal
 from fedatlas.tree import Tree, stack
 
 ROUND = 1  # whose gradients are those of the initial model
 
 
-def gradients(view: RoleView, config: ExperimentConfig, targets: int) -> ViewGradients:
+def read_gradients(view: RoleView, config: ExperimentConfig, targets: int) -> ViewGradients:
     """The gradients of the first round that the view shows, of at most so many clients; 0 = all. ConfigError where it shows none."""
     if view.role.kind == "server":
         return _of_updates(list(view.frames(ROUND)), config, targets)
@@ -68,9 +68,9 @@ def _of_updates(frames: Iterable[ViewFrame], config: ExperimentConfig, targets: 
         if "masked" in frame.body:
             found.append((frame.client, read_masked(frame.body, start)))
             continue
-        changes = any(one.name != "nbafl" for one in config.privacy)  # what protects an update makes it a change
+        changes = any(not made(one.name).whole for one in config.privacy)  # what protects an update makes it a change
         if changes:
-            update = opened(transform, dict(frame.body))
+            update = decoded(transform, dict(frame.body))
         else:
             update = unseal(transform, algorithm.training("train"), base, dict(frame.body))
         if not isinstance(update.get("model"), Tree):

@@ -13,7 +13,7 @@ from fedatlas.metrics.quality import Floats
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.rng import numpy_stream
 
-Scores = NDArray[np.floating[Any]]
+ScoreColumns = NDArray[np.floating[Any]]
 DRAWS, FEWEST, LARGE = 1000, 200, 100_000  # draws: fewer of more labels than ``LARGE``, down to ``FEWEST``
 TOGETHER, NUMBERS = 50, 1_000_000  # draws that are in memory at once, and numbers of them
 
@@ -81,9 +81,9 @@ def interval(estimate: float, values: Floats, level: float = 0.95) -> Interval:
 
 
 def differences(
-    one: Scores,
-    other: Scores,
-    weight: Scores,
+    one: ScoreColumns,
+    other: ScoreColumns,
+    weight: ScoreColumns,
     seed: int,
     *key: int | str,
     level: float = 0.95,
@@ -100,8 +100,8 @@ def differences(
 
 
 def of_means(
-    scores: Scores,
-    weight: Scores,
+    scores: ScoreColumns,
+    weight: ScoreColumns,
     seed: int,
     *key: int | str,
     root: bool = False,
@@ -115,8 +115,8 @@ def of_means(
 
 
 def mean_draws(
-    scores: Scores,
-    weight: Scores,
+    scores: ScoreColumns,
+    weight: ScoreColumns,
     seed: int,
     *key: int | str,
     root: bool = False,

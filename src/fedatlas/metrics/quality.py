@@ -49,8 +49,8 @@ def row_weights(weights: Values | None, like: NDArray[Any]) -> Floats:
 
 def _count(index: NDArray[Any], weights: Floats, length: int) -> Floats:
     """(length,): the weight that falls on each index."""
-    counted: Floats = np.bincount(index, weights, length).astype(np.float64, copy=False)
-    return counted
+    without_ignored: Floats = np.bincount(index, weights, length).astype(np.float64, copy=False)
+    return without_ignored
 
 
 def over(a: NDArray[Any], b: NDArray[Any]) -> Floats:
@@ -59,7 +59,7 @@ def over(a: NDArray[Any], b: NDArray[Any]) -> Floats:
     return out
 
 
-def counted(y: NDArray[Any], ignore: int | None, *others: NDArray[Any]) -> list[NDArray[Any]]:
+def without_ignored(y: NDArray[Any], ignore: int | None, *others: NDArray[Any]) -> list[NDArray[Any]]:
     """Return arrays of one shape, flat, without the places at which the target is ``ignore``; the target first."""
     kept = np.ones(y.shape, bool) if ignore is None else y != ignore
     return [x[kept] for x in (y, *others)]
@@ -114,7 +114,7 @@ def class_sums(
     Targets equal to ``ignore`` count nowhere.
     """
     y, p, losses = plain_array(targets), plain_array(predicted), floats(losses)
-    y, p, losses, w = counted(y, ignore, p, losses, row_weights(weights, y))
+    y, p, losses, w = without_ignored(y, ignore, p, losses, row_weights(weights, y))
     right = y == p
     hits = _count(y[right], w[right], classes)
     return ClassSums(_count(y, w, classes), _count(p, w, classes), hits, float(w @ losses))
@@ -253,7 +253,7 @@ def confusion_matrix(
 ) -> Floats:
     """(C, C): weight of rows of true class i (row) predicted as j (column). Matrices of batches add up."""
     y, p = plain_array(targets), plain_array(predicted)
-    y, p, w = counted(y, ignore, p, row_weights(weights, y))
+    y, p, w = without_ignored(y, ignore, p, row_weights(weights, y))
     return _count(y * classes + p, w, classes * classes).reshape(classes, classes)
 
 

@@ -16,12 +16,12 @@ from fedatlas.metrics.quality import (
     Floats,
     Values,
     clipped,
-    counted,
     floats,
     one_of_two,
     over,
     plain_array,
     row_weights,
+    without_ignored,
 )
 
 Weighted = Callable[[Floats], dict[str, Floats]]
@@ -49,7 +49,7 @@ def of_classes(
     """Macro and weighted F1; of tokens (n, length), too."""
     y, p = plain_array(targets), plain_array(predicted)
     row = np.broadcast_to(np.arange(len(y)).reshape(-1, *[1] * (y.ndim - 1)), y.shape)
-    y, p, w, row = counted(y, ignore, p, row_weights(weights, y), row)
+    y, p, w, row = without_ignored(y, ignore, p, row_weights(weights, y), row)
     right = y == p
     sums = [grouped(w, y, classes, row), grouped(w, p, classes, row), grouped(w[right], y[right], classes, row[right])]
 

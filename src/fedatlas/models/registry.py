@@ -69,7 +69,7 @@ def find_model(name: str) -> Builder:
 
 def describe_models() -> list[dict[str, Any]]:
     """A plain record for each model: name, summary, its keys with defaults, and its size in its paper if it has one."""
-    records = [registry.described(*item) for item in registry.builders_of("models", MODELS).items()]
+    records = [registry.row_of(*item) for item in registry.builders_of("models", MODELS).items()]
     for record in records:
         if record["name"] in PAPER_SIZES:
             shape, outputs = PAPER_SIZES[record["name"]]

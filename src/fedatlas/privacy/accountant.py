@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError, PrivacyError
@@ -72,26 +72,6 @@ def curve(events: Sequence[Event], delta: float, points: int = POINTS) -> tuple[
     if len(rounds) > points:
         chosen = [rounds[math.ceil((i + 1) * len(rounds) / points) - 1] for i in range(points)]
     return tuple((t, spent([event for event in events if event.round <= t], delta).epsilon) for t in chosen)
-
-
-def multiplier_for(epsilon: float, delta: float, rate: float, rounds: int) -> float:
-    """The smallest noise multiplier with which so many Poisson rounds cost at most epsilon at delta, to a part in 10,000.
-
-    rate: probability of each client; 1 is the closed form.
-    """
-    from fedatlas.privacy.gaussian import multiplier_of
-
-    high = multiplier_of(epsilon, delta, rounds)
-    if rate == 1:
-        return high
-    price = cache(lambda m: _price(Counter({Release("gaussian", m, rate): rounds}), delta).epsilon)
-    low = high
-    while price(low) <= epsilon:
-        high, low = low, low / 2
-    while high / low > 1 + 1e-4:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if price(middle) <= epsilon else (middle, high)
-    return high
 
 
 def _check(events: Sequence[Event]) -> None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-
-from fedatlas.aggregation.reducers import part_of
+from fedatlas.aggregation.reducers import part_of, scaled
 from fedatlas.algorithm import Ask, Message, Question, Replies, Task, Update
+from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
 
-BUFFERS = "buffers"
 SEND = "send"  # in a client's word: False where its sum was opened before
 CHAIN = "chain"  # in a client's word: True where models were handed from client to client
+WORK = "masked"  # the phase of the work itself, for clients that leave in it
 SESSION = "session"  # in a client's word: what belongs to one masked session and to no repetition
 
 Asking = Generator[Ask, Replies, Replies]
@@ -106,34 +104,22 @@ def enough(who: Collection[int], given: Mapping[int, float], fewest: int) -> Non
 
 
 def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Collection[str]) -> float:
-    """A client's coefficient of a part."""
+    """Return a client's coefficient of a part."""
     return 1.0 if part in sums else part_of(coefficients[client], part)
 
 
-def bases(
-    task: Task | Question, message: Message, update: Mapping[str, Any], *, chain: bool = False
-) -> dict[str, Tree]:
-    """Part -> what both ends know it is a change of: `Sealing.base`, and the buffers that came with the message.
-
-    In a ``chain`` these are those of the client before, which the server does not know.
-    """
-    if not isinstance(task, Task):
-        return {}
-    found = {name: Tree(base) for name, base in task.sealing.base(message, update).items()}
-    told = None if chain else message.get(BUFFERS)
-    return {**found, BUFFERS: Tree(told)} if told and BUFFERS in update else found
+def weights_of(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[str, dict[int, float]]:
+    """Return by part and client the coefficients of an ask; the part "" where there is one for all, 1 in a sum."""
+    if ask.reduce != "mean":
+        return {"": dict.fromkeys(asked, 1.0)}
+    first = place.coefficients[asked[0]]
+    names = [*first] if isinstance(first, Mapping) else [""]
+    return {part: {k: weight_of(place.coefficients, k, part, place.sums) for k in asked} for part in names}
 
 
-def changed(update: Update, base: Mapping[str, Tree]) -> dict[str, Any]:
-    """The parts as changes of their base, formed in float64, in the precision of the update; integers of a base stay out of it."""
-    out: dict[str, Any] = {}
-    for part, value in update.items():
-        if part not in base or not isinstance(value, Tree):
-            out[part] = value
-            continue
-        floats = {name: x for name, x in value.items() if x.is_floating_point()}
-        out[part] = Tree({name: (x.double() - base[part][name].double()).to(x.dtype) for name, x in floats.items()})
-    return out
+def way_of(ways: Mapping[str, Any], part: str) -> Any:
+    """Return how a part is weighted: as said, else as the model, else as the first."""
+    return ways.get(part, ways.get("model", next(iter(ways.values()))))
 
 
 def with_counters(value: Update, told: Message) -> dict[str, Any]:
@@ -142,43 +128,6 @@ def with_counters(value: Update, told: Message) -> dict[str, Any]:
     return {**value, BUFFERS: Tree(whole)} if whole and BUFFERS in value else dict(value)
 
 
-def restored(change: Update, base: Mapping[str, Tree], *, exact: bool = False) -> dict[str, Any]:
-    """The parts with their base again; ``exact``: in float64, as a reduced value is, else in the base's precision."""
-    out: dict[str, Any] = {}
-    for part, value in change.items():
-        if part not in base or not isinstance(value, Tree):
-            out[part] = value
-            continue
-        out[part] = Tree({name: _added(b, value.get(name), exact) for name, b in base[part].items()})
-    return out
-
-
-def in_precision(value: Any, like: Any) -> Any:
-    """``value`` with floating tensors in the precision that they have in ``like``: what a client keeps is as without a mechanism."""
-    if isinstance(value, Mapping):
-        out = {name: in_precision(x, like[name]) if name in like else x for name, x in value.items()}
-        return Tree(out) if isinstance(value, Tree) else out
-    return value.to(like.dtype) if isinstance(value, Tensor) and isinstance(like, Tensor) else value
-
-
-def _added(base: Tensor, change: Tensor | None, exact: bool) -> Tensor:
-    if change is None:
-        return base
-    whole = base.double() + change.double()
-    return whole if exact else whole.to(base.dtype)
-
-
 def mended(value: Update, factor: Callable[[str], float]) -> dict[str, Any]:
-    """Each part times its factor."""
-    return {part: _times(x, factor(part)) for part, x in value.items()}
-
-
-def _times(value: Any, by: float) -> Any:
-    if by == 1.0:
-        return value
-    if isinstance(value, Mapping):
-        out = {name: _times(x, by) for name, x in value.items()}
-        return Tree(out) if isinstance(value, Tree) else out
-    if isinstance(value, torch.Tensor):
-        return value * by if value.is_floating_point() else value
-    return value * by
+    """Return each part times its factor."""
+    return {part: scaled(x, factor(part)) for part, x in value.items()}

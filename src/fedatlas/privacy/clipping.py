@@ -8,12 +8,13 @@ numbers is refused, since it would leave without noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fedatlas.aggregation.changes import flat, leaves, map_leaves, rebuilt
 from fedatlas.algorithm import Update
 from fedatlas.errors import PrivacyError
 from fedatlas.tree import Tree
@@ -24,26 +25,14 @@ MARGIN = 1 - 2.0**-40
 
 
 def vector(update: Update) -> Tensor:
-    """All numbers of an update as one vector in float64; PrivacyError for anything that is no tree of finite floats."""
-    trees = [tree.flatten().double() for _, tree in parts(update)]
-    x = torch.cat(trees) if trees else torch.empty(0, dtype=torch.float64)
+    """Return all numbers of an update as one vector in float64; PrivacyError for anything that is no tree of finite floats."""
+    check(update)
+    x = flat(update)
     if not bool(torch.isfinite(x).all()):
         raise PrivacyError(
             "an update holds numbers that are not finite: it has no norm to clip, so it must be left out."
         )
     return x
-
-
-def rebuilt(update: Update, x: Tensor) -> dict[str, Any]:
-    """The inverse of `vector`: the numbers of ``x`` in the shapes of ``update``, float64."""
-    out: dict[str, Any] = {}
-    at = 0
-    for key, item in update.items():
-        size = sum(tree.size() for _, tree in parts({key: item}))
-        piece = x[at : at + size]
-        out[key] = item.to(torch.float64).unflatten(piece) if isinstance(item, Tree) else rebuilt(item, piece)
-        at += size
-    return out
 
 
 def clipped(update: Update, bound: float, order: Literal[1, 2] = 2) -> Update:
@@ -56,28 +45,30 @@ def clipped(update: Update, bound: float, order: Literal[1, 2] = 2) -> Update:
     length = float(torch.linalg.vector_norm(x, order))
     if math.isinf(length):  # squares of finite numbers that overflow
         raise PrivacyError("an update is too long to be clipped: it must be left out.")
-    return rebuilt(update, x if length <= bound else x * (bound / length * MARGIN))
+    return changed(update, x if length <= bound else x * (bound / length * MARGIN))
 
 
-def as_before(released: Update, like: Update) -> dict[str, Any]:
-    """``released`` in the precisions of ``like``: what crosses is as large as without a mechanism."""
-    return {
-        key: item.map(lambda x, old: x.to(old.dtype), like[key])
-        if isinstance(item, Tree)
-        else as_before(item, like[key])
-        for key, item in released.items()
-    }
+def changed(update: Update, x: Tensor) -> Update:
+    """Return the inverse of `vector`: the numbers of ``x`` in the shapes of ``update``, float64."""
+    out: Update = rebuilt(x, update)
+    return out
 
 
-def parts(update: Update, path: str = "") -> Iterator[tuple[str, Tree]]:
-    """(path, tree) of all parts; PrivacyError for whatever is no tree of floating-point numbers."""
+def in_precision(value: Update, like: Update) -> Update:
+    """Return ``value`` with floating tensors in the precision that they have in ``like``."""
+    kinds = {path: x.dtype for path, x in leaves(like) if isinstance(x, Tensor)}
+    out: Update = map_leaves(lambda path, x: x.to(kinds[path]) if isinstance(x, Tensor) and path in kinds else x, value)
+    return out
+
+
+def check(update: Update, path: str = "") -> None:
+    """PrivacyError for a part that is no tree of floating-point numbers."""
     for key, item in update.items():
         here = f"{path}/{key}" if path else key
         if isinstance(item, Tree):
             if not all(x.is_floating_point() for x in item.values()):
                 raise PrivacyError(f"'{here}' of an update holds whole numbers, to which no noise can be added.")
-            yield here, item
         elif isinstance(item, Mapping):
-            yield from parts(item, here)
+            check(item, here)
         else:
             raise PrivacyError(f"'{here}' of an update is no tree of tensors: it would leave without noise.")

@@ -24,14 +24,6 @@ def check_delta(delta: float) -> None:
         )
 
 
-def delta_notice(delta: float, protected: int) -> str | None:
-    """What has to be said of a delta that is too large for so many clients or records; None if there is nothing to say."""
-    if delta < 1 / protected:
-        return None
-    whole = f"publishing all that one of the {protected} has told"
-    return f"delta = {delta:g} is not below 1/{protected}: {whole} would keep this promise, too."
-
-
 def delta_of(mu: float, epsilon: float) -> float:
     """delta(epsilon) of the curve above, its second term with e^epsilon inside the normal density, so that nothing overflows."""
     from scipy.special import erfcx, ndtr

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,20 +25,14 @@ from torch import Tensor
 from fedatlas import secret
 from fedatlas.algorithm import Update
 from fedatlas.errors import ConfigError, PrivacyError
-from fedatlas.privacy.clipping import rebuilt, vector
+from fedatlas.privacy.clipping import changed, vector
+from fedatlas.privacy.mechanism import Noise
 from fedatlas.rng import numpy_stream
 
 Words = npt.NDArray[np.uint64]
 
 PIECE = 1 << 18  # words turned to noise at once: what is in between stays in the processor's cache
 GRID = 20  # a release is rounded to 2^-GRID of its noise
-
-
-class Noise(NamedTuple):
-    """Where random words come from: the operating system, or a seed that whoever reads the experiment file knows."""
-
-    source: Literal["os", "seed"] = "os"
-    seed: int = 0  # of the run; without meaning under "os"
 
 
 def words(noise: Noise, n: int, *key: int | str) -> Words:
@@ -91,9 +84,9 @@ def noised(
         raise PrivacyError(f"noise of scale {scale} cannot be drawn: give the mechanism finite numbers.")
     x = vector(update)
     if scale == 0:
-        return rebuilt(update, x)
+        return changed(update, x)
     step = math.ldexp(1.0, math.floor(math.log2(scale)) - GRID)
-    return rebuilt(update, torch.round((x + draw(len(x), scale, noise, *key)) / step) * step)
+    return changed(update, torch.round((x + draw(len(x), scale, noise, *key)) / step) * step)
 
 
 def _uniform(raw: Words, bits: int) -> npt.NDArray[np.float64]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import Update
 from fedatlas.errors import ProtocolError
+from fedatlas.privacy.ask_protocol import way_of
 from fedatlas.tree import Tree
 
 REALS = "reals"
@@ -56,6 +57,19 @@ def leaves(
         summed = not mean or part in sums
         form[part] = _flatten(value, part, Spec("", 1.0, 1.0) if summed else spec(part), not summed, out)
     return out, form
+
+
+def coded(
+    update: Update, word: Mapping[str, Any], code: Callable[[Leaf], tuple[Any, Tensor]]
+) -> tuple[dict[str, list[Any]], dict[str, Any], Update]:
+    """Return whole numbers by group, the form, and the update as it will be decoded. ``code``: both of one leaf."""
+    ways, words, seen = word["weights"], dict[str, list[Any]](), dict[str, list[Tensor]]()
+    found, form = leaves(update, lambda part: Spec(*way_of(ways, part)), mean=word["mean"], sums=word["sums"])
+    for leaf in found:
+        whole, decoded = code(leaf)
+        words.setdefault(leaf.group, []).append(whole)
+        seen.setdefault(leaf.group, []).append(decoded)
+    return words, form, rebuilt(form, {group: torch.cat(rows) for group, rows in seen.items()})
 
 
 def rebuilt(form: Mapping[str, Any], rows: Mapping[str, Tensor]) -> Update:

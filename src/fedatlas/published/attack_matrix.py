@@ -1,20 +1,16 @@
 """Attack by defence, cell by cell: what a figure is under each rule and each mechanism, or why the two do not go together.
 
 Digits, FedAvg and FedSeq (superclients of two). Poisoning by a fifth of twenty clients or of ten superclients, and attacks on views:
-inverted gradients of clients with one row each, and membership of clients with few rows. Each stands against every rule and every
+inverted gradients of clients with one row each, and membership of clients with few rows. Each is run against every rule and every
 mechanism. No cell is empty: it holds a figure with its 95% interval, or the sentence of the refusal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from rich.console import Console
-from rich.markup import escape
+from typing import NamedTuple
 
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Progress
@@ -22,26 +18,28 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.files import write_json
 from fedatlas.leakage import ensure_attack
 from fedatlas.metrics.intervals import proportion
-from fedatlas.published.gates import Part, Study
+from fedatlas.privacy.mechanisms import made
+from fedatlas.published.gates import Part, Target
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
 from fedatlas.setup.refusals import checked
+from fedatlas.study.plain import Plain, Row
 
 NAME = "attack-matrix"
 ROUNDS, QUICK = 40, 12
 CLIENTS = 20
-LEAST: Mapping[str, Mapping[str, Any]] = {
+LEAST: Mapping[str, Row] = {
     "fedavg": {"name": "fedavg", "weights": "uniform"},
     "fedseq": {"name": "fedseq", "phi": "random", "group_size": 2, "rule": {"weights": "uniform"}},
 }
 RULES = ("krum", "multi_krum", "trimmed_mean", "median", "norm_clip")
-MECHANISMS: Mapping[str, Mapping[str, Any]] = {
+MECHANISMS: Mapping[str, Row] = {
     "local_dp": {"name": "local_dp", "epsilon": 100.0, "clip": 1.0, "noise": "seed"},
     "central_dp": {"name": "central_dp", "clip": 1.0, "noise_multiplier": 0.3, "noise": "seed"},
     "secagg": {"name": "secagg"},
 }
-POISONS: Mapping[str, Mapping[str, Any]] = {
+POISONS: Mapping[str, Row] = {
     "nobody": {},
     "label_flip": {"share": 0.2, "pairs": [[3, 5], [0, 8]]},
     "sign_flip": {"share": 0.2, "c": 10.0},
@@ -55,13 +53,13 @@ WHAT = {
     "dlg": "PSNR above the placebo's",
     "membership": "AUC above the placebo's",
 }
-VIEWS: Mapping[str, Mapping[str, Any]] = {
+VIEWS: Mapping[str, Row] = {
     "inverting_gradients": {"iterations": 300, "targets": 16},
     "dlg": {"iterations": 100, "restarts": 2, "targets": 16},
     "membership": {},
 }
 """Attacks on views, and their keys."""
-ONE_ROW: Mapping[str, Any] = {
+ONE_ROW: Row = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 16},
     "partition": {"name": "iid", "clients": 16},
@@ -69,7 +67,7 @@ ONE_ROW: Mapping[str, Any] = {
     "local": {"steps": 1, "lr": 0.1},
 }
 """Clients with one row each, who take one step: what they send is a gradient."""
-FEW_ROWS: Mapping[str, Any] = {
+FEW_ROWS: Row = {
     "rounds": 30,
     "data": {"name": "digits", "limit": 600},
     "partition": {"name": "iid", "clients": 10},
@@ -92,7 +90,7 @@ NOTES = (
 )
 
 
-TO_ONE: Mapping[str, Any] = {
+TO_ONE: Row = {
     "kind": "pictures",
     "rules": [],
     "scale": "none",
@@ -107,41 +105,41 @@ TO_ONE: Mapping[str, Any] = {
 """Digits from 0 to 1, settled without rows."""
 
 
-class Cell(NamedTuple):
+class MatrixCell(NamedTuple):
     """One cell: an experiment, and what of it is looked at."""
 
     algorithm: str
     attack: str
     defence: str
-    tables: Mapping[str, Any]
+    tables: Row
     role: str = ""  # whose view is inverted; "" of attacks by clients
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The name of its folder."""
         return f"{self.algorithm}-{self.attack}-{self.defence}"
 
 
-class Found(NamedTuple):
-    """What came of a cell with one seed: a figure with its interval, or a sentence."""
+class CellResult(NamedTuple):
+    """The result of a cell with one seed: a figure with its interval, or a sentence; ``run``: what the record keeps of the run."""
 
     text: str
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    run: Mapping[str, Any] = {}
+    run: Row | None = None
 
 
-def attack_matrix(quick: bool = False, shorter: int | None = None) -> Study:
+def attack_matrix(quick: bool = False, shorter: int | None = None) -> Target:
     """Attack by rule and attack by mechanism, for FedAvg and FedSeq on digits."""
     seeds = (1,) if quick else (1, 2, 3)
-    parts = tuple(Part(one.name, one.tables, seeds) for one in cells(shorter or (QUICK if quick else ROUNDS)))
-    return Study(NAME, "Attacks and defences", "this software; no published figures", parts, (), NOTES)
+    parts = tuple(Part(one.name, one.tables, seeds, one) for one in cells(shorter or (QUICK if quick else ROUNDS)))
+    return Target(NAME, "Attacks and defences", "this software; no published figures", parts, (), NOTES)
 
 
-def cells(rounds: int) -> list[Cell]:
+def cells(rounds: int) -> list[MatrixCell]:
     """All cells, in the order of the page."""
-    defences: dict[str, dict[str, Any]] = {"none": {"aggregation": {"name": "mean"}}}
+    defences: dict[str, Plain] = {"none": {"aggregation": {"name": "mean"}}}
     defences |= {name: {"aggregation": {"name": name}} for name in RULES}
     defences |= {name: {"privacy": [table]} for name, table in MECHANISMS.items()}
     out = []
@@ -153,9 +151,9 @@ def cells(rounds: int) -> list[Cell]:
     return out
 
 
-def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: Mapping[str, Any]) -> Cell:
+def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: Row) -> MatrixCell:
     """A cell of hostile clients."""
-    table: dict[str, Any] = {"name": attack, **POISONS[attack]}
+    table: Plain = {"name": attack, **POISONS[attack]}
     seq = algorithm == "fedseq"
     if seq:
         table["unit"] = "superclient"
@@ -171,85 +169,60 @@ def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: 
         **({} if attack == "nobody" else {"attack": [table]}),
         **defending,
     }
-    return Cell(algorithm, attack, defence, tables)
+    return MatrixCell(algorithm, attack, defence, tables)
 
 
-def observed(algorithm: str, attack: str, defence: str, defending: Mapping[str, Any]) -> Cell:
+def observed(algorithm: str, attack: str, defence: str, defending: Row) -> MatrixCell:
     """A cell of a view; a server that is trusted sees all, so that there an outsider looks."""
     tables = {**(FEW_ROWS if attack == "membership" else ONE_ROW), "algorithm": dict(LEAST[algorithm]), **defending}
     if attack == "membership":
-        return Cell(algorithm, attack, defence, tables, "outsider")
-    if defence == "local_dp":
+        return MatrixCell(algorithm, attack, defence, tables, "outsider")
+    if "epsilon" in MECHANISMS.get(defence, {}):
         tables |= {"rounds": 1, "privacy": [{**MECHANISMS[defence], "epsilon": 8.0}]}
-    return Cell(algorithm, attack, defence, tables, "outsider" if defence == "central_dp" else "server")
+    trusted = defence in MECHANISMS and made(defence).trust == "server"
+    return MatrixCell(algorithm, attack, defence, tables, "outsider" if trusted else "server")
 
 
-# ---------------------------------------------------------------------- what came of it
+# ---------------------------------------------------------------------- results
 
 
-def run_matrix(
-    study: Study,
-    rounds: int | None,
-    base: Path,
-    smaller: str,
-    only: Sequence[str] | None,
-    console: Console,
-    watch: Callable[[str], AbstractContextManager[Progress]],
-) -> dict[str, Any]:
-    """The entries ``gates`` (a cell each), ``parts`` and ``runs`` of a record; what is finished in ``base`` is not done again."""
-    asked = cells(rounds or (QUICK if "quick" in smaller else ROUNDS))
-    seeds = {part.name: part.seeds for part in study.parts}
-    gates, runs = [], []
-    for place, cell in enumerate(one for one in asked if not only or one.name in only):
-        found = []
-        for seed in seeds[cell.name]:
-            with watch(f"{cell.name}, seed {seed} (cell {place + 1} of {len(only or asked)})") as progress:
-                found.append(of_cell(cell, seed, base / cell.name / f"seed-{seed}", progress))
-            console.print(f"{cell.name}, seed {seed}: {escape(found[-1].text)}", soft_wrap=True)
-        runs += [
-            {"part": cell.name, "seed": seed, **one.run}
-            for seed, one in zip(seeds[cell.name], found, strict=True)
-            if one.run
-        ]
-        gates.append(as_gate(cell, found))
-    parts = [{"name": cell.name, "config": dict(cell.tables), "seeds": list(seeds[cell.name])} for cell in asked]
-    return {"gates": gates, "parts": parts, "runs": runs, "curves": []}
-
-
-def of_cell(cell: Cell, seed: int, folder: Path, progress: Progress) -> Found:
-    """What came of one cell; a refusal is a result."""
+def of_cell(cell: MatrixCell, seed: int, folder: Path, progress: Progress) -> CellResult:
+    """The result of one cell; a refusal is a result."""
     try:
         if cell.role:
             return of_view(cell, seed, folder)
         whole = checked(parse({**cell.tables, "seed": seed}))
         done = ensure(whole, folder, More(options={"baselines": False}), progress)
     except (ConfigError, PrivacyError) as error:
-        return Found(str(error))
-    return of_run(cell.attack, done.summary)
+        return CellResult(str(error))
+    return of_run(cell, done.summary)
 
 
-def of_run(attack: str, summary: Mapping[str, Any]) -> Found:
+def kept(summary: Row) -> Plain:
+    """What the record keeps of a run."""
+    return {
+        "seconds": summary["cost"]["seconds"],
+        **{key: summary[key] for key in ("plan", "commit", "cpu")},
+        "rows": [],
+    }
+
+
+def of_run(cell: MatrixCell, summary: Row) -> CellResult:
     """The figure of a run under an attack by clients, with an interval over the test rows."""
-    cost = {"seconds": summary["cost"]["seconds"], "plan": summary["plan"], "commit": summary["commit"]}
-    run = {**cost, "cpu": summary["cpu"], "rows": []}
-    final = summary["final"]
+    final, value = summary["final"], summary["final"]["accuracy"]
     if "diverged" in summary:
-        return Found(f"{100 * final['accuracy']:.1f}%: the model diverged", final["accuracy"], run=run)
-    if attack not in WHAT:
-        low, high = final["interval"]["accuracy"]
-        return shown(final["accuracy"], low, high, run)
-    matrix, one = final["confusion"], summary["attacks"][0]
-    if attack == "label_flip":
-        classes = sorted({c for pair in one["pairs"] for c in pair})
-        hit, of = sum(matrix[c][c] for c in classes), sum(sum(matrix[c]) for c in classes)
+        return CellResult(f"{100 * value:.1f}%: the model diverged", value, run=kept(summary))
+    if cell.attack in WHAT:
+        matrix, pairs = final["confusion"], summary["attacks"][0]["pairs"]
+        if cell.attack == "label_flip":
+            places = [(c, c) for c in sorted({c for pair in pairs for c in pair})]
+        else:
+            places = pairs
+        hit, of = sum(matrix[a][b] for a, b in places), sum(sum(matrix[a]) for a, _ in places)
+        value, (low, high) = hit / of, proportion(hit, of)
     else:
-        hit, of = sum(matrix[a][b] for a, b in one["pairs"]), sum(sum(matrix[a]) for a, _ in one["pairs"])
-    return shown(hit / of, *proportion(hit, of), run)
-
-
-def shown(value: float, low: float, high: float, run: Mapping[str, Any]) -> Found:
-    """A share with its interval."""
-    return Found(f"{100 * value:.1f}% [{100 * low:.1f}, {100 * high:.1f}]", value, low, high, run)
+        low, high = final["interval"]["accuracy"]
+    return CellResult(text_of(cell, value, low, high), value, low, high, kept(summary))
 
 
 def seen(config: ExperimentConfig, folder: Path) -> None:
@@ -257,7 +230,7 @@ def seen(config: ExperimentConfig, folder: Path) -> None:
     ensure(checked(config), folder, More(report=False))
 
 
-def of_view(cell: Cell, seed: int, folder: Path) -> Found:
+def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
     """What a view betrays above the placebo: in dB, or of an AUC."""
     tables = dict(cell.tables)
     if cell.attack != "membership":
@@ -267,29 +240,27 @@ def of_view(cell: Cell, seed: int, folder: Path) -> Found:
     keys = {"role": cell.role, **VIEWS[cell.attack]}
     made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, seen)
     (leak,) = made["leaks"].values()
-    value, low, high = (leak[key] for key in ("value", "low", "high"))
-    summary = RunFolder.open(folder).summary()
-    run = {
-        "seconds": summary["cost"]["seconds"],
-        "plan": summary["plan"],
-        "commit": summary["commit"],
-        "cpu": summary["cpu"],
-    }
-    shape, unit = ("+.3f", "") if cell.attack == "membership" else ("+.1f", " dB")
-    text = f"{value:{shape}}{unit} [{low:{shape}}, {high:{shape}}] ({cell.role})"
-    return Found(text, value, low, high, {**run, "rows": []})
+    value, low, high = leak["value"], leak["low"], leak["high"]
+    text = text_of(cell, value, low, high, sign="+")
+    return CellResult(text, value, low, high, kept(RunFolder.open(folder).summary()))
 
 
-def as_gate(cell: Cell, found: Sequence[Found]) -> dict[str, Any]:
-    """A cell as a row of the page: reported, never gated."""
+def text_of(cell: MatrixCell, value: float, low: float | None, high: float | None, sign: str = "") -> str:
+    """A figure with its interval, in the unit of its cell: percent of rows, dB, or of an AUC."""
+    shape, unit, by = (
+        (".3f", "", 1) if cell.attack == "membership" else (".1f", " dB", 1) if cell.role else (".1f", "%", 100)
+    )
+    span = "" if low is None or high is None else f" [{by * low:{sign}{shape}}, {by * high:{sign}{shape}}]"
+    return f"{by * value:{sign}{shape}}{unit}{span}" + (f" ({cell.role})" if cell.role else "")
+
+
+def as_gate(cell: MatrixCell, found: Sequence[CellResult]) -> Plain:
+    """A cell as a row of the page, over its seeds: reported, never gated."""
     values = [one.value for one in found if one.value is not None]
     text = found[0].text
     if len(found) > 1 and len(values) == len(found):
-        lows, highs = ([getattr(one, end) for one in found if getattr(one, end) is not None] for end in ("low", "high"))
-        mean, shape = math.fsum(values) / len(values), ".3f" if cell.attack == "membership" else ".1f"
-        unit, by = ("%", 100) if not cell.role else ("" if cell.attack == "membership" else " dB", 1)
-        span = f" [{by * min(lows):{shape}}, {by * max(highs):{shape}}]" if lows else ""
-        text = f"{by * mean:{shape}}{unit}{span}" + (f" ({cell.role})" if cell.role else "")
+        lows, highs = ([x for x in ends if x is not None] for ends in zip(*(one[2:4] for one in found), strict=True))
+        text = text_of(cell, math.fsum(values) / len(values), min(lows, default=None), max(highs, default=None))
     return {
         "name": f"{cell.algorithm}: {cell.attack} against {cell.defence}",
         "published": WHAT.get(cell.attack, "accuracy"),

@@ -1,45 +1,47 @@
-"""A published statement as a rule that an outcome meets or misses (floors, orders, margins)."""
+"""A published experiment as a record: its parts, and gates, rules that an outcome meets or misses (floors, orders, margins).
+
+A gate is made of a figure of a part's runs and a rule on the figures of several parts: `gate_of_means` asks the rule of means over
+seeds, `gate_in_seeds` in each seed. A check that is neither is a function of all parts.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-Curve = Sequence[float | None]
+from fedatlas.study.plain import Row
+
+SOME = 0.8  # an order holds if it does in so large a share of the paired seeds
 
 
 class Part(NamedTuple):
-    """One experiment of a study: a configuration run once for every seed."""
+    """One experiment of a target: a configuration run once for every seed."""
 
     name: str
-    tables: Mapping[str, Any]
-    seeds: tuple[int, ...]
+    tables: Row
+    seeds: tuple[int, ...] = (1,)
+    cell: Any = None  # of a matrix: what is looked at in it
 
 
-class Outcome(NamedTuple):
+class PartRuns(NamedTuple):
     """The rows of one part, by seed."""
 
-    rows: Mapping[int, Sequence[Mapping[str, Any]]]
+    rows: Mapping[int, Sequence[Row]]
 
     def curve(self, seed: int, key: str) -> list[float | None]:
         """One figure over the rounds, row 0 included."""
         return [row.get(key) for row in self.rows[seed]]
 
-    def known(self, seed: int, key: str) -> list[tuple[int, float]]:
+    def known(self, seed: int, key: str = "accuracy") -> list[tuple[int, float]]:
         """(round, figure) where it was evaluated."""
         return [(row["round"], float(row[key])) for row in self.rows[seed] if row.get(key) is not None]
 
-    def last(self, seed: int, key: str) -> float:
-        """A figure where it was evaluated last."""
-        return self.known(seed, key)[-1][1]
-
-    def rounds_to(self, seed: int, key: str, level: float) -> int | None:
+    def rounds_to(self, seed: int, level: float, key: str = "accuracy") -> int | None:
         """The first evaluated round in which a figure is at least ``level``; None if none is."""
         return next((number for number, value in self.known(seed, key) if value >= level), None)
 
-    def at(self, seed: int, key: str, number: int) -> float:
+    def at(self, seed: int, number: int, key: str = "accuracy") -> float:
         """A figure after round ``number``; negative counts rows from the end."""
         rows = self.rows[seed]
         row = rows[number] if number < 0 else next((row for row in rows if row["round"] == number), None)
@@ -47,16 +49,21 @@ class Outcome(NamedTuple):
             raise IndexError(f"there is no row of round {number}")
         return float(row[key])
 
-    def mean(self, figure: Callable[[int], float]) -> float:
+    def mean(self, figure: Figure) -> float:
         """Mean of a figure over the seeds."""
-        values = [figure(seed) for seed in self.rows]
+        values = [figure(self, seed) for seed in self.rows]
         return math.fsum(values) / len(values)
 
 
-Outcomes = Mapping[str, Outcome]
+Figure = Callable[[PartRuns, int], float]
+"""A figure of a part's run with a seed."""
+Runs = Mapping[str, PartRuns]
+"""Part -> its runs."""
+Text = Callable[[Runs, Sequence[float]], str]
+"""The words of a verdict, from the runs and the mean figures of the parts."""
 
 
-class Verdict(NamedTuple):
+class GateVerdict(NamedTuple):
     """What came of a gate."""
 
     obtained: str
@@ -73,18 +80,18 @@ class Gate(NamedTuple):
     published: str
     rule: str
     parts: tuple[str, ...]
-    check: Callable[[Outcomes], Verdict]
+    check: Callable[[Runs], GateVerdict]
     stand_in: bool = False
 
-    def judged(self, parts: Outcomes) -> Verdict:
+    def judged(self, runs: Runs) -> GateVerdict:
         """The verdict, with what a stand-in does not pass told as reported."""
-        found = self.check(parts)
+        found = self.check(runs)
         if not self.stand_in or found.passed is None:
             return found
-        return Verdict(f"{found.obtained}; the rule {'holds' if found.passed else 'does not hold'}", None)
+        return GateVerdict(f"{found.obtained}; the rule {'holds' if found.passed else 'does not hold'}", None)
 
 
-class Picture(NamedTuple):
+class CurvePicture(NamedTuple):
     """Accuracy against rounds: a line a part, and what was published of it as single points."""
 
     name: str  # of its file, behind the record's; "" where it is the only one
@@ -93,7 +100,7 @@ class Picture(NamedTuple):
     published: Mapping[str, Sequence[tuple[int, float]]] = {}  # part -> (round, accuracy)
 
 
-class Study(NamedTuple):
+class Target(NamedTuple):
     """A published experiment. Of one with ``curves`` the record keeps their points and nothing else of the rows."""
 
     name: str
@@ -102,27 +109,134 @@ class Study(NamedTuple):
     parts: tuple[Part, ...]
     gates: tuple[Gate, ...]
     notes: tuple[str, ...] = ()
-    record: str = ""  # name of its record in docs/results, where it is not the study's
-    curves: tuple[Picture, ...] = ()
+    record: str = ""  # name of its record in docs/results, where it is not the target's
+    curves: tuple[CurvePicture, ...] = ()
+    smaller: str = ""  # how it is smaller than the published experiment: 'quick-60-rounds'
+
+    @property
+    def label(self) -> str:
+        """The name of its record."""
+        return "-".join(filter(None, (self.record or self.name, self.smaller)))
 
 
-def share_of_seeds(parts: Outcomes, names: Sequence[str], holds: Callable[[int], bool]) -> tuple[float, int]:
-    """In which share of the seeds that all parts were run with the statement holds, and how many seeds these are."""
-    seeds = set.intersection(*(set(parts[name].rows) for name in names))
-    held = [holds(seed) for seed in sorted(seeds)]
-    return sum(held) / len(held), len(held)
+# ---------------------------------------------------------------------- figures
 
 
-def ends(parts: Outcomes, names: Sequence[str], key: str = "accuracy") -> list[float]:
-    """A figure where it was evaluated last, the mean over a part's seeds, part by part."""
-    return [parts[name].mean(partial(parts[name].last, key=key)) for name in names]
+def last(key: str = "accuracy") -> Figure:
+    """The figure where it was evaluated last."""
+    return lambda runs, seed: runs.known(seed, key)[-1][1]
 
 
-def listed(names: Sequence[str], values: Sequence[float], text: Callable[[float], str] | None = None) -> str:
-    """'K-1 81.0%, K-10 79.2%'."""
-    return ", ".join(f"{name} {(text or percent)(value)}" for name, value in zip(names, values, strict=True))
+def at_round(number: int, key: str = "accuracy") -> Figure:
+    """The figure after a round; negative counts rows from the end."""
+    return lambda runs, seed: runs.at(seed, number, key)
+
+
+def best_of_last(rounds: int, key: str = "accuracy") -> Figure:
+    """The largest figure of the last rounds."""
+    return lambda runs, seed: max(runs.at(seed, -i, key) for i in range(1, rounds + 1))
+
+
+def mean_of_last(rounds: int, key: str = "accuracy") -> Figure:
+    """The mean figure of the last evaluated rounds: single rounds jump."""
+
+    def figure(runs: PartRuns, seed: int) -> float:
+        found = [value for _, value in runs.known(seed, key)[-rounds:]]
+        return sum(found) / len(found)
+
+    return figure
+
+
+# ---------------------------------------------------------------------- gates
+
+
+def gate_of_means(
+    name: str,
+    published: str,
+    rule: str,
+    parts: Sequence[str],
+    figure: Figure,
+    holds: Callable[[Sequence[float]], bool | None],
+    text: Text | None = None,
+    *,
+    stand_in: bool = False,
+) -> Gate:
+    """A gate whose rule is asked of the parts' figures, means over seeds; ``text``: the words, else names and percentages."""
+
+    def check(runs: Runs) -> GateVerdict:
+        found = [runs[part].mean(figure) for part in parts]
+        return GateVerdict((text or named(parts))(runs, found), holds(found))
+
+    return Gate(name, published, rule, tuple(parts), check, stand_in)
+
+
+def gate_in_seeds(
+    name: str,
+    published: str,
+    rule: str,
+    parts: Sequence[str],
+    holds: Callable[[Runs, int], bool],
+    text: Callable[[Runs, float, int], str],
+    *,
+    stand_in: bool = False,
+) -> Gate:
+    """A gate whose rule has to hold in `SOME` of the seeds that all parts were run with; ``text`` is told that share and their number."""
+
+    def check(runs: Runs) -> GateVerdict:
+        seeds = set.intersection(*(set(runs[part].rows) for part in parts))
+        share = sum(holds(runs, seed) for seed in seeds) / len(seeds)
+        return GateVerdict(text(runs, share, len(seeds)), share >= SOME)
+
+    return Gate(name, published, rule, tuple(parts), check, stand_in)
+
+
+def reported(found: Sequence[float]) -> None:
+    """No rule: the figures are told."""
+
+
+def near(value: float, by: float) -> Callable[[Sequence[float]], bool]:
+    """One figure lies no further from a value."""
+    return lambda found: abs(found[0] - value) <= by
+
+
+def at_least(level: float) -> Callable[[Sequence[float]], bool]:
+    """Every figure reaches a level."""
+    return lambda found: min(found) >= level
+
+
+def apart_at_most(most: float) -> Callable[[Sequence[float]], bool]:
+    """The figures differ by no more."""
+    return lambda found: max(found) - min(found) <= most
+
+
+# ---------------------------------------------------------------------- words
 
 
 def percent(value: float) -> str:
     """0.9712 -> '97.1%'."""
     return f"{100 * value:.1f}%"
+
+
+def points(value: float) -> str:
+    """0.153 -> '15.3 points'."""
+    return f"{100 * value:.1f} points"
+
+
+def listed(names: Sequence[str], values: Sequence[float], text: Callable[[float], str] = percent) -> str:
+    """'K-1 81.0%, K-10 79.2%'."""
+    return ", ".join(f"{name} {text(value)}" for name, value in zip(names, values, strict=True))
+
+
+def named(names: Sequence[str], text: Callable[[float], str] = percent) -> Text:
+    """The figures with the names of their parts."""
+    return lambda runs, found: listed(names, found, text)
+
+
+def difference(runs: Runs, found: Sequence[float]) -> str:
+    """How far the first figure is above the second, in points."""
+    return points(found[0] - found[1])
+
+
+def alone(text: Callable[[float], str] = percent) -> Text:
+    """The one figure."""
+    return lambda runs, found: text(found[0])

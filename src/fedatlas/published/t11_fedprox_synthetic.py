@@ -2,52 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from fedatlas.published.gates import Gate, Outcomes, Part, Picture, Study, Verdict, ends, listed
+from fedatlas.published.gates import (
+    CurvePicture,
+    Gate,
+    Part,
+    Runs,
+    Target,
+    difference,
+    gate_of_means,
+    last,
+    listed,
+    mean_of_last,
+    reported,
+)
+from fedatlas.study.plain import Plain, Row
 
 ROUNDS, SEEDS = 200, (1, 2, 3)
 STRAGGLERS = (0, 50, 90)  # per cent of the clients of a round
 HARDEST = STRAGGLERS[-1]
-METHODS: Mapping[str, tuple[Mapping[str, Any], str]] = {  # algorithm, and what becomes of stragglers
+METHODS: Mapping[str, tuple[Row, str]] = {  # algorithm, and what becomes of stragglers
     "fedavg": ({"name": "fedavg"}, "drop"),
     "partial": ({"name": "fedprox", "mu": 0.0}, "keep"),
     "fedprox": ({"name": "fedprox", "mu": 1.0}, "keep"),
 }
 CALLED = {"fedavg": "FedAvg, stragglers dropped", "partial": "FedProx, mu = 0", "fedprox": "FedProx, mu = 1"}
 PUBLISHED = 22  # points, the mean of five data sets
+NOTES = (
+    "Ten of 30 clients a round, batches of 10, rate 0.01, 20 epochs; a straggler runs 1 to 20. Logistic regression.",
+    f"The paper's {PUBLISHED} points are the mean of five data sets with 90% stragglers and the best mu of each; this is one of them.",
+    "mu = 1 is the value the paper gives for it. The data are drawn anew for each seed: other numbers of the same law.",
+)
+TAIL = mean_of_last(20)
 
 
-def fedprox_synthetic(quick: bool = False, shorter: int | None = None) -> Study:
+def fedprox_synthetic(quick: bool = False, shorter: int | None = None) -> Target:
     """Synthetic(1, 1): 30 clients, ten a round, 0, 50 and 90 per cent of them stragglers."""
-    rounds = shorter or (20 if quick else ROUNDS)
-    seeds = SEEDS[:1] if quick else SEEDS
+    rounds, seeds = shorter or (20 if quick else ROUNDS), SEEDS[:1] if quick else SEEDS
     parts = tuple(
-        Part(part(name, share), tables(name, share, rounds), seeds) for share in STRAGGLERS for name in methods(share)
-    )
-    notes = (
-        "Ten of 30 clients a round, batches of 10, rate 0.01, 20 epochs; a straggler runs 1 to 20. Logistic regression.",
-        f"The paper's {PUBLISHED} points are the mean of five data sets with 90% stragglers and the best mu of each; this is one of them.",
-        "mu = 1 is the value the paper gives for it. The data are drawn anew for each seed: other numbers of the same law.",
+        Part(f"{name}-{share}", tables(name, share, rounds), seeds) for share in STRAGGLERS for name in methods(share)
     )
     gates = (
         ahead("fedprox", "fedavg", f"about {PUBLISHED} points, mean of five data sets"),
         ahead("partial", "fedavg", "partial work alone helps"),
         ahead("fedprox", "partial", "the proximal term helps beyond it"),
-        *(level(share) for share in STRAGGLERS),
+        *map(ends, STRAGGLERS),
     )
     title = "FedProx: Synthetic(1, 1) with stragglers"
     source = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020, figures 1 and 7 and the README of its code (T11)"
-    curves = tuple(
-        Picture(
-            f"{share}-stragglers",
-            f"{title}: {share}%",
-            {part(name, share): CALLED[name] for name in methods(share)},
-        )
-        for share in STRAGGLERS
-    )
-    return Study("fedprox-synthetic", title, source, parts, gates, notes, curves=curves)
+    curves = []
+    for share in STRAGGLERS:
+        lines = {f"{name}-{share}": CALLED[name] for name in methods(share)}
+        curves.append(CurvePicture(f"{share}-stragglers", f"{title}: {share}%", lines))
+    return Target("fedprox-synthetic", title, source, parts, gates, NOTES, curves=tuple(curves))
 
 
 def methods(share: int) -> list[str]:
@@ -55,12 +63,7 @@ def methods(share: int) -> list[str]:
     return [name for name in METHODS if share or name != "partial"]
 
 
-def part(name: str, share: int) -> str:
-    """'fedprox-90'."""
-    return f"{name}-{share}"
-
-
-def tables(name: str, share: int, rounds: int) -> dict[str, Any]:
+def tables(name: str, share: int, rounds: int) -> Plain:
     """The configuration of one curve."""
     algorithm, late = METHODS[name]
     return {
@@ -77,33 +80,22 @@ def tables(name: str, share: int, rounds: int) -> dict[str, Any]:
 
 
 def ahead(one: str, other: str, published: str) -> Gate:
-    """Who ends with the higher accuracy where 90 per cent are late."""
-    names = (part(one, HARDEST), part(other, HARDEST))
-
-    def check(parts: Outcomes) -> Verdict:
-        found = [tail(parts, name) for name in names]
-        return Verdict(f"{100 * (found[0] - found[1]):.1f} points", found[0] > found[1])
-
-    rule = "higher accuracy, mean of the last 20 rounds and of the seeds"
-    return Gate(f"{CALLED[one]} - {CALLED[other]}, {HARDEST}% stragglers", published, rule, names, check)
-
-
-def tail(parts: Outcomes, name: str, rounds: int = 20) -> float:
-    """Mean accuracy over the last rounds and the seeds: single rounds jump."""
-
-    def figure(seed: int) -> float:
-        last = [value for _, value in parts[name].known(seed, "accuracy")[-rounds:]]
-        return sum(last) / len(last)
-
-    return parts[name].mean(figure)
+    """Which ends with the higher accuracy where 90 per cent are late."""
+    name, rule = (
+        f"{CALLED[one]} - {CALLED[other]}, {HARDEST}% stragglers",
+        "mean of the last 20 rounds and of the seeds",
+    )
+    parts = (f"{one}-{HARDEST}", f"{other}-{HARDEST}")
+    holds = lambda found: found[0] > found[1]  # noqa: E731
+    return gate_of_means(name, published, f"higher accuracy, {rule}", parts, TAIL, holds, difference)
 
 
-def level(share: int) -> Gate:
+def ends(share: int) -> Gate:
     """Accuracy and loss at the end."""
-    names = tuple(part(name, share) for name in methods(share))
+    parts = tuple(f"{name}-{share}" for name in methods(share))
 
-    def check(parts: Outcomes) -> Verdict:
-        loss = listed(names, ends(parts, names, "loss"), "{:.2f}".format)
-        return Verdict(f"{listed(names, [tail(parts, name) for name in names])}; loss at the end {loss}", None)
+    def text(runs: Runs, found: Sequence[float]) -> str:
+        loss = listed(parts, [runs[part].mean(last("loss")) for part in parts], "{:.2f}".format)
+        return f"{listed(parts, found)}; loss at the end {loss}"
 
-    return Gate(f"{share}% stragglers", "a figure", "reported", names, check)
+    return gate_of_means(f"{share}% stragglers", "a figure", "reported", parts, TAIL, reported, text)

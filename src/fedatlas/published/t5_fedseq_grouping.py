@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
-from fedatlas.published.gates import Gate, Outcomes, Part, Picture, Study, Verdict, ends, listed, percent
+from fedatlas.published import fedseq_cifar
+from fedatlas.published.gates import (
+    CurvePicture,
+    Gate,
+    Part,
+    Target,
+    alone,
+    apart_at_most,
+    gate_of_means,
+    last,
+    listed,
+    near,
+    points,
+)
+from fedatlas.study.plain import Plain, Row
 
 ALPHAS = (0.0, 0.2, 0.5)
 TOLERANCE, SPREAD = 0.015, 0.03
-RULES: Mapping[str, Mapping[str, Any]] = {
+RULES: Mapping[str, Row] = {
     "random": {"phi": "random"},
     "clf-kmeans": {"psi": "clf", "phi": "kmeans", "metric": "euclidean"},
     "conf-kmeans": {"psi": "conf", "phi": "kmeans", "metric": "euclidean"},
@@ -19,16 +35,18 @@ RULES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-class Pictures(NamedTuple):
-    """One of the two data sets: rounds, table 5.6 (a row a rule, a column an alpha), whether the data at hand stand in for it."""
+class PictureSet(NamedTuple):
+    """One of the two data sets: rows, rounds, table 5.6 (a row a rule, a column an alpha), whether it is a stand-in."""
 
+    rows: int
     rounds: int
     published: Mapping[str, tuple[float, float, float]]
     stand_in: bool
 
 
-SETS: Mapping[str, Pictures] = {
-    "cifar10": Pictures(
+SETS: Mapping[str, PictureSet] = {
+    "cifar10": PictureSet(
+        50_000,
         10_000,
         {
             "random": (0.8190, 0.8209, 0.8212),
@@ -40,7 +58,8 @@ SETS: Mapping[str, Pictures] = {
         },
         stand_in=False,
     ),
-    "cifar100": Pictures(
+    "cifar100": PictureSet(
+        20_000,
         20_000,
         {
             "random": (0.4639, 0.4862, 0.4944),
@@ -53,28 +72,23 @@ SETS: Mapping[str, Pictures] = {
         stand_in=True,  # a subset whose test rows are partly original training rows
     ),
 }
+COLUMNS = tuple(itertools.product(SETS, ALPHAS))
+NOTES = (
+    "Rounds, K and C are not printed in the thesis: 10,000 and 20,000 rounds, K = 500 and C = 0.2 are the official code's.",
+    "One seed; accuracy of w_t at the last round, on the test rows without the ten exemplars a class.",
+    "CIFAR-100 is a stand-in (20,000 rows, superclients of the published number of clients); it passes no gate.",
+)
 
 
-def fedseq_grouping(quick: bool = False, shorter: int | None = None) -> Study:
+def fedseq_grouping(quick: bool = False, shorter: int | None = None) -> Target:
     """FedSeq with six grouping rules, 500 clients, a fifth of the superclients a round, alpha 0, 0.2 and 0.5."""
     parts = tuple(
-        Part(part_name(data, alpha, rule), tables(data, alpha, rule, quick, shorter), (1,))
-        for data in SETS
-        for alpha in ALPHAS
+        Part(part_name(data, alpha, rule), tables(data, alpha, rule, quick, shorter))
+        for data, alpha in COLUMNS
         for rule in RULES
     )
-    values = [value(data, alpha, rule) for data in SETS for alpha in ALPHAS for rule in RULES]
-    spreads = [spread(data, alpha) for data in SETS for alpha in ALPHAS]
-    notes = (
-        "Rounds, K and C are not printed in the thesis: 10,000 and 20,000 rounds, K = 500 and C = 0.2 are the official code's.",
-        "One seed; accuracy of w_t at the last round, on the test rows without the ten exemplars a class.",
-        "CIFAR-100 is a stand-in (20,000 rows, superclients of the published number of clients); it passes no gate.",
-    )
-    gates = (*values, *spreads, best_at_zero(), *(informed(data) for data in SETS))
-    title = "FedSeq: how superclients are formed"
-    curves = tuple(picture(data, alpha) for data in SETS for alpha in ALPHAS)
-    source = "Rizzardi's thesis, table 5.6 (T5)"
-    return Study("fedseq-grouping", title, source, parts, gates, notes, curves=curves)
+    title, curves = "FedSeq: how superclients are formed", tuple(picture(*column) for column in COLUMNS)
+    return Target("fedseq-grouping", title, "Rizzardi's thesis, table 5.6 (T5)", parts, gates(), NOTES, curves=curves)
 
 
 def part_name(data: str, alpha: float, rule: str) -> str:
@@ -82,26 +96,15 @@ def part_name(data: str, alpha: float, rule: str) -> str:
     return f"{data}-{alpha:g}-{rule}"
 
 
-def tables(data: str, alpha: float, rule: str, quick: bool, shorter: int | None) -> dict[str, Any]:
+def tables(data: str, alpha: float, rule: str, quick: bool, shorter: int | None) -> Plain:
     """The configuration of one cell."""
-    rows = 5000 if quick else 50_000 if data == "cifar10" else 20_000
-    clients = 50 if quick else 500
-    chosen = dict(RULES[rule])
-    public = {
-        "public": {"from": "test", "per_class": 10}
-    }  # taken out for every rule, so that all are judged on the same rows
-    return {
-        "rounds": shorter or (50 if quick else SETS[data].rounds),
-        "data": {"name": data, "augment": "crop_flip", "limit": 5000 if quick else 0},
-        "partition": {"name": "dirichlet_fedseq", "clients": clients, "alpha": alpha, "min_size": 0},
-        "cohort": {"fraction": 0.2},
-        "model": {"name": "lenet5"},
-        "algorithm": {"name": "fedseq", **chosen, "min_examples": 8 * rows // clients, "max_clients": 11},
-        "local": {"epochs": 1, "batch_size": 64, "lr": 0.01, "weight_decay": 4e-4},
-        "evaluation": {"every": 10},
-        "checkpoint": {"every": 10},
-        **public,
-    }
+    one, clients = SETS[data], 50 if quick else 500
+    groups = {"min_examples": 8 * (5000 if quick else one.rows) // clients, "max_clients": 11}
+    rounds = shorter or (50 if quick else one.rounds)
+    out = fedseq_cifar.tables(rounds, quick, clients, alpha, {"name": "fedseq", **RULES[rule], **groups})
+    out["data"]["name"], out["partition"]["min_size"] = data, 0
+    # Exemplars are taken out for every rule, so that all are judged on the same rows.
+    return {**out, "public": {"from": "test", "per_class": 10}}
 
 
 def column(data: str, alpha: float) -> tuple[str, ...]:
@@ -109,58 +112,53 @@ def column(data: str, alpha: float) -> tuple[str, ...]:
     return tuple(part_name(data, alpha, rule) for rule in RULES)
 
 
-def picture(data: str, alpha: float) -> Picture:
+def picture(data: str, alpha: float) -> CurvePicture:
     """The curves behind one column of the table."""
-    at, pictures = ALPHAS.index(alpha), SETS[data]
-    lines = dict(zip(column(data, alpha), RULES, strict=True))
-    published = {part: [(pictures.rounds, pictures.published[rule][at])] for part, rule in lines.items()}
-    return Picture(f"{data}-{alpha:g}", f"FedSeq on {data}, alpha = {alpha:g}", lines, published)
+    one, lines = SETS[data], dict(zip(column(data, alpha), RULES, strict=True))
+    published = {part: [(one.rounds, one.published[rule][ALPHAS.index(alpha)])] for part, rule in lines.items()}
+    return CurvePicture(f"{data}-{alpha:g}", f"FedSeq on {data}, alpha = {alpha:g}", lines, published)
 
 
-def value(data: str, alpha: float, rule: str) -> Gate:
-    """One figure of the table."""
-    name, said = part_name(data, alpha, rule), SETS[data].published[rule][ALPHAS.index(alpha)]
+def gates() -> tuple[Gate, ...]:
+    """Each figure of the table, how far rules lie apart, and what the thesis says of them."""
+    names = list(RULES)
+    end = {data: partial(gate_of_means, figure=last(), stand_in=SETS[data].stand_in) for data in SETS}
 
-    def check(parts: Outcomes) -> Verdict:
-        (found,) = ends(parts, (name,))
-        return Verdict(percent(found), abs(found - said) <= TOLERANCE)
+    def value(data: str, alpha: float, rule: str) -> Gate:
+        name, said = part_name(data, alpha, rule), SETS[data].published[rule][ALPHAS.index(alpha)]
+        holds, published = near(said, TOLERANCE), f"{100 * said:.2f}%"
+        return end[data](name, published, "within 1.5 points", parts=[name], holds=holds, text=alone())
 
-    return Gate(name, f"{100 * said:.2f}%", "within 1.5 points", (name,), check, SETS[data].stand_in)
+    def spread(data: str, alpha: float) -> Gate:
+        return end[data](
+            f"{data}, alpha {alpha:g}, spread",
+            "small differences",
+            "at most 3 points apart",
+            parts=column(data, alpha),
+            holds=apart_at_most(SPREAD),
+            text=lambda runs, found: f"{points(max(found) - min(found))} apart: {listed(names, found)}",
+        )
 
+    def below(found: Sequence[float]) -> list[str]:
+        return [rule for rule, one in zip(names, found, strict=True) if one < found[0]]
 
-def spread(data: str, alpha: float) -> Gate:
-    """The rules differ little."""
-    names = column(data, alpha)
+    def informed(data: str) -> Gate:
+        return end[data](
+            f"{data}, alpha {ALPHAS[-1]:g}, informed rules",
+            "every informed rule at least random's level",
+            "shape",
+            parts=column(data, ALPHAS[-1]),
+            holds=lambda found: not below(found),
+            text=lambda runs, found: f"below random: {', '.join(below(found)) or 'none'}",
+        )
 
-    def check(parts: Outcomes) -> Verdict:
-        found = ends(parts, names)
-        apart = max(found) - min(found)
-        return Verdict(f"{100 * apart:.1f} points apart: {listed(tuple(RULES), found)}", apart <= SPREAD)
-
-    title = f"{data}, alpha {alpha:g}, spread"
-    return Gate(title, "small differences", "at most 3 points apart", names, check, SETS[data].stand_in)
-
-
-def best_at_zero() -> Gate:
-    """Random groups win where every client has one class of CIFAR-100."""
-    names = column("cifar100", 0.0)
-
-    def check(parts: Outcomes) -> Verdict:
-        found = dict(zip(RULES, ends(parts, names), strict=True))
-        return Verdict(f"best: {max(found, key=found.__getitem__)}", found["random"] == max(found.values()))
-
-    stand_in = SETS["cifar100"].stand_in
-    return Gate("cifar100, alpha 0, random", "random groups are best", "order", names, check, stand_in)
-
-
-def informed(data: str) -> Gate:
-    """Every informed rule is at least level with random groups where clients are most alike."""
-    names = column(data, ALPHAS[-1])
-
-    def check(parts: Outcomes) -> Verdict:
-        chance, *others = ends(parts, names)
-        behind = [rule for rule, found in zip(list(RULES)[1:], others, strict=True) if found < chance]
-        return Verdict(f"below random: {', '.join(behind) or 'none'}", not behind)
-
-    title = f"{data}, alpha {ALPHAS[-1]:g}, informed rules"
-    return Gate(title, "every informed rule at least random's level", "shape", names, check, SETS[data].stand_in)
+    best = end["cifar100"](
+        "cifar100, alpha 0, random",
+        "random groups are best",
+        "order",
+        parts=column("cifar100", 0.0),
+        holds=lambda found: found[0] == max(found),
+        text=lambda runs, found: f"best: {names[found.index(max(found))]}",
+    )
+    values = [value(*pair, rule) for pair in COLUMNS for rule in RULES]
+    return *values, *(spread(*pair) for pair in COLUMNS), best, *map(informed, SETS)

@@ -1,48 +1,43 @@
-"""What every kind of answer is completed with: epsilon for the user's nodes, experiment files that run, the record of predictions."""
+"""What completes every answer: epsilon for the user's nodes, experiment files that run, the record of predictions."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import platformdirs
 import tomli_w
 
 from fedatlas.files import write_text
-from fedatlas.recommender.answer import distances
 from fedatlas.recommender.epsilon import epsilons
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import HERE, Basis
 from fedatlas.study.measurements import Floats
+from fedatlas.study.plain import Plain, Row
 
 Say = Callable[[str], None]
 
 
-def price(basis: Basis, asked: Requirements, at: Floats, plain: Floats) -> Floats:
+def epsilon_for(basis: Basis, asked: Requirements, at: Floats, plain: Floats) -> Floats:
     """(J, R) epsilon for the user's nodes and rounds; where only a run can tell, that of the nearest setting, ``plain``."""
-    found, order = plain.copy(), np.argsort(distances(basis.fitted, at), kind="stable")
+    found, order = plain.copy(), basis.fitted.nearest(at)
     for j, choice in enumerate(basis.fitted.choices):
-        known = basis.epsilon.get(choice) or epsilons(
-            basis.configurations[basis.near(order, choice), choice], int(asked.nodes or 1), basis.fitted.rounds
-        )
+        near = basis.configurations[basis.near(order, choice), choice]
+        known = basis.epsilon.get(choice) or epsilons(near, int(asked.nodes or 1), basis.fitted.rounds)
         if known is not None:
             found[j] = known
     return found
 
 
-def configured(basis: Basis, near: int, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The experiment of a measured setting for the rounds of an answer, as a file says it."""
+def configured(basis: Basis, near: int, entry: Row) -> Plain:
+    """The experiment of a measured setting for the rounds of an answer, to be run for real.
+
+    Secret noise, the usual engine and checkpoints, files that are found.
+    """
     plain = copy.deepcopy(dict(basis.configurations[near, entry["choice"]]))
     plain["rounds"] = entry["rounds"]
-    return for_real(plain, basis.folder)
-
-
-def for_real(plain: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A study's cell as an experiment of one's own: secret noise, the usual engine and checkpoints, files that are found."""
     for key in ("engine", "checkpoint", "observe"):
         plain.pop(key, None)
     for table in plain.get("privacy") or ():
@@ -50,46 +45,36 @@ def for_real(plain: dict[str, Any], folder: Path) -> dict[str, Any]:
             table["noise"] = "os"
     data = plain.get("data", {})
     for key in ("constants", "path", "test_file"):
-        if isinstance(data.get(key), str) and (folder / data[key]).is_file():
-            data[key] = str((folder / data[key]).resolve())
+        if isinstance(data.get(key), str) and (basis.folder / data[key]).is_file():
+            data[key] = str((basis.folder / data[key]).resolve())
     return plain
 
 
-def file_of(out: Path, i: int, entry: Mapping[str, Any], plain: Mapping[str, Any], head: list[str]) -> Path:
-    """Writes an experiment file of the answer."""
+def write_experiment(out: Path, i: int, entry: Plain, plain: Row, *head: str) -> None:
+    """Write the experiment file of an answer's choice, and name it in the answer; ``head``: its first lines."""
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in entry["choice"])
     path = out / f"{i + 1}-{name}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(f"# {line}\n" for line in head) + "\n" + tomli_w.dumps(without_none(plain)))
-    return path
-
-
-def without_none(value: Any) -> Any:
-    """Plain values without those that TOML cannot say."""
-    if isinstance(value, Mapping):
-        return {key: without_none(inner) for key, inner in value.items() if inner is not None}
-    return [without_none(inner) for inner in value] if isinstance(value, list | tuple) else value
+    write_text(path, "".join(f"# {line}\n" for line in head) + "\n" + tomli_w.dumps(plain))
+    entry["experiment"] = str(path)
 
 
 def record_of(basis: Basis) -> Path:
-    """Where predicted against obtained is kept: in the study's own folder, of a shipped one in the user's cache."""
+    """The file of predicted against obtained: in the study's own folder, of a shipped one in the user's cache."""
     if basis.folder.parent != HERE:
         return basis.folder / "obtained.jsonl"
     return Path(platformdirs.user_cache_dir("fedatlas")) / "study" / f"{basis.name}-obtained.jsonl"
 
 
-def obtained(basis: Basis) -> dict[str, Any] | None:
+def obtained(basis: Basis) -> Plain | None:
     """What `--measure` found so far: how many predictions, how many of them kept their bounds, and their mean error; None without any."""
     path = record_of(basis)
-    if not path.is_file():
-        return None
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    errors = [abs(line["obtained"] - line["predicted"]["value"]) for line in lines]
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    lines = [json.loads(line) for line in text.splitlines() if line.strip()]
     if not lines:
         return None
     return {
         "predictions": len(lines),
         "at_or_above_low": sum(line["obtained"] >= line["predicted"]["low"] for line in lines),
         "at_or_below_high": sum(line["obtained"] <= line["predicted"]["high"] for line in lines),
-        "mean_error": sum(errors) / len(errors),
+        "mean_error": sum(abs(line["obtained"] - line["predicted"]["value"]) for line in lines) / len(lines),
     }

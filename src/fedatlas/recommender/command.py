@@ -1,40 +1,37 @@
 """``fedatlas recommend``: from REQUIREMENTS.toml to an answer with files that run.
 
 With numbers alone nothing of torch is imported, and the answer is there within a second. With an experiment the user's own model is
-looked at (`recommender.own_experiment`), and on request the best choices are run on his data (`recommender.remeasure`).
+looked at (`recommender.user_experiment`), and on request the best choices are run on the user's data (`recommender.remeasure`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from fedatlas.errors import ConfigError
 from fedatlas.files import write_json
-from fedatlas.recommender.answer import distances, foresee, place_of
-from fedatlas.recommender.answer import recommend as answer_to
-from fedatlas.recommender.answer_files import Say, configured, file_of, obtained, price
+from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
+from fedatlas.recommender.answer_files import Say, configured, epsilon_for, obtained, write_experiment
 from fedatlas.recommender.requirements import Requirements, read_requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study
+from fedatlas.study.plain import Plain, Row
 
 OUT = Path("runs") / "recommendations"
 ANSWER = "answer.json"
 
 
 def recommend(
-    asked: Path | str | Mapping[str, Any],
+    asked: Path | str | Row,
     *,
     measure: bool = False,
     out: Path | str | None = None,
     say: Say | None = None,
-) -> dict[str, Any]:
+) -> Plain:
     """Which configuration for these requirements: the answer as plain values, its experiment files written into ``out``.
 
     ``asked``: REQUIREMENTS.toml, or its tables. ``measure``: also run the best three, FedAvg and the centralised baseline on the
-    experiment's own data and answer anew. ``say`` is told what is being done. ConfigError for wrong requirements.
+    experiment's own data and answer from what came out. ``say`` is told what is being done. ConfigError for wrong requirements.
     """
     folder, name = (Path(), "answer") if isinstance(asked, Mapping) else (Path(asked).parent, Path(asked).stem)
     read = requirements(asked, folder) if isinstance(asked, Mapping) else read_requirements(Path(asked))
@@ -45,59 +42,51 @@ def recommend(
     if read.experiment is None:
         answer = by_numbers(basis, read, place)
     else:
-        answer = by_experiment(basis, read, folder / read.experiment, place, measure=measure, say=say or silent)
+        tell = say or (lambda _: None)
+        answer = by_experiment(basis, read, folder / read.experiment, place, measure=measure, say=tell)
     answer = {"study": about(basis), **answer}
     write_json(place / ANSWER, answer)
     return answer
 
 
-def silent(line: str) -> None:
-    """Nobody watches."""
-
-
-def by_experiment(
-    basis: Basis, asked: Requirements, path: Path, out: Path, *, measure: bool, say: Say
-) -> dict[str, Any]:
+def by_experiment(basis: Basis, asked: Requirements, path: Path, out: Path, *, measure: bool, say: Say) -> Plain:
     """The answer for an experiment file; with ``measure`` the one that its own runs give."""
-    from fedatlas.recommender.own_experiment import finished, foreseen
+    from fedatlas.recommender.user_experiment import completed, predicted
 
-    own, answer, barred = foreseen(basis, asked, path, out, say)
+    user, answer, barred = predicted(basis, asked, path, out, say)
     if not measure:
-        return finished(own, answer, out, {})
+        return completed(user, answer, out, {})
     from fedatlas.recommender.remeasure import measured_answer
 
-    return measured_answer(own, answer, barred, out, say)
+    return measured_answer(user, answer, barred, out, say)
 
 
-def by_numbers(basis: Basis, asked: Requirements, out: Path) -> dict[str, Any]:
+def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
     """The answer where nodes, rows and heterogeneity are told: no data are read."""
     fitted = basis.fitted
-    at = place_of(fitted, asked)
-    plain = foresee(fitted, at, asked.centralised, new_data=True).values["epsilon"]
-    answer = answer_to(
-        fitted, asked, references=basis.references, computed={"epsilon": price(basis, asked, at, plain)}, new_data=True
-    )
-    order = np.argsort(distances(fitted, at), kind="stable")
+    at = features_asked(fitted, asked)
+    plain = forecast_at(fitted, at, asked.centralised).values["epsilon"]
+    computed = {"epsilon": epsilon_for(basis, asked, at, plain)}
+    answer = answer_for(fitted, asked, computed=computed)
     for i, entry in enumerate(answer["top"]):
-        near = basis.near(order, entry["choice"])
+        near = basis.near(fitted.nearest(at), entry["choice"])
         where = ", ".join(fitted.settings[near])
-        head = [
+        head = (
             f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {basis.name}.",
             f"[data], [partition] and [model] are those of the measured federation nearest to yours ({where}): put your own there.",
-        ]
-        entry["experiment"] = str(file_of(out, i, entry, configured(basis, near, entry), head))
+        )
+        write_experiment(out, i, entry, configured(basis, near, entry), *head)
     answer["track_record"]["obtained"] = obtained(basis)
     return answer
 
 
-def about(basis: Basis) -> dict[str, Any]:
-    """Which study answered."""
-    counts = basis.about.get("runs", {})
+def about(basis: Basis) -> Plain:
+    """The study that answered."""
     return {
         "name": basis.name,
         "settings": len(basis.fitted.settings),
         "choices": list(basis.fitted.choices),
         "data": sorted(set(basis.fitted.data)),
-        "runs": sum(counts.values()),
+        "runs": sum(basis.about.get("runs", {}).values()),
         "sha256": basis.about.get("study_sha256"),
     }

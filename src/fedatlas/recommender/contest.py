@@ -10,7 +10,7 @@ left over between a left-out setting and its prediction, the residual, makes int
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,26 +18,10 @@ from numpy.typing import NDArray
 from fedatlas.errors import DataError
 from fedatlas.recommender.predictors import Kernel, fit, gaussian, inverse_distance, left_out, scales
 from fedatlas.study.effects import noise_between
-from fedatlas.study.measurements import (
-    OUTCOMES,
-    ROUNDS,
-    Floats,
-    Study,
-    baselines,
-    by_cell,
-    cell_runs,
-    choice_names,
-    choice_of,
-    features,
-    finished,
-    setting_names,
-    setting_of,
-)
+from fedatlas.study.measurements import OUTCOMES, ROUNDS, Bools, Floats, Ints, Measurements, Setting, beats_majority
+from fedatlas.study.responses import RESPONSES, which
 
-QUALITIES = ("accuracy", "macro_f1", "client_accuracy_p10")
-LEVEL_OF = {"client_accuracy_p10": "accuracy"}  # quality -> the baseline's response that it is a gap to
 EDGE = 1e-3  # a share is taken as at least this far from 0 and 1 before its logit
-COSTS = ("cpu_seconds", "bytes", "messages", "flops", "memory", "epsilon")
 WAYS = ("inverse distance", "gaussian process")
 BLOCKS = 5  # settings are dealt to so many blocks; a kernel for a block is fitted to the others
 
@@ -46,7 +30,7 @@ class Fitted(NamedTuple):
     """What answers need, plain arrays: n settings, J choices, R rounds; nan where there is nothing."""
 
     choices: list[str]
-    settings: list[tuple[str, ...]]
+    settings: list[Setting]
     data: list[str]  # of each setting
     rounds: tuple[int, ...]
     x: Floats  # (n, features)
@@ -63,6 +47,35 @@ class Fitted(NamedTuple):
     by_setting: dict[str, Floats]  # quality -> (n, J, R) predictions with the setting left out
     by_data: dict[str, Floats]  # the same with its whole data set left out; empty with one data set
     score: dict[str, float]  # way, "nested" -> mean absolute error of accuracy's gap
+    references: tuple[str, ...]  # FedAvg, then its masked twin
+    new_data: bool = True
+    """Whether what is asked for has data that the study does not hold: whole data sets are then left out, where there are several."""
+
+    def left_out(self) -> dict[str, Floats]:
+        """quality -> predictions of settings left out."""
+        return self.by_data if self.new_data and self.by_data else self.by_setting
+
+    def groups(self) -> NDArray[Any]:
+        """(n,) which settings are left out, and err, together: those of a data set where data are new, else each for itself."""
+        return np.array(self.data) if self.new_data and self.by_data else np.arange(len(self.data))
+
+    def others(self, i: int) -> Ints:
+        """The settings that may be known where ``i`` is left out."""
+        groups = self.groups()
+        return np.flatnonzero(groups != groups[i])
+
+    def residuals(self, quality: str) -> Floats:
+        """(n, J, R) measured gap less predicted gap of left-out settings."""
+        return self.gaps[quality] - self.left_out()[quality]
+
+    def distances(self, at: Floats) -> Floats:
+        """(n,) distances of the measured settings from features ``at``, each feature in its standard deviations."""
+        found: Floats = np.sqrt(np.square((self.x - at) / self.scale).sum(axis=1))
+        return found
+
+    def nearest(self, at: Floats) -> Ints:
+        """(n,) the measured settings, the nearest first."""
+        return np.argsort(self.distances(at), kind="stable")
 
 
 def logit(share: Floats | float) -> Floats:
@@ -76,49 +89,60 @@ def from_logit(value: Floats) -> Floats:
     return np.asarray(1.0 / (1.0 + np.exp(-value)))
 
 
-def fit_study(study: Study, way: str | None = None) -> Fitted:
+def fit_study(study: Measurements, way: str | None = None) -> Fitted:
     """Everything that answers need from a study's table. With 1,000 runs some seconds; answering then takes milliseconds.
 
     ``way`` overrules the contest, to compare with its loser.
     """
-    x, data = features(study)
-    chosen = choice_names(study)
+    x, data = study.features()
+    chosen = study.choice_names()
     against = next((chosen.index(name) for name in study.references if name in chosen), None)
     gaps, levels, noise = _gaps(study, chosen, against)
     apart = {quality: relative(y, against) for quality, y in gaps.items()}
     scale = scales(x)
-    z = x / scale
-    blocks = np.arange(len(x)) % BLOCKS
-    kernels = [_kernel(z, apart["accuracy"][:, j], noise[j], np.ones(len(x), bool)) for j in range(len(chosen))]
-    found = {way: {quality: np.full(y.shape, np.nan) for quality, y in gaps.items()} for way in WAYS}
-    for j in range(len(chosen)):
-        per_block = [_kernel(z, apart["accuracy"][:, j], noise[j], blocks != block) for block in range(BLOCKS)]
-        for quality, y in apart.items():
-            found[WAYS[0]][quality][:, j] = _left_out_inverse(z, y[:, j])
-            found[WAYS[1]][quality][:, j] = _left_out_gaussian(z, y[:, j], per_block, blocks)
-    found = {way: {quality: absolute(y, against) for quality, y in one.items()} for way, one in found.items()}
+    z, each = x / scale, np.arange(len(x))
+    blocks = each % BLOCKS
+
+    def kernels(among: Bools) -> list[Kernel]:
+        return [_kernel(z, apart["accuracy"][:, j], noise[j], among) for j in range(len(chosen))]
+
+    def by_choice(predict: Any) -> dict[str, Floats]:
+        each_choice = range(len(chosen))
+        found = {q: np.stack([predict(y[:, j], j) for j in each_choice], axis=1) for q, y in apart.items()}
+        return {quality: absolute(y, against) for quality, y in found.items()}
+
+    without = [kernels(blocks != block) for block in range(BLOCKS)]
+    found = {
+        WAYS[0]: by_choice(lambda y, j: _from_others(WAYS[0], z, y, each, {})),
+        WAYS[1]: by_choice(lambda y, j: _left_out_gaussian(z, y, [one[j] for one in without], blocks)),
+    }
     best, score = _winner({w: found[w]["accuracy"] for w in WAYS}, gaps["accuracy"])
-    way = way or best
-    by_data = _data_sets_left_out(z, apart, noise, data, way, against) if len(set(data)) > 1 else {}
+    way, names, by_data = way or best, np.array(data), {}
+    if len(set(data)) > 1:
+        of_rest = {name: kernels(names != name) for name in set(data)} if way == WAYS[1] else {}
+        by_data = by_choice(
+            lambda y, j: _from_others(way, z, y, names, {name: one[j] for name, one in of_rest.items()})
+        )
     return Fitted(
         chosen,
-        setting_names(study),
+        study.setting_names(),
         data,
         ROUNDS,
         x,
         scale,
         gaps,
         levels,
-        _costs(study),
+        {cost: mean_cost(study, cost) for cost in which(forecast="nearest")},
         _ranges(study),
         _sees(study, chosen),
         _finishes(study, chosen),
-        kernels,
+        kernels(np.ones(len(x), bool)),
         against,
         way,
         found[way],
         by_data,
         score,
+        study.references,
     )
 
 
@@ -147,22 +171,11 @@ def _own(values: Floats, against: int) -> Floats:
     return found
 
 
-def predict_finishes(fitted: Fitted, at: Floats) -> Floats:
-    """(J,) share of runs that finish, by inverse distance within a choice."""
-    z, point = fitted.x / fitted.scale, (at / fitted.scale)[None, :]
-    columns = fitted.finishes.T[:, :, None]
+def predict_finishes(fitted: Fitted, at: Floats, among: Ints) -> Floats:
+    """(J,) share of runs that finish, by inverse distance within a choice from the settings ``among``."""
+    z, point = fitted.x[among] / fitted.scale, (at / fitted.scale)[None, :]
+    columns = fitted.finishes[among].T[:, :, None]
     return np.array([_predict(WAYS[0], z, y, point, None)[0, 0] for y in columns])
-
-
-def residuals(fitted: Fitted, quality: str, new_data: bool) -> Floats:
-    """(n, J, R) measured gap less predicted gap of left-out settings, for new data of left-out data sets where there are several."""
-    left = fitted.by_data if new_data and fitted.by_data else fitted.by_setting
-    return fitted.gaps[quality] - left[quality]
-
-
-def groups(fitted: Fitted, new_data: bool) -> list[object]:
-    """(n,) which left-out settings err together: those of a data set where data are new, else each for itself."""
-    return list(fitted.data) if new_data and fitted.by_data else list(range(len(fitted.data)))
 
 
 def quantiles(values: Floats, confidence: float) -> tuple[float, float]:
@@ -178,74 +191,62 @@ def quantiles(values: Floats, confidence: float) -> tuple[float, float]:
     return float(known[rank - 1]), float(known[len(known) - rank])
 
 
-def _gaps(study: Study, chosen: list[str], against: int | None) -> tuple[dict[str, Floats], dict[str, Floats], Floats]:
+def _gaps(
+    study: Measurements, chosen: list[str], against: int | None
+) -> tuple[dict[str, Floats], dict[str, Floats], Floats]:
     """Gaps (n, J, R), the baselines' logits (n,), and (J,) the noise over seeds of what is fitted as a share of its variance."""
     gaps, levels = {}, {}
     noise = np.zeros(len(chosen))
-    for quality in QUALITIES:
-        base = logit(baselines(study, LEVEL_OF.get(quality, quality)))
+    for quality in which(forecast="gap"):
+        base = logit(study.baselines(RESPONSES[quality].against or quality))
         if not np.isfinite(base).any():
             if quality == "accuracy":
                 raise DataError(
                     f"the table of '{study.name}' has no centralised baseline: run the study again to add it."
                 )
             continue
-        each = np.stack([logit(by_cell(study, quality, r)) - base[:, None, :] for r in ROUNDS], axis=-1)
-        for choice, twin in study.twins.items():  # quality by construction that of the plain twin
-            if choice in chosen and twin in chosen:
-                each[:, chosen.index(choice)] = each[:, chosen.index(twin)]
+        each = np.stack([logit(study.by_cell(quality, r)) - base[:, None, :] for r in ROUNDS], axis=-1)
+        for choice, twin in study.pairs(chosen):  # quality by construction that of the plain twin
+            each[:, choice] = each[:, twin]
         gaps[quality], levels[quality] = _mean(each, axis=2), _mean(base, axis=1)
         if quality == "accuracy":
-            known = [r for r in range(len(ROUNDS)) if np.isfinite(each[..., r]).any()]
-            last = each[..., known[-1]] if known else each[..., -1]
-            last = relative(last, against)
+            known = np.flatnonzero(np.isfinite(each).any(axis=(0, 1, 2)))
+            last = relative(each[..., known[-1] if len(known) else -1], against)
             seeds = np.maximum(np.isfinite(last).sum(axis=2).mean(axis=0), 1)
-            between = np.array(
-                [np.nanvar(_mean(last, 2)[:, j]) if np.isfinite(last[:, j]).any() else 1.0 for j in range(len(chosen))]
-            )
+            means = _mean(last, 2).T
+            between = np.array([np.nanvar(one) if np.isfinite(one).any() else 1.0 for one in means])
             noise = noise_between(last).covariance.diagonal() / seeds / np.maximum(between, 1e-12)
     return gaps, levels, noise
 
 
-def _costs(study: Study) -> dict[str, Floats]:
-    """cost -> (n, J, R) means over seeds; an epsilon is infinite where nothing bounds it."""
-    found = {}
-    for cost in COSTS:
-        values = [by_cell(study, cost, r) for r in ROUNDS]
-        endless = np.stack([np.isposinf(each).any(axis=2) for each in values], axis=-1)
-        found[cost] = np.where(endless, np.inf, np.stack([_mean(each, 2) for each in values], axis=-1))
-    return found
+def mean_cost(study: Measurements, cost: str) -> Floats:
+    """(n, J, R) means over seeds; an epsilon is infinite where nothing bounds it."""
+    values = [study.by_cell(cost, r) for r in ROUNDS]
+    endless = np.stack([np.isposinf(each).any(axis=2) for each in values], axis=-1)
+    return np.where(endless, np.inf, np.stack([_mean(each, 2) for each in values], axis=-1))
 
 
-def _ranges(study: Study) -> dict[str, tuple[float, float]]:
+def _ranges(study: Measurements) -> dict[str, tuple[float, float]]:
     """The range of each response over all finished runs: no limit and no weight of a user changes it."""
     found = {}
-    for response in (*QUALITIES, *COSTS):
-        values = by_cell(study, response)
+    for response in (*which(forecast="gap"), *which(forecast="nearest")):
+        values = study.by_cell(response)
         known = values[np.isfinite(values)]
         found[response] = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     return found
 
 
-def _sees(study: Study, chosen: list[str]) -> list[str]:
+def _sees(study: Measurements, chosen: list[str]) -> list[str]:
     """What the server sees under each choice, as its runs say; single models where they say nothing."""
-    told = {choice_of(study, run): str(run.get("server_sees") or "models") for run in cell_runs(study)}
+    told = {study.choice_of(run): str(run.get("server_sees") or "models") for run in study.cells()}
     return [told[choice] for choice in chosen]
 
 
-def _finishes(study: Study, chosen: list[str]) -> Floats:
+def _finishes(study: Measurements, chosen: list[str]) -> Floats:
     """(n, J) share of a cell's runs that finished, among those that had an outcome."""
-    counts = np.zeros((2, len(setting_names(study)), len(chosen)))
-    place = {name: i for i, name in enumerate(setting_names(study))}
-    for run in cell_runs(study):
-        if run["status"] in OUTCOMES and choice_of(study, run) in chosen:
-            at = place[setting_of(study, run)], chosen.index(choice_of(study, run))
-            counts[(0, *at)] += finished(run)
-            counts[(1, *at)] += 1
-    found: Floats = np.divide(counts[0], counts[1], out=np.full(counts[0].shape, np.nan), where=counts[1] > 0)
-    for choice, twin in study.twins.items():  # as its quality is the plain twin's, where it was run and where not
-        if choice in chosen and twin in chosen:
-            found[:, chosen.index(choice)] = found[:, chosen.index(twin)]
+    found = _mean(study.collect(beats_majority, OUTCOMES), 2)
+    for choice, twin in study.pairs(chosen):  # as its quality is the plain twin's, where it was run and where not
+        found[:, choice] = found[:, twin]
     return found
 
 
@@ -258,14 +259,14 @@ def _mean(values: Floats, axis: int) -> Floats:
     return found
 
 
-def _whole_outputs(y: Floats, among: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _whole_outputs(y: Floats, among: Bools) -> tuple[Bools, Bools]:
     """The outputs that are measured anywhere among the settings, and the settings in which all of those are."""
     outputs = np.isfinite(y[among]).any(axis=0)
-    whole: NDArray[np.bool_] = among & np.isfinite(y[:, outputs]).all(axis=1) & outputs.any()
+    whole: Bools = among & np.isfinite(y[:, outputs]).all(axis=1) & outputs.any()
     return np.asarray(outputs), whole
 
 
-def _kernel(z: Floats, y: Floats, noise: float, among: NDArray[np.bool_]) -> Kernel:
+def _kernel(z: Floats, y: Floats, noise: float, among: Bools) -> Kernel:
     outputs, whole = _whole_outputs(y, among)
     return fit(z[whole], y[np.ix_(whole, outputs)], noise)
 
@@ -280,16 +281,16 @@ def _predict(way: str, z: Floats, y: Floats, at: Floats, kernel: Kernel | None) 
     return found
 
 
-def _left_out_inverse(z: Floats, y: Floats) -> Floats:
-    """(n, R) each setting by inverse distance from the others."""
+def _from_others(way: str, z: Floats, y: Floats, groups: NDArray[Any], kernels: dict[str, Kernel]) -> Floats:
+    """(n, R) each setting from the settings of other groups, with the kernel that was fitted to those."""
     found = np.full(y.shape, np.nan)
-    for i in range(len(y)):
-        others = np.arange(len(y)) != i
-        found[i] = _predict(WAYS[0], z[others], y[others], z[i : i + 1], None)[0]
+    for group in np.unique(groups):
+        out, rest = groups == group, groups != group
+        found[out] = _predict(way, z[rest], y[rest], z[out], kernels.get(group))
     return found
 
 
-def _left_out_gaussian(z: Floats, y: Floats, kernels: Sequence[Kernel], blocks: NDArray[np.intp]) -> Floats:
+def _left_out_gaussian(z: Floats, y: Floats, kernels: Sequence[Kernel], blocks: Ints) -> Floats:
     """(n, R) each setting from all others, with the kernel that was fitted without its block."""
     found = np.full(y.shape, np.nan)
     outputs, whole = _whole_outputs(y, np.ones(len(y), bool))
@@ -302,21 +303,6 @@ def _left_out_gaussian(z: Floats, y: Floats, kernels: Sequence[Kernel], blocks: 
     for i in np.flatnonzero(~whole):  # a choice that was not measured here is predicted here all the same
         found[i] = _predict(WAYS[1], z[whole], y[whole], z[i : i + 1], kernels[blocks[i]])[0]
     return found
-
-
-def _data_sets_left_out(
-    z: Floats, apart: dict[str, Floats], noise: Floats, data: list[str], way: str, against: int | None
-) -> dict[str, Floats]:
-    """quality -> (n, J, R) each setting from the settings of other data sets."""
-    found = {quality: np.full(y.shape, np.nan) for quality, y in apart.items()}
-    names = np.array(data)
-    for name in sorted(set(data)):
-        out, rest = names == name, names != name
-        for j in range(apart["accuracy"].shape[1]):
-            kernel = _kernel(z, apart["accuracy"][:, j], noise[j], rest) if way == WAYS[1] else None
-            for quality, y in apart.items():
-                found[quality][out, j] = _predict(way, z[rest], y[rest, j], z[out], kernel)
-    return {quality: absolute(y, against) for quality, y in found.items()}
 
 
 def _winner(found: dict[str, Floats], truth: Floats) -> tuple[str, dict[str, float]]:

@@ -8,37 +8,41 @@ from typing import Any
 
 from fedatlas.privacy import accountant
 from fedatlas.privacy.ledger import Event
+from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.mechanisms import of_table
 
 
 def for_any_nodes(plains: Iterable[Mapping[str, Any]], rounds: Sequence[int]) -> list[float] | None:
-    """Epsilon of a choice whose central noise costs the same whatever the number of nodes, in all its configurations; None of others."""
-    found = [({str(table["name"]): table for table in plain.get("privacy") or ()}, plain) for plain in plains]
-    keys = {
-        (t["central_dp"].get("delta"), t["central_dp"].get("noise_multiplier"), (p.get("cohort") or {}).get("fraction"))
-        for t, p in found
-        if "central_dp" in t
-    }
-    if len(keys) != 1 or next(iter(keys))[0] is None or any("central_dp" not in t for t, _ in found):
-        return None
-    return epsilons(found[0][1], 1, rounds)
+    """Return epsilon of a choice whose noise costs the same whatever the number of nodes, in all its configurations; None of others."""
+    found = list(plains)
+    bills = {_bill(plain, nodes) for plain in found for nodes in (2, 3)}
+    return epsilons(found[0], 1, rounds) if len(bills) == 1 and None not in bills else None
 
 
 def epsilons(plain: Mapping[str, Any], nodes: int, rounds: Sequence[int]) -> list[float] | None:
-    """Epsilon after each number of rounds under a configuration; infinite without noise, None where the run alone can tell.
+    """Return epsilon after each number of rounds under a configuration; infinite without noise, None where the run alone can tell.
 
-    Central noise: the accountant, at the configuration's delta or K^-1.1 for K nodes. Local noise is made for a whole run, whatever its
-    length, so that its epsilon is the one that was asked for.
+    Noise that is made for a whole run, whatever its length, has the epsilon that was asked for; of other noise the ledger's events of a
+    run of ``nodes`` are priced.
     """
-    tables = {str(table["name"]): table for table in plain.get("privacy") or ()}
-    if "nbafl" in tables:
-        return None
-    if "local_dp" in tables:
-        return [float(tables["local_dp"]["epsilon"])] * len(rounds)
-    if "central_dp" not in tables:
+    how = _protection(plain, nodes)
+    if how.noising is None:
         return [math.inf] * len(rounds)
-    table, cohort = tables["central_dp"], plain.get("cohort") or {}
-    delta = table.get("delta") or float(nodes**-1.1)
-    rate = float(cohort.get("fraction", 1.0))
-    z = float(table.get("noise_multiplier", 1.0))
-    event = Event("central_dp", 0, "gaussian", z, float(table["clip"]), "client", "add or remove", delta, rate)
-    return [accountant.spent([event._replace(round=t) for t in range(1, r + 1)], delta).epsilon for r in rounds]
+    if how.noising.for_all_rounds:
+        return None if how.noising.epsilon is None else [how.noising.epsilon] * len(rounds)
+    (event,) = how.released(1, (0,))
+    return [accountant.spent([event._replace(round=t) for t in range(1, r + 1)], how.delta()).epsilon for r in rounds]
+
+
+def _protection(plain: Mapping[str, Any], nodes: int) -> Protection:
+    tables, cohort = plain.get("privacy") or (), plain.get("cohort") or {}
+    return Protection(tuple(map(of_table, tables)), nodes, 1, float(cohort.get("fraction", 1.0)), 0)
+
+
+def _bill(plain: Mapping[str, Any], nodes: int) -> Event | None:
+    """What a round costs every client alike; None where it costs nothing, or is made for a whole run."""
+    how = _protection(plain, nodes)
+    if how.noising is None or how.noising.for_all_rounds:
+        return None
+    (event,) = how.released(1, (0,))
+    return event._replace(sensitivity=1.0)

@@ -13,9 +13,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fedatlas.study.measurements import Floats
+
 # In standard deviations of a feature; 16 says that it hardly matters. Shorter ones than 2 would tell single data sets by their classes:
 # that predicts those better, and data that are new, as a user's are, worse.
 LENGTHS = (2.0, 4.0, 16.0)
@@ -48,7 +48,7 @@ def inverse_distance(x: Floats, at: Floats) -> Floats:
 
 def gaussian(x: Floats, at: Floats, kernel: Kernel) -> Floats:
     """(points, settings) weights of the settings under a Gaussian process with a constant mean, estimated by least squares."""
-    covariance = _covariance(x, x, kernel.lengths) + (kernel.left_over + kernel.noise) * np.eye(len(x))
+    covariance = _noisy(x, kernel)
     across = _covariance(at, x, kernel.lengths)
     solved = np.asarray(np.linalg.solve(covariance, np.column_stack([across.T, np.ones(len(x))])), dtype=np.float64).T
     mean = solved[-1] / solved[-1].sum()
@@ -62,7 +62,7 @@ def left_out(x: Floats, kernel: Kernel) -> Floats:
 
     With Q = C^-1 - C^-1 1 1' C^-1 / 1' C^-1 1, what a setting is off its prediction from the others is (Q y)_i / Q_ii (Dubrule 1983).
     """
-    covariance = _covariance(x, x, kernel.lengths) + (kernel.left_over + kernel.noise) * np.eye(len(x))
+    covariance = _noisy(x, kernel)
     inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
     sums = inverse.sum(axis=1)
     q = inverse - np.outer(sums, sums) / sums.sum()
@@ -114,9 +114,15 @@ def _covariance(a: Floats, b: Floats, lengths: Floats) -> Floats:
     return found
 
 
+def _noisy(x: Floats, kernel: Kernel) -> Floats:
+    """The covariance of what was measured in the settings ``x``."""
+    found: Floats = _covariance(x, x, kernel.lengths) + (kernel.left_over + kernel.noise) * np.eye(len(x))
+    return found
+
+
 def _likelihood(x: Floats, y: Floats, kernel: Kernel) -> float:
     """Log of the marginal likelihood, the scale of the process at its best value for all outputs together."""
-    covariance = _covariance(x, x, kernel.lengths) + (kernel.left_over + kernel.noise) * np.eye(len(x))
+    covariance = _noisy(x, kernel)
     root: Floats = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
     z = np.linalg.solve(root, np.column_stack([y, np.ones(len(x))]))
     ones, z = z[:, -1], z[:, :-1]

@@ -8,65 +8,91 @@ relaxing one only adds candidates.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedatlas.errors import ConfigError
-from fedatlas.recommender.contest import QUALITIES, Fitted, quantiles
+from fedatlas.recommender.contest import Fitted, from_logit, predict_finishes, quantiles
 from fedatlas.recommender.requirements import SEES, Requirements
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measurements import Floats
+from fedatlas.study.measurements import Bools, Floats, Ints
+from fedatlas.study.responses import RESPONSES
 
 DRAWS = 4000
 TIE = 0.01  # of the study's range of utility: what is nearer is a tie
+Place = tuple[int, int]
+"""A candidate: (choice, rounds) among those of the study."""
 
 
-class Outlook(NamedTuple):
-    """What is foreseen in one federation: J choices after R rounds, and n values a quality, one a left-out residual vector."""
+class Forecast(NamedTuple):
+    """What is predicted in one federation: J choices after R rounds, and n values a quality, one a left-out residual vector."""
 
     values: dict[str, Floats]  # response -> (J, R)
     spread: dict[str, Floats]  # quality -> (n, J, R)
     finishes: Floats  # (J,)
-    groups: Sequence[object] | None = None  # (n,) which residual vectors err together; None: each is a mean drawn anew
+    groups: Any = None
+    """(n,) which residual vectors err together; None: each is a mean drawn again."""
 
 
 class Ranking(NamedTuple):
-    """The candidates of a federation, as (choice, rounds) places; ``order`` holds one a choice that is allowed, the first answer first."""
+    """The candidates of a federation; ``order`` holds one place a choice that is allowed, the first answer first."""
 
-    order: list[tuple[int, int]]
+    order: list[Place]
     chance: Floats  # (J, R)
     utility: Floats  # (J, R)
-    permitted: NDArray[np.bool_]  # (J,) under what the server may see
+    permitted: Bools  # (J,) under what the server may see
     reference: int | None  # FedAvg or the twin that privacy asks for; None where none was measured
 
 
-def rank(
-    fitted: Fitted, outlook: Outlook, asked: Requirements, references: Sequence[str], barred: Collection[str] = ()
-) -> Ranking:
+def forecast(
+    fitted: Fitted,
+    at: Floats,
+    gaps: Mapping[str, Floats],
+    centralised: Floats | float | None,
+    costs: Mapping[str, Floats],
+    among: Ints,
+) -> Forecast:
+    """The forecast for a federation with features ``at`` from predicted gaps (J, R), by the errors of the settings ``among``.
+
+    ``centralised``: logit of the baseline's accuracy. Where it is known, another quality's baseline differs from it as it does in the
+    study; where not (None), the level is the study's own.
+    """
+    values, spread = {}, {}
+    for quality, gap in gaps.items():
+        levels = fitted.levels[RESPONSES[quality].against or quality]
+        base = np.zeros(len(levels)) if centralised is None else fitted.levels["accuracy"]
+        apart = (levels - base)[among]
+        mean = float(np.nanmean(apart))
+        level = (0.0 if centralised is None else float(centralised)) + mean
+        errors = fitted.residuals(quality)[among]
+        values[quality] = from_logit(level + gap)
+        spread[quality] = from_logit(level + (apart - mean)[:, None, None] + gap + errors)
+    values |= costs
+    return Forecast(values, spread, predict_finishes(fitted, at, among), fitted.groups()[among])
+
+
+def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection[str] = ()) -> Ranking:
     """The order of the choices in a federation; ``barred`` ones cannot run in it."""
-    utility = utility_of(fitted, outlook.values, asked.weights)
+    utility = utility_of(fitted, seen.values, asked.weights)
     permitted = np.array(
         [
             SEES.index(sees) >= SEES.index(asked.server_sees) and choice not in barred
             for choice, sees in zip(fitted.choices, fitted.sees, strict=True)
         ]
     )
-    chance = chances(outlook, asked)
+    chance = chances(seen, asked)
     open_to = (chance >= asked.confidence - 1e-12) & permitted[:, None] & np.isfinite(utility)
-    reference = next(
-        (fitted.choices.index(n) for n in references if n in fitted.choices and permitted[fitted.choices.index(n)]),
-        None,
-    )
-    best = [pick(j, open_to[j], utility, outlook) for j in range(len(utility)) if open_to[j].any()]
-    best.sort(key=lambda at: (-utility[at], *_costs(outlook, at), fitted.choices[at[0]]))
-    first = _first(fitted, outlook, asked, best, utility, reference)
+    known = [fitted.choices.index(name) for name in fitted.references if name in fitted.choices]
+    reference = next((j for j in known if permitted[j]), None)
+    best = [pick(j, open_to[j], utility, seen) for j in range(len(utility)) if open_to[j].any()]
+    best.sort(key=lambda at: (-utility[at], *_costs(seen, at), fitted.choices[at[0]]))
+    first = _first(fitted, seen, asked, best, utility, reference)
     return Ranking([*first, *(at for at in best if at not in first)], chance, utility, permitted, reference)
 
 
-def utility_of(fitted: Fitted, values: dict[str, Floats], weights: dict[str, float]) -> Floats:
+def utility_of(fitted: Fitted, values: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
     """The weighted mean of responses scaled by the study's own ranges; more is better. nan where a response is not known."""
     total: Floats = np.zeros(next(iter(values.values())).shape)
     for response, weight in weights.items():
@@ -75,76 +101,70 @@ def utility_of(fitted: Fitted, values: dict[str, Floats], weights: dict[str, flo
         if response not in values:
             raise ConfigError(f"[weights] on {response} need [federation] experiment: numbers alone do not tell it.")
         low, high = fitted.ranges.get(response, (1.0, np.e))
-        if response in QUALITIES:
-            scaled = (values[response] - low) / max(high - low, 1e-9)
-        else:
+        if RESPONSES[response].scale == "log":
             low, high = max(low, 1e-9), max(high, 1e-9)
             scaled = np.log(high / np.maximum(values[response], 1e-9)) / max(np.log(high / low), 1e-9)
+        else:
+            scaled = (values[response] - low) / max(high - low, 1e-9)
         total = total + weight * scaled
     return total / sum(weights.values())
 
 
-def holds(values: dict[str, Floats], asked: Requirements) -> NDArray[np.bool_]:
+def holds(values: Mapping[str, Floats], asked: Requirements) -> Bools:
     """Whether all limits hold, element by element. What is not known holds no limit."""
     found = np.ones(np.broadcast_shapes(*(x.shape for x in values.values())), bool)
-    for limits, sign in ((asked.at_least, 1), (asked.at_most, -1)):
-        for response, limit in limits.items():
-            if response not in values:
-                raise ConfigError(f"a limit on {response} needs [federation] experiment: numbers alone do not tell it.")
-            found &= sign * values[response] >= sign * limit
+    for limit in asked.limits():
+        if limit.response not in values:
+            raise ConfigError(
+                f"a limit on {limit.response} needs [federation] experiment: numbers alone do not tell it."
+            )
+        found &= limit.sign * values[limit.response] >= limit.sign * limit.value
     return found
 
 
-def chances(outlook: Outlook, asked: Requirements) -> Floats:
+def chances(seen: Forecast, asked: Requirements) -> Floats:
     """(J, R) chance that a candidate finishes and keeps all limits."""
-    kept = holds({**outlook.values, **outlook.spread}, asked)
-    known = np.all([np.isfinite(x) for x in outlook.spread.values()], axis=0)
+    kept = holds({**seen.values, **seen.spread}, asked)
+    known = np.all([np.isfinite(x) for x in seen.spread.values()], axis=0)
     number = known.sum(axis=0)
     share = np.divide((kept & known).sum(axis=0), number, out=np.zeros(number.shape), where=number > 0)
-    found: Floats = np.minimum(share * np.nan_to_num(outlook.finishes)[:, None], 1.0)
+    found: Floats = np.minimum(share * np.nan_to_num(seen.finishes)[:, None], 1.0)
     return found
 
 
-def pick(choice: int, allowed: NDArray[np.bool_], utility: Floats, outlook: Outlook) -> tuple[int, int]:
+def pick(choice: int, allowed: Bools, utility: Floats, seen: Forecast) -> Place:
     """The rounds with the largest utility among those allowed, ties to what costs less."""
     places = [(choice, int(r)) for r in np.flatnonzero(allowed)]
-    return min(places, key=lambda at: (-utility[at], *_costs(outlook, at)))
+    return min(places, key=lambda at: (-utility[at], *_costs(seen, at)))
 
 
-def _costs(outlook: Outlook, at: tuple[int, int]) -> tuple[float, float]:
-    return tuple(float(np.nan_to_num(outlook.values[cost][at], nan=np.inf)) for cost in ("cpu_seconds", "bytes"))  # type: ignore[return-value]
+def _costs(seen: Forecast, at: Place) -> list[float]:
+    return [float(np.nan_to_num(seen.values[cost][at], nan=np.inf)) for cost in ("cpu_seconds", "bytes")]
 
 
 def told_apart(
-    fitted: Fitted,
-    outlook: Outlook,
-    weights: dict[str, float],
-    one: tuple[int, int],
-    other: tuple[int, int],
-    confidence: float,
+    fitted: Fitted, seen: Forecast, weights: Mapping[str, float], one: Place, other: Place, confidence: float
 ) -> bool:
     """Whether the expected utility of ``one`` is above the ``other``'s with this confidence, both under the same left-out residual vectors.
 
     What is asked is which choice is better on average in federations like this one, so that the interval is that of a mean, one-sided
     by Student's t; the vectors of one group (a data set, where data are new) count as one observation. Less than `TIE` is nothing.
     """
-    pairs = []
-    for at in (one, other):
+    size = next(iter(seen.spread.values())).shape[0]
+
+    def utilities(at: Place) -> Floats:
         values = {
-            name: outlook.spread.get(name, x)[..., at[0], at[1]]
-            for name, x in outlook.values.items()
-            if weights.get(name)
+            name: seen.spread.get(name, x)[..., at[0], at[1]] for name, x in seen.values.items() if weights.get(name)
         }
-        size = next(iter(outlook.spread.values())).shape[0]
-        pairs.append(utility_of(fitted, {name: np.broadcast_to(x, (size,)) for name, x in values.items()}, weights))
-    apart = pairs[0] - pairs[1]
-    return mean_low(apart, outlook.groups, confidence) > 0 and bool(np.nanmean(apart) > TIE)
+        return utility_of(fitted, {name: np.broadcast_to(x, (size,)) for name, x in values.items()}, weights)
+
+    apart = utilities(one) - utilities(other)
+    return mean_low(apart, seen.groups, confidence) > 0 and bool(np.nanmean(apart) > TIE)
 
 
-def mean_low(values: Floats, groups: Sequence[object] | None, confidence: float) -> float:
+def mean_low(values: Floats, groups: Any, confidence: float) -> float:
     """The one-sided lower bound of the mean of ``values`` (n,); of the values themselves where each is a mean already."""
-    known = np.isfinite(values)
-    if groups is None or not known.any():
+    if groups is None or not np.isfinite(values).any():
         return quantiles(values, confidence)[0]
     each: dict[object, list[float]] = {}
     for group, value in zip(groups, values, strict=True):
@@ -158,28 +178,24 @@ def mean_low(values: Floats, groups: Sequence[object] | None, confidence: float)
     return float(found.mean() - np.quantile(t, confidence) * found.std(ddof=1) / np.sqrt(len(found)))
 
 
-def dominated(fitted: Fitted, outlook: Outlook, at: tuple[int, int], by: tuple[int, int], confidence: float) -> bool:
+def dominated(fitted: Fitted, seen: Forecast, at: Place, by: Place, confidence: float) -> bool:
     """Whether a candidate is beaten in quality beyond what left-out settings vary by, by one that costs no more."""
-    cheaper = all(x <= y for x, y in zip(_costs(outlook, by), _costs(outlook, at), strict=True))
-    return cheaper and told_apart(fitted, outlook, {"accuracy": 1.0}, by, at, confidence)
+    cheaper = all(x <= y for x, y in zip(_costs(seen, by), _costs(seen, at), strict=True))
+    return cheaper and told_apart(fitted, seen, {"accuracy": 1.0}, by, at, confidence)
 
 
 def _first(
-    fitted: Fitted,
-    outlook: Outlook,
-    asked: Requirements,
-    best: list[tuple[int, int]],
-    utility: Floats,
-    reference: int | None,
-) -> list[tuple[int, int]]:
+    fitted: Fitted, seen: Forecast, asked: Requirements, best: list[Place], utility: Floats, reference: int | None
+) -> list[Place]:
     """The answer as a list of one, or none. ``best`` is sorted by utility."""
 
-    def apart(one: tuple[int, int], other: tuple[int, int]) -> bool:
-        return told_apart(fitted, outlook, asked.weights, one, other, asked.confidence)
+    def apart(one: Place, other: Place) -> bool:
+        return told_apart(fitted, seen, asked.weights, one, other, asked.confidence)
 
-    sound = [
-        at for at in best if not any(dominated(fitted, outlook, at, by, asked.confidence) for by in best if by != at)
-    ] or best
+    def beaten(at: Place) -> bool:
+        return any(dominated(fitted, seen, at, by, asked.confidence) for by in best if by != at)
+
+    sound = [at for at in best if not beaten(at)] or best
     plain = [at for at in sound if at[0] == reference]
     if plain:
         better = [at for at in sound if at != plain[0] and utility[at] > utility[plain[0]] and apart(at, plain[0])]
@@ -187,4 +203,4 @@ def _first(
     ties = [
         at for at in sound if utility[sound[0]] - utility[at] <= TIE and (at == sound[0] or not apart(sound[0], at))
     ]
-    return [min(ties, key=lambda at: (*_costs(outlook, at), -utility[at]))] if ties else []
+    return [min(ties, key=lambda at: (*_costs(seen, at), -utility[at]))] if ties else []

@@ -1,13 +1,14 @@
 """``recommend --measure``: the best three choices, FedAvg and the baseline on the user's own data, and the answer from that.
 
-They are a small study of their own, with the study's rates tried on validation rows and three seeds. What was predicted and what was
-obtained is added to the study's record.
+They are a small study, with the study's rates tried on validation rows and three seeds. What was predicted and what was obtained is
+added to the study's record.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,16 @@ import numpy as np
 
 from fedatlas.errors import ConfigError
 from fedatlas.files import disk_error
-from fedatlas.recommender.answer import recommend as answer_to
+from fedatlas.recommender.answer import answer_for
 from fedatlas.recommender.answer_files import Say, record_of
-from fedatlas.recommender.contest import COSTS, QUALITIES
-from fedatlas.recommender.own_experiment import Own
-from fedatlas.recommender.own_experiment import finished as completed
-from fedatlas.recommender.ranking import Outlook
+from fedatlas.recommender.contest import mean_cost
+from fedatlas.recommender.ranking import Forecast
+from fedatlas.recommender.user_experiment import UserExperiment, completed
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measurements import Floats, Run, cell_runs, choice_of, finished, value_of
-from fedatlas.study.measurements import Study as Measured
+from fedatlas.study.measurements import Floats, Measurements, beats_majority, value_of
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.read_measurements import measured
+from fedatlas.study.responses import which
 from fedatlas.study.study import Study
 from fedatlas.study.table import Table
 
@@ -32,108 +33,87 @@ SEEDS = (1, 2, 3)
 DRAWS = 2000
 
 
-def measured_answer(own: Own, answer: dict[str, Any], barred: Mapping[str, str], out: Path, say: Say) -> dict[str, Any]:
-    """Runs what the answer names, and answers anew; ``before`` keeps what was predicted."""
-    names = chosen(own, answer, barred)
+def measured_answer(user: UserExperiment, answer: Plain, barred: Mapping[str, str], out: Path, say: Say) -> Plain:
+    """Run what the answer names, and answer again; ``before`` keeps what was predicted."""
+    names, fitted = chosen(user, answer, barred), user.basis.fitted
     rounds = max([entry["rounds"] for entry in answer["top"]] or [answer["nearest_miss"]["rounds"]])
-    study = study_of(own, names, rounds)
+    study = study_of(user, names, rounds)
     study.run(out / "measured", say=say)
-    kept = Table.open(study.table(out / "measured"))
-    try:
+    with closing(Table.open(study.table(out / "measured"))) as kept:
         runs = measured(kept)
-    finally:
-        kept.close()
-    anew = answer_to(
-        own.basis.fitted,
-        own.asked,
-        references=own.basis.references,
-        new_data=own.new_data,
-        barred={**barred, **dict.fromkeys(set(own.basis.fitted.choices) - set(names), "it was not run on your data.")},
-        outlook=outlook_of(own, runs),
+    not_run = dict.fromkeys(set(fitted.choices) - set(names), "it was not run on your data.")
+    again = answer_for(
+        fitted,
+        user.asked,
+        barred={**barred, **not_run},
+        measured=as_forecast(user, runs),
     )
-    lines = compared(own, answer, runs)
-    append(record_of(own.basis), lines)
-    rates = {choice_of(runs, run): run["rates"] for run in cell_runs(runs) if run["status"] == "done"}
-    done = completed(own, anew, out, rates)
+    lines = compared(user, answer, runs)
+    append(record_of(user.basis), lines)
+    rates = {runs.choice_of(run): run["rates"] for run in runs.cells() if run["status"] == "done"}
+    done = completed(user, again, out, rates)
     done["notes"].insert(
         0, f"Figures are those measured on your data; low and high are those of {len(SEEDS)} seeds, not of new data."
     )
-    before = {key: answer[key] for key in ("answer", "top", "nearest_miss")}
     return {
         **done,
         "measured": {"choices": names, "rounds": rounds, "seeds": len(SEEDS), "obtained": lines},
-        "before": before,
+        "before": {key: answer[key] for key in ("answer", "top", "nearest_miss")},
     }
 
 
-def chosen(own: Own, answer: Mapping[str, Any], barred: Mapping[str, str]) -> list[str]:
+def named(answer: Row) -> list[Row]:
+    """The candidates that an answer names."""
+    return [*answer["top"], *filter(None, [answer["nearest_miss"]])]
+
+
+def chosen(user: UserExperiment, answer: Row, barred: Mapping[str, str]) -> list[str]:
     """The best three, FedAvg, and its masked twin where that is the reference; ConfigError where nothing can be run."""
-    names = [entry["choice"] for entry in answer["top"]]
-    names += [answer["nearest_miss"]["choice"]] if answer["nearest_miss"] else []
-    names += [answer["reference"]] if answer["reference"] else []
-    names += list(own.basis.references[:1])
-    names = [name for name in dict.fromkeys(names) if name not in barred and name in own.basis.fitted.choices]
+    names = [*(entry["choice"] for entry in named(answer)), answer["reference"], *user.basis.fitted.references[:1]]
+    names = [name for name in dict.fromkeys(names) if name not in barred and name in user.basis.fitted.choices]
     if not names:
         raise ConfigError("--measure: none of the study's choices can run on this experiment (refused says why).")
     return names
 
 
-def study_of(own: Own, names: Sequence[str], rounds: int) -> Study:
+def study_of(user: UserExperiment, names: Sequence[str], rounds: int) -> Study:
     """The small study of these choices on the user's data."""
-    near = own.basis.near(own.order, names[0])
-    local = own.basis.configurations[near, names[0]]["local"]
-    levels = [{"name": name, "set": dict(own.basis.sets[name])} for name in names]
-    base = {key: value for key, value in own.base.items() if key != "seed"}
-    tables: dict[str, Any] = {
-        "base": {**base, "local": dict(local), "rounds": rounds},
+    levels = [{"name": name, "set": dict(user.basis.sets[name])} for name in names]
+    base = {key: value for key, value in user.base.items() if key != "seed"}
+    tables: Plain = {
+        "base": {**base, "local": user.local(names[0]), "rounds": rounds},
         "seeds": list(SEEDS),
         "factor": [{"name": "choice", "role": "choice", "level": levels}],
     }
-    if own.basis.rates:
-        tables["tuning"] = {"keys": {key: list(values) for key, values in own.basis.rates.items()}}
+    if user.basis.rates:
+        tables["tuning"] = {"keys": {key: list(values) for key, values in user.basis.rates.items()}}
     return Study.of("measured", **tables)
 
 
-def outlook_of(own: Own, runs: Measured) -> Outlook:
-    """What was measured, in the place of what is foreseen: means over seeds, and how else they might have come out."""
-    fitted = own.basis.fitted
-    shape = len(fitted.choices), len(fitted.rounds)
-    by_choice: dict[str, list[Run]] = {}
-    for run in cell_runs(runs):
-        by_choice.setdefault(choice_of(runs, run), []).append(run)
-    values, spread = {}, {}
-    for quality in (q for q in QUALITIES if q in fitted.gaps):
-        each = np.full((len(SEEDS), *shape), np.nan)
-        for j, choice in enumerate(fitted.choices):
-            for run in by_choice.get(choice, ()):
-                if run["status"] == "done":
-                    each[SEEDS.index(run["seed"]), j] = [value_of(run, quality, r) for r in fitted.rounds]
+def as_forecast(user: UserExperiment, runs: Measurements) -> Forecast:
+    """What was measured, in place of a forecast: means over seeds, and how else they might have come out."""
+    fitted, there = user.basis.fitted, runs.choice_names()
+
+    def placed(of: Callable[[int], Any], *shape: int) -> Floats:
+        """(J, ...) figures of the choices that were measured, nan of others."""
+        found = np.full((len(fitted.choices), *shape), np.nan)
+        for k, name in enumerate(there):
+            found[fitted.choices.index(name)] = of(k)
+        return found
+
+    values, spread, size = {}, {}, len(fitted.rounds)
+    for quality in (q for q in which(forecast="gap") if q in fitted.gaps):
+        curves = np.stack([runs.by_cell(quality, r)[0] for r in fitted.rounds], axis=-1)  # (choices, seeds, R)
+        each = np.moveaxis(placed(curves.__getitem__, len(SEEDS), size), 1, 0)
         if np.isfinite(each).any():
-            values[quality], spread[quality] = means(each), otherwise(each)
-    for cost in (*COSTS, "seconds"):
-        values[cost] = np.full(shape, np.nan)
-        for j, choice in enumerate(fitted.choices):
-            ends = [
-                [value_of(run, cost, r) for r in fitted.rounds]
-                for run in by_choice.get(choice, ())
-                if run["status"] == "done"
-            ]
-            if ends:
-                values[cost][j] = np.mean(ends, axis=0)
-    finishes = [
-        np.mean([finished(run) for run in by_choice[choice]]) if choice in by_choice else np.nan
-        for choice in fitted.choices
-    ]
-    return Outlook(values, spread, np.array(finishes, dtype=float))
+            values[quality], spread[quality] = each.mean(axis=0), resampled(each)
+    for cost in (*which(forecast="nearest"), *which(forecast="experiment")):
+        values[cost] = placed(mean_cost(runs, cost)[0].__getitem__, size)
+    done = [[beats_majority(run) for run in runs.cells() if runs.choice_of(run) == name] for name in there]
+    return Forecast(values, spread, placed(lambda k: np.mean(done[k])))
 
 
-def means(each: Floats) -> Floats:
-    """(J, R) means over seeds, where all have a value."""
-    found: Floats = each.mean(axis=0)
-    return found
-
-
-def otherwise(each: Floats) -> Floats:
+def resampled(each: Floats) -> Floats:
     """(draws, J, R) means as other seeds might have given them: Student's t with the seeds' own deviations, the same for all choices."""
     seeds = len(each)
     stream = numpy_stream(0, "remeasure")
@@ -144,35 +124,22 @@ def otherwise(each: Floats) -> Floats:
     return drawn
 
 
-def compared(own: Own, answer: Mapping[str, Any], runs: Measured) -> list[dict[str, Any]]:
+def compared(user: UserExperiment, answer: Row, runs: Measurements) -> list[Plain]:
     """Predicted against obtained: accuracy of each choice that was named, at its rounds, on average over the seeds."""
-    out = []
-    for entry in [*answer["top"], *([answer["nearest_miss"]] if answer["nearest_miss"] else [])]:
-        found = [
-            value_of(r, "accuracy", entry["rounds"])
-            for r in cell_runs(runs)
-            if choice_of(runs, r) == entry["choice"] and r["status"] == "done"
-        ]
+    out, done = [], [run for run in runs.cells() if run["status"] == "done"]
+    facts = {key: getattr(user.asked, key) for key in ("nodes", "rows", "heterogeneity", "classes")}
+    for entry in named(answer):
+        here = [run for run in done if runs.choice_of(run) == entry["choice"]]
+        found = [value_of(run, "accuracy", entry["rounds"]) for run in here]
         predicted = entry["predicted"]["accuracy"]
         if found and np.isfinite(found).all() and predicted["value"] is not None:
-            out.append(
-                {
-                    "study": own.basis.name,
-                    "choice": entry["choice"],
-                    "rounds": entry["rounds"],
-                    "nodes": own.asked.nodes,
-                    "rows": own.asked.rows,
-                    "heterogeneity": own.asked.heterogeneity,
-                    "classes": own.asked.classes,
-                    "predicted": predicted,
-                    "obtained": float(np.mean(found)),
-                }
-            )
+            what = {"study": user.basis.name, "choice": entry["choice"], "rounds": entry["rounds"]}
+            out.append({**what, **facts, "predicted": predicted, "obtained": float(np.mean(found))})
     return out
 
 
-def append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Adds lines to a record that only grows; DiskError where it cannot be written."""
+def append(path: Path, lines: Sequence[Row]) -> None:
+    """Add lines to a record that only grows; DiskError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.recommender.contest import COSTS, QUALITIES
 from fedatlas.study.heterogeneity import heterogeneity, read_counts
+from fedatlas.study.plain import Row, toml_of
+from fedatlas.study.responses import RESPONSES
 
 SEES = ("anything", "models", "sums", "noisy_sums")  # what the server sees of single clients, from most to least
-RESPONSES = (*QUALITIES, *COSTS, "seconds")
-LATER = ("joules", "leak", "profile")  # known names that this version does not answer
+LATER = ("joules", "leak", "profile", "server")  # known names that this version does not answer
 FACTS = ("nodes", "rows", "classes", "heterogeneity")
-TABLES = {
+NO_RESPONSES = {
     "study": (),
     "confidence": (),
-    "federation": ("experiment", "counts", "centralised", "profile", "server", *FACTS),
-    "at_least": (*RESPONSES, *LATER),
-    "at_most": (*RESPONSES, *LATER),
+    "federation": ("experiment", "counts", "centralised", *FACTS),
     "privacy": ("server_sees",),
-    "weights": (*RESPONSES, *LATER),
 }
+"""Tables whose keys are no responses, and their keys."""
+TABLES = ("study", "confidence", "federation", "at_least", "at_most", "privacy", "weights")
+Known = tuple[float | None, float | None, float | None, float | None]
+
+
+class Limit(NamedTuple):
+    """One limit on a response; times ``sign`` a value has to reach it."""
+
+    table: str
+    response: str
+    value: float
+    sign: int
 
 
 class Requirements(NamedTuple):
@@ -41,21 +49,28 @@ class Requirements(NamedTuple):
     at_least: dict[str, float]
     at_most: dict[str, float]
     server_sees: str
-    weights: dict[str, float]  # quality alone unless told otherwise
+    weights: dict[str, float]  # only accuracy unless told otherwise
+
+    def limits(self) -> list[Limit]:
+        """All limits."""
+        both = (("at_least", self.at_least, 1), ("at_most", self.at_most, -1))
+        return [Limit(table, name, x, sign) for table, found, sign in both for name, x in found.items()]
+
+    def without(self, limit: Limit) -> Requirements:
+        """The same without a limit."""
+        least, most = (
+            {name: x for name, x in found.items() if (table, name) != limit[:2]}
+            for table, found in (("at_least", self.at_least), ("at_most", self.at_most))
+        )
+        return self._replace(at_least=least, at_most=most)
 
 
 def read_requirements(path: Path) -> Requirements:
     """The requirements of a file; a relative ``counts`` lies beside it."""
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no requirements file '{path}': name one that is there.") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {str(error).splitlines()[0].rstrip('.')}.") from error
-    return requirements(raw, path.parent)
+    return requirements(toml_of(path, "requirements")[1], path.parent)
 
 
-def requirements(raw: Mapping[str, Any], folder: Path = Path()) -> Requirements:
+def requirements(raw: Row, folder: Path = Path()) -> Requirements:
     """The requirements of the tables of a file."""
     _known_keys(raw)
     least, most, weights = (_numbers(raw, table) for table in ("at_least", "at_most", "weights"))
@@ -69,34 +84,29 @@ def requirements(raw: Mapping[str, Any], folder: Path = Path()) -> Requirements:
     if sees not in SEES:
         raise unknown_name("value of privacy.server_sees", str(sees), SEES)
     federation = raw.get("federation", {})
-    known = _facts(federation, folder)
-    centralised = (
-        None if "centralised" not in federation else _number("federation.centralised", federation["centralised"])
-    )
+    told = {key: _number(f"federation.{key}", federation[key]) for key in (*FACTS, "centralised") if key in federation}
+    centralised = told.pop("centralised", None)
     if centralised is not None and not 0 < centralised < 1:
         raise ConfigError(f"federation.centralised is {centralised:g}: it is an accuracy between 0 and 1.")
-    experiment = federation.get("experiment")
-    name = str(raw.get("study", "small"))
-    return Requirements(
-        name, confidence, *known, centralised, experiment, least, most, sees, weights or {"accuracy": 1.0}
-    )
+    known, name = _facts(federation, told, folder), str(raw.get("study", "small"))
+    experiment, weights = federation.get("experiment"), weights or {"accuracy": 1.0}
+    return Requirements(name, confidence, *known, centralised, experiment, least, most, sees, weights)
 
 
-def _known_keys(raw: Mapping[str, Any]) -> None:
-    """Refuses tables and keys that there are not, and those that a later version answers."""
+def _known_keys(raw: Row) -> None:
+    """Refuse tables and keys that there are not, and those that a later version answers."""
+    responses = [name for name, one in RESPONSES.items() if one.forecast]
     for table, inside in raw.items():
         if table not in TABLES:
             raise unknown_name("table of the requirements", table, TABLES)
-        if not TABLES[table]:
-            continue
-        if not isinstance(inside, Mapping):
+        known = NO_RESPONSES.get(table, responses)
+        if known and not isinstance(inside, Mapping):
             raise ConfigError(f"{table} is a table: write [{table}] with a line for each key.")
-        for key in inside:
-            if key in LATER or (table, key) == ("federation", "server"):
+        for key in inside if known else ():
+            if key in LATER and table != "privacy":
                 raise ConfigError(f"{table}.{key} is not in this version: leave it out.")
-            if key not in TABLES[table]:
-                kind = f"key of [{table}]" if table in {"federation", "privacy"} else "response"
-                raise unknown_name(kind, key, [k for k in TABLES[table] if k not in LATER])
+            if key not in known:
+                raise unknown_name(f"key of [{table}]" if table in NO_RESPONSES else "response", key, known)
 
 
 def _number(name: str, value: Any) -> float:
@@ -105,29 +115,26 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _numbers(raw: Mapping[str, Any], table: str) -> dict[str, float]:
+def _numbers(raw: Row, table: str) -> dict[str, float]:
     return {key: _number(f"{table}.{key}", value) for key, value in sorted(raw.get(table, {}).items())}
 
 
 def _possible(least: Mapping[str, float], most: Mapping[str, float]) -> None:
-    """Refuses limits that nothing can keep, alone or together."""
+    """Refuse limits that nothing can keep, alone or together."""
     for response, value in least.items():
         if response in most and value > most[response]:
             raise ConfigError(
                 f"{response} at least {value:g} and at most {most[response]:g} exclude each other: change one."
             )
-        if response in QUALITIES and value > 1:
+        if RESPONSES[response].scale == "logit" and value > 1:
             raise ConfigError(f"at_least.{response} is {value:g}: it is a share, at most 1.")
     for response, value in most.items():
         if value < 0:
             raise ConfigError(f"at_most.{response} is {value:g}: nothing is below 0.")
 
 
-def _facts(
-    federation: Mapping[str, Any], folder: Path
-) -> tuple[float | None, float | None, float | None, float | None]:
+def _facts(federation: Row, told: Mapping[str, float], folder: Path) -> Known:
     """nodes, rows, classes and h, as told, as counted, or all None where an experiment tells them."""
-    told = {key: _number(f"federation.{key}", federation[key]) for key in FACTS if key in federation}
     if "experiment" in federation:
         if told or "counts" in federation:
             raise ConfigError(
@@ -143,23 +150,18 @@ def _facts(
         if told.keys() - {"classes"}:
             raise ConfigError("[federation] has counts, which tell nodes, rows and heterogeneity: leave those out.")
         return float((counts.sum(axis=1) > 0).sum()), float(counts.sum()), float(counts.shape[1]), heterogeneity(counts)
-    _require(told, ("nodes", "rows", "heterogeneity"))
+    if missing := [key for key in ("nodes", "rows", "heterogeneity") if key not in told]:
+        raise ConfigError(
+            f"[federation] lacks {', '.join(missing)}: give them, or counts, or an experiment that tells them."
+        )
     if told["nodes"] < 1 or told["rows"] < told["nodes"]:
         raise ConfigError(
             "federation.nodes is at least 1, and federation.rows at least as many: rows are those of all nodes together."
         )
     if not 0 <= told["heterogeneity"] <= 1:
         raise ConfigError(
-            f"federation.heterogeneity is {told['heterogeneity']:g}: it is h, from 0 (IID) to 1 (one class a node)."
+            f"federation.heterogeneity is {told['heterogeneity']:g}: it is h, from 0 (IID) to 1 (one class per node)."
         )
     if told.get("classes", 2) < 2:
-        raise ConfigError("federation.classes is below 2: a study knows tables with classes alone.")
+        raise ConfigError("federation.classes is below 2: studies know only targets that are classes.")
     return told["nodes"], told["rows"], told.get("classes"), told["heterogeneity"]
-
-
-def _require(told: Mapping[str, float], keys: Iterable[str]) -> None:
-    missing = [key for key in keys if key not in told]
-    if missing:
-        raise ConfigError(
-            f"[federation] lacks {', '.join(missing)}: give them, or counts, or an experiment that tells them."
-        )

@@ -22,15 +22,29 @@ from fedatlas.files import write_bytes, write_json
 from fedatlas.recommender.contest import Fitted, fit_study
 from fedatlas.recommender.epsilon import for_any_nodes
 from fedatlas.recommender.predictors import Kernel
-from fedatlas.study.frame import factors_of, members, which
-from fedatlas.study.measurements import Study, choice_of, setting_of
+from fedatlas.study.measurements import Measurements
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.read_measurements import measured
-from fedatlas.study.table import Table
+from fedatlas.study.table import Table, packed, unpacked
 
 VERSION = 1
 HERE = Path(__file__).parent  # a shipped study is a folder beside this file
 NAMES, ARRAYS, TABLE = "study.json", "study.npz", "table.sqlite"
-PER_QUALITY = ("gaps", "levels", "by_setting", "by_data")
+PLAIN = (
+    "choices",
+    "settings",
+    "data",
+    "rounds",
+    "ranges",
+    "sees",
+    "against",
+    "way",
+    "score",
+    "references",
+)  # fields of `Fitted`
+ARRAY = ("x", "scale", "finishes")
+BY_NAME = ("costs", "gaps", "levels", "by_setting", "by_data")  # response -> array
+OF_BASIS = ("twins", "sets", "rates", "epsilon")
 
 
 class Basis(NamedTuple):
@@ -39,16 +53,15 @@ class Basis(NamedTuple):
     name: str
     folder: Path  # where it lies, for files that its configurations name
     fitted: Fitted
-    references: tuple[str, ...]  # FedAvg, then its masked twin
     twins: Mapping[str, str]
-    sets: Mapping[str, Mapping[str, Any]]  # choice -> the keys that it sets
+    sets: Mapping[str, Row]  # choice -> the keys that it sets
     rates: Mapping[str, list[Any]]  # key -> values that were tried in every cell
-    picked: Mapping[tuple[int, str], Mapping[str, Any]]  # (setting, choice) -> the rates that did best there
-    configurations: Mapping[tuple[int, str], Mapping[str, Any]]  # (setting, choice) -> what was run
+    picked: Mapping[tuple[int, str], Row]  # (setting, choice) -> the rates that did best there
+    configurations: Mapping[tuple[int, str], Row]  # (setting, choice) -> what was run
     epsilon: Mapping[
         str, list[float]
     ]  # choice -> epsilon after `Fitted.rounds`, where it is the same for any number of nodes
-    about: Mapping[str, Any]  # hashes, seeds, runs by status
+    about: Row  # hashes, seeds, runs by status
 
     def near(self, order: np.ndarray, choice: str) -> int:
         """The first of some settings in which a choice was run."""
@@ -56,112 +69,73 @@ class Basis(NamedTuple):
 
 
 def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> Basis:
-    """The study of a table, fitted: some seconds for a thousand runs; ``whole``: of its finished settings alone."""
-    study = which(table, study)
-    read, found = measured(table, study), members(table, study)
+    """The study of a table, fitted: some seconds for a thousand runs; ``whole``: only of its finished settings."""
+    study = table.name_of(study)
+    read, found = measured(table, study), table.members(study)
     if whole:
         read = finished_settings(read, found)
     fitted = fit_study(read)
     place = {name: i for i, name in enumerate(fitted.settings)}
-    factors = {name: factor for name, factor in factors_of(table, study).items() if factor["role"] == "choice"}
+    factors = {name: factor for name, factor in table.factors(study).items() if factor["role"] == "choice"}
     if any("set" not in factor for factor in factors.values()):
-        raise DataError(
-            f"the table of '{study}' does not say what its levels set: run 'fedatlas study' on it once more."
-        )
-    sets: dict[str, dict[str, Any]] = {}
-    picked: dict[tuple[int, str], Mapping[str, Any]] = {}
-    configurations: dict[tuple[int, str], Mapping[str, Any]] = {}
-    rates: dict[str, list[Any]] = {}
-    for row in found:
-        for key, value in row["rates"].items() if row["kind"] == "tuning" else ():
-            rates.setdefault(key, []).append(value)
-        if row["kind"] == "cell" and row["status"] == "done" and setting_of(read, row) in place:
-            at = place[setting_of(read, row)], choice_of(read, row)
-            picked.setdefault(at, row["rates"])
-            configurations.setdefault(at, row["configuration"])
-            sets[at[1]] = {k: v for name in factors for k, v in factors[name]["set"][row["levels"][name]].items()}
-    ended = {row["run_key"]: row["status"] for row in found if setting_of(read, row) in place}
-    data, file = table.db.execute("SELECT data, file FROM studies WHERE study = ?", (study,)).fetchone()
-    about = {
-        "data": json.loads(data),
-        "study_sha256": file,
-        "runs": dict(sorted(Counter(ended.values()).items())),
-        "seeds": sorted({row["seed"] for row in found if row["kind"] == "cell"}),
-    }
-    tried = {key: sorted(set(values)) for key, values in rates.items()}
-    known = {
-        choice: for_any_nodes([plain for (_, one), plain in configurations.items() if one == choice], fitted.rounds)
-        for choice in fitted.choices
-    }
+        raise DataError(f"the table of '{study}' does not say what its levels set: run 'fedatlas study' on it again.")
+    here = [row for row in found if read.setting_of(row) in place]
+    done = [row for row in here if row["kind"] == "cell" and row["status"] == "done"]
+    first = {(place[read.setting_of(row)], read.choice_of(row)): row for row in reversed(done)}
+    first = dict(reversed(first.items()))
+    tried = [row["rates"] for row in found if row["kind"] == "tuning"]
+    sets, plains = (
+        {},
+        {choice: [row["configuration"] for at, row in first.items() if at[1] == choice] for choice in fitted.choices},
+    )
+    for (_, choice), row in first.items():
+        sets[choice] = {k: v for name, one in factors.items() for k, v in one["set"][row["levels"][name]].items()}
+    known = {choice: for_any_nodes(each, fitted.rounds) for choice, each in plains.items()}
+    statuses = Counter({row["run_key"]: row["status"] for row in here}.values())
     return Basis(
         name=study,
         folder=table.path.parent,
         fitted=fitted,
-        references=read.references,
         twins=read.twins,
         sets=sets,
-        rates=tried,
-        picked=picked,
-        configurations=configurations,
+        rates={key: sorted({one[key] for one in tried}) for key in (tried[0] if tried else ())},
+        picked={at: row["rates"] for at, row in first.items()},
+        configurations={at: row["configuration"] for at, row in first.items()},
         epsilon={choice: values for choice, values in known.items() if values},
-        about=about,
+        about={
+            "data": table.data_of(study),
+            "study_sha256": table.file_of(study),
+            "runs": dict(sorted(statuses.items())),
+            "seeds": sorted({row["seed"] for row in found if row["kind"] == "cell"}),
+        },
     )
 
 
-def finished_settings(read: Study, found: Sequence[Mapping[str, Any]]) -> Study:
+def finished_settings(read: Measurements, found: Sequence[Row]) -> Measurements:
     """A study without the settings in which a run is still to be made; DataError where that leaves none."""
-    waiting = {setting_of(read, row) for row in found if row["status"] in ("planned", "running")}
-    kept = [run for run in read.runs if setting_of(read, run) not in waiting]
+    waiting = {read.setting_of(row) for row in found if row["status"] in ("planned", "running")}
+    kept = [run for run in read.runs if read.setting_of(run) not in waiting]
     if not kept:
         raise DataError(f"no setting of the study '{read.name}' is finished: run it further.")
     return read._replace(runs=kept)
 
 
 def save(table: Table, study: str | None, folder: Path) -> Basis:
-    """Writes the basis of a study, as far as its settings are finished, into a folder; what was written."""
+    """Write the basis of a study, as far as its settings are finished, into a folder; return it."""
     basis = basis_of(table, study, whole=True)
-    write(basis, folder)
-    return basis
-
-
-def write(basis: Basis, folder: Path) -> None:
-    """study.json and study.npz of a basis."""
     f = basis.fitted
-    arrays: dict[str, Any] = {"x": f.x, "scale": f.scale, "finishes": f.finishes}
-    arrays |= {f"costs/{cost}": values for cost, values in f.costs.items()}
-    arrays |= {f"{kind}/{quality}": values for kind in PER_QUALITY for quality, values in getattr(f, kind).items()}
+    arrays: Plain = {name: getattr(f, name) for name in ARRAY}
+    arrays |= {f"{kind}/{name}": values for kind in BY_NAME for name, values in getattr(f, kind).items()}
     arrays["kernels"] = np.array([[*k.lengths, k.left_over, k.noise] for k in f.kernels])
-    told = [
-        [i, choice, dict(basis.picked[i, choice]), dict(plain)] for (i, choice), plain in basis.configurations.items()
-    ]
-    packed = zlib.compress(json.dumps(told, sort_keys=True, separators=(",", ":")).encode(), 9)
-    arrays["configurations"] = np.frombuffer(packed, dtype=np.uint8)
+    told = [[*at, basis.picked[at], plain] for at, plain in basis.configurations.items()]
+    arrays["configurations"] = np.frombuffer(packed(told), dtype=np.uint8)
     folder.mkdir(parents=True, exist_ok=True)
     kept = io.BytesIO()
     np.savez_compressed(kept, **arrays)
     write_bytes(folder / ARRAYS, kept.getvalue())
-    write_json(
-        folder / NAMES,
-        {
-            "version": VERSION,
-            "name": basis.name,
-            "about": dict(basis.about),
-            "choices": f.choices,
-            "settings": [list(name) for name in f.settings],
-            "data": f.data,
-            "rounds": list(f.rounds),
-            "ranges": f.ranges,
-            "sees": f.sees,
-            "against": f.against,
-            "way": f.way,
-            "score": f.score,
-            "references": list(basis.references),
-            "twins": dict(basis.twins),
-            "sets": {choice: dict(keys) for choice, keys in basis.sets.items()},
-            "rates": dict(basis.rates),
-            "epsilon": dict(basis.epsilon),
-        },
-    )
+    plain = {name: getattr(f, name) for name in PLAIN} | {name: getattr(basis, name) for name in OF_BASIS}
+    write_json(folder / NAMES, {"version": VERSION, "name": basis.name, "about": basis.about, **plain})
+    return basis
 
 
 def shipped() -> list[str]:
@@ -188,53 +162,36 @@ def load_study(name: str, beside: Path = Path()) -> Basis:
 
 
 def read(folder: Path) -> Basis:
-    """A basis that `write` wrote."""
+    """A basis that `save` wrote."""
     try:
         names = json.loads((folder / NAMES).read_text(encoding="utf-8"))
         if names["version"] > VERSION:
             raise ConfigError(f"the study in '{folder}' was made by a newer fedatlas: update this one.")
         with np.load(io.BytesIO((folder / ARRAYS).read_bytes())) as file:
             arrays = {key: file[key] for key in file.files}
-        told = json.loads(zlib.decompress(arrays["configurations"].tobytes()))
-        return _basis(names, arrays, told, folder)
+        return _basis(names, arrays, folder)
     except (OSError, ValueError, KeyError, zlib.error, zipfile.BadZipFile) as error:
         raise ConfigError(
             f"the study in '{folder}' is damaged ({type(error).__name__}: {error}): put a copy back."
         ) from error
 
 
-def _basis(names: Mapping[str, Any], arrays: Mapping[str, np.ndarray], told: list[Any], folder: Path) -> Basis:
-    kinds: dict[str, dict[str, Any]] = {kind: {} for kind in (*PER_QUALITY, "costs")}
+def _basis(names: Row, arrays: Mapping[str, np.ndarray], folder: Path) -> Basis:
+    fields: Plain = {name: names[name] for name in PLAIN} | {name: arrays[name] for name in ARRAY}
+    fields |= {name: {} for name in BY_NAME}
     for key, values in arrays.items():
         kind, _, name = key.partition("/")
         if name:
-            kinds[kind][name] = values
-    fitted = Fitted(
-        choices=list(names["choices"]),
-        settings=[tuple(name) for name in names["settings"]],
-        data=list(names["data"]),
-        rounds=tuple(names["rounds"]),
-        x=arrays["x"],
-        scale=arrays["scale"],
-        ranges={key: (low, high) for key, (low, high) in names["ranges"].items()},
-        sees=list(names["sees"]),
-        finishes=arrays["finishes"],
-        kernels=[Kernel(row[:-2], float(row[-2]), float(row[-1])) for row in arrays["kernels"]],
-        against=names["against"],
-        way=names["way"],
-        score=dict(names["score"]),
-        **kinds,  # gaps, levels, by_setting, by_data, costs
-    )
+            fields[kind][name] = values
+    fields["settings"] = [tuple(name) for name in names["settings"]]
+    fields["kernels"] = [Kernel(row[:-2], float(row[-2]), float(row[-1])) for row in arrays["kernels"]]
+    told = unpacked(arrays["configurations"].tobytes())
     return Basis(
-        names["name"],
-        folder,
-        fitted,
-        tuple(names["references"]),
-        names["twins"],
-        names["sets"],
-        names["rates"],
-        {(i, choice): rates for i, choice, rates, _ in told},
-        {(i, choice): plain for i, choice, _, plain in told},
-        names["epsilon"],
-        names["about"],
+        name=names["name"],
+        folder=folder,
+        fitted=Fitted(**fields),
+        picked={(i, choice): rates for i, choice, rates, _ in told},
+        configurations={(i, choice): plain for i, choice, _, plain in told},
+        about=names["about"],
+        **{name: names[name] for name in OF_BASIS},
     )

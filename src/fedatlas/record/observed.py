@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.errors import ConfigError, DiskError, TransportError
 from fedatlas.files import disk_error, write_json
 from fedatlas.wire import codec
@@ -46,7 +46,7 @@ class ViewFrame(NamedTuple):
         return {**self._asdict(), "ask": list(self.ask), "body": dict(self.body)}
 
 
-def file_of(number: int) -> str:
+def frames_file(number: int) -> str:
     """The file of a round."""
     return f"round-{number:06d}.frames"
 
@@ -87,12 +87,14 @@ def _writing(path: Path) -> Iterator[None]:
 class Recording:
     """Writes the views of a run. DiskError where the disk is full: the caller ends the recording, not the run."""
 
-    def __init__(self, run: Path, roles: Iterable[Role]) -> None:
+    def __init__(self, run: Path, roles: Iterable[ViewRole]) -> None:
         self.folder, self.roles = run / FOLDER, tuple(roles)
         self.index: dict[str, dict[str, Any]] = {str(role): {} for role in self.roles}
         self.stopped: dict[str, Any] | None = None
-        self.open: dict[Role, _Open] = {}
-        self.waiting: dict[Role, dict[str, Any]] = {role: {} for role in self.roles}  # rounds before their checkpoint
+        self.open: dict[ViewRole, _Open] = {}
+        self.waiting: dict[ViewRole, dict[str, Any]] = {
+            role: {} for role in self.roles
+        }  # rounds before their checkpoint
 
     @property
     def size(self) -> int:
@@ -105,9 +107,9 @@ class Recording:
     def begin(self, number: int) -> None:
         """Begin a round, for all roles."""
         with _writing(self.folder):
-            self.open = {role: _Open(self._path(role, f"{file_of(number)}.part")) for role in self.roles}
+            self.open = {role: _Open(self._path(role, f"{frames_file(number)}.part")) for role in self.roles}
 
-    def write(self, role: Role, data: bytes | bytearray, direction: str, counted: int) -> None:
+    def write(self, role: ViewRole, data: bytes | bytearray, direction: str, counted: int) -> None:
         """Write a frame of the round."""
         with _writing(self.open[role].path):
             self.open[role].write(data, direction, counted)
@@ -117,7 +119,7 @@ class Recording:
         opened, self.open = self.open, {}
         for role, one in opened.items():
             with _writing(one.path):
-                self.waiting[role][file_of(number)] = one.close()
+                self.waiting[role][frames_file(number)] = one.close()
 
     def drop(self) -> None:
         """Takes back the round that is being written."""
@@ -158,7 +160,7 @@ class Recording:
         self.stopped = stopped if stopped and stopped["round"] <= number else None
         self._write_index()
 
-    def _path(self, role: Role, name: str) -> Path:
+    def _path(self, role: ViewRole, name: str) -> Path:
         return self.folder / role.folder / name
 
     def _write_index(self) -> None:
@@ -186,9 +188,9 @@ def found_index(folder: Path) -> dict[str, Any]:
 
 
 class RoleView:
-    """What one role saw, read back. ConfigError for a view that was not recorded, was cut short or altered."""
+    """The view of one role, read back. ConfigError for a view that was not recorded, was cut short or altered."""
 
-    def __init__(self, run: Path, role: Role) -> None:
+    def __init__(self, run: Path, role: ViewRole) -> None:
         self.folder, self.role = run / FOLDER / role.folder, role
         index = found_index(run / FOLDER)
         if str(role) not in index["roles"]:
@@ -203,8 +205,8 @@ class RoleView:
         return sorted(map(_number, self.files))
 
     def frames(self, number: int) -> Iterator[ViewFrame]:
-        """What was seen in a round, in its order."""
-        name = file_of(number)
+        """The frames of a round, in their order."""
+        name = frames_file(number)
         if name not in self.files:
             known = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self.files else "no round"
             raise ConfigError(

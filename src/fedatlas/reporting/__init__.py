@@ -18,13 +18,13 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
 
     ConfigError where a folder is no run, is not finished, is named twice, or predicts another kind of thing than the first.
     """
-    from fedatlas.reporting.entries import COLUMNS, parties_of, read_entries
+    from fedatlas.reporting.entries import COLUMNS, party_entries, read_entries
     from fedatlas.reporting.page import render
 
     entries = read_entries([Path(run) for run in runs])
     path = Path(out) if out is not None else Path(runs[0]) / (REPORT if len(runs) == 1 else COMPARISON)
     write_text(path, render(entries))
     if out is None and entries[0].subjects[0].page == COLUMNS:
-        for entry in parties_of(entries[0]):
+        for entry in party_entries(entries[0]):
             write_text(path.with_name(f"report-{entry.subjects[0].party}.html"), render([entry]))
     return path

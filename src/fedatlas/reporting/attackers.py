@@ -1,10 +1,9 @@
-"""What malicious clients did, who was left out, and what became of the classes that they attacked."""
+"""Malicious clients: their deeds, the updates that were left out, the fate of the classes that they attacked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from markupsafe import Markup
 
@@ -12,10 +11,10 @@ from fedatlas.aggregation.rules import RULES
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AttackConfig
 from fedatlas.registry import arguments
-from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised
+from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
-from fedatlas.reporting.entries import Subject
-from fedatlas.reporting.view_attacks import threat_model
+from fedatlas.reporting.entries import Plain, Subject
+from fedatlas.reporting.view_attacks import threat_facts
 from fedatlas.wording import count, csv_text, share, tick
 
 CURVES = {
@@ -33,18 +32,18 @@ def attacker_blocks(subject: Subject) -> list[Block]:
         return []
     tables = [table for table in subject.config.attack if table.poisons]
     return [
-        *(Text(_done(subject, *one), tone="lead") for one in zip(tables, attacks, strict=True)),
+        *(lead(_done(subject, *one)) for one in zip(tables, attacks, strict=True)),
         Text(_ruled(ruled), tone="" if attacks else "lead"),
         *_notices(subject, ruled),
         Keys(_keys(subject, attacks, ruled)),
         _left_out(subject, ruled),
         *([Figures([_curves(subject)])] if any(one.get("pairs") for one in attacks) else []),
-        *(threat_model(one["declaration"]) for one in attacks),
+        *(threat_facts(one["declaration"]) for one in attacks),
     ]
 
 
-def _done(subject: Subject, table: AttackConfig, one: Mapping[str, Any]) -> Markup:
-    """What attackers did, in the words of their attack."""
+def _done(subject: Subject, table: AttackConfig, one: Plain) -> Markup:
+    """The deeds of attackers, in the words of their attack."""
     builder = POISONING[table.name]
     said = builder(**arguments("attack", builder, table.parameters())).said
     whole = " (whole superclients)" if one["unit"] == "superclient" else ""
@@ -57,23 +56,23 @@ def _done(subject: Subject, table: AttackConfig, one: Mapping[str, Any]) -> Mark
     return emphasised(f"{said.format(who=who, classes=classes + drawn)}{when} Attackers: {names or 'nobody'}.")
 
 
-def _ruled(ruled: Mapping[str, Any]) -> Markup:
+def _ruled(ruled: Plain) -> Markup:
     f = f" It was made for up to {count(ruled['f'], 'hostile client')} a round." if ruled.get("f") is not None else ""
     return emphasised(RULES[ruled["name"]]().said + f)
 
 
-def _notices(subject: Subject, ruled: Mapping[str, Any]) -> list[Block]:
+def _notices(subject: Subject, ruled: Plain) -> list[Block]:
     out: list[Block] = []
     if rounds := ruled["unchanged_rounds"]:
         said = f"{count(len(rounds), 'round')} changed nothing, because too few changes came for the rule (first: round {rounds[0]})."
-        out.append(Text(said, tone="notice"))
+        out.append(notice(said))
     if "diverged" in subject.summary:
         said = "The attackers made the model diverge. Its figures are those of guessing; curves and models are from the round before."
-        out.append(Text(said, tone="notice"))
+        out.append(notice(said))
     return out
 
 
-def _keys(subject: Subject, attacks: Sequence[Mapping[str, Any]], ruled: Mapping[str, Any]) -> list[Key]:
+def _keys(subject: Subject, attacks: Sequence[Plain], ruled: Plain) -> list[Key]:
     out = []
     for i, one in enumerate(attacks):
         for key, term, note in (
@@ -88,7 +87,7 @@ def _keys(subject: Subject, attacks: Sequence[Mapping[str, Any]], ruled: Mapping
     return out
 
 
-def _left_out(subject: Subject, ruled: Mapping[str, Any]) -> Table:
+def _left_out(subject: Subject, ruled: Plain) -> Table:
     """How many times clients took part, and how many times their work was left out whole."""
     rows, table = [], []
     for who, name in (("attackers", "attackers"), ("honest", "honest clients")):
@@ -120,5 +119,5 @@ def _curves(subject: Subject) -> Figure:
     return Figure(f"{subject.key}-attacked", "What became of the attacked classes", how, draw, text, (NARROW,))
 
 
-def _point(row: Mapping[str, Any], key: str, name: str) -> Point:
+def _point(row: Plain, key: str, name: str) -> Point:
     return Point(row["round"], row[key], f"round {row['round']}: {name} {share(row[key])}")

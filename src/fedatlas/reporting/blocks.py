@@ -1,4 +1,4 @@
-"""What a section of the page is made of. Python decides what is said; the template only sets it."""
+"""The blocks that a section of the page is made of. Python decides what is said; the template only sets it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ class Text(NamedTuple):
     body: str | Markup
     kind: str = "text"
     tone: str = ""  # "notice" sets it apart
+
+
+def lead(body: str | Markup) -> Text:
+    """The paragraph that answers the question of its section."""
+    return Text(body, tone="lead")
+
+
+def notice(body: str | Markup) -> Text:
+    """A paragraph that is set apart."""
+    return Text(body, tone="notice")
 
 
 class Figure(NamedTuple):

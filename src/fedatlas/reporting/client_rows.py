@@ -1,4 +1,4 @@
-"""Who held what: classes or targets of every client, its rows, and the weight it had in the mean."""
+"""The rows of every client: classes or targets, numbers, and the weight that the client had in the mean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from fedatlas.reporting.blocks import Block, Cell, Figure, Table, Text
-from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat
+from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat, shaded
 from fedatlas.reporting.entries import Subject
 from fedatlas.wording import count, csv_text, held_text, number, share
 
@@ -68,7 +68,7 @@ def _sentence(subject: Subject) -> str:
     return text
 
 
-def chosen(clients: int) -> list[int]:
+def drawn_clients(clients: int) -> list[int]:
     """The clients that are drawn: all, or evenly spaced ones where they are too many."""
     return list(range(0, clients, math.ceil(clients / DRAWN)))
 
@@ -78,39 +78,34 @@ def names_of(subject: Subject, clients: Sequence[int]) -> list[str]:
     return [subject.name(k) for k in clients]
 
 
-def drawn_of(clients: int) -> str:
-    """Says so where not all clients are drawn."""
-    drawn = len(chosen(clients))
+def drawn_note(clients: int) -> str:
+    """A sentence where not all clients are drawn."""
+    drawn = len(drawn_clients(clients))
     return f" {count(drawn)} of the {count(clients)} clients are drawn; the CSV has all." if drawn < clients else ""
 
 
 def _classes(subject: Subject) -> Figure:
     facts, names = subject.summary["partition_facts"], subject.summary["class_names"]
-    columns = chosen(facts["clients"])
-    cells = [[_held(subject, k, c) for k in columns] for c in range(len(names))]
+    columns, held, sizes = drawn_clients(facts["clients"]), facts["histogram"], facts["sizes"]
+    cells = [
+        [shaded(f"{subject.client(k)}, class {name}", held[k][c], sizes[k]) for k in columns]
+        for c, name in enumerate(names)
+    ]
     how = (
         "One column a client, one row a class. The stronger a cell's colour, the larger the class's share of that client's rows; "
-        f"the number is how many rows (printed where there is room).{drawn_of(facts['clients'])}"
+        f"the number is how many rows (printed where there is room).{drawn_note(facts['clients'])}"
     )
     label = f"Rows of each class at each of {count(facts['clients'], 'client')}"
     heads = names_of(subject, columns)
     draw = partial(heat, rows=names, columns=heads, cells=cells, titles=("class", "client"), label=label)
-    table = [(k, subject.name(k), *row) for k, row in enumerate(facts["histogram"])]
+    table = [(k, subject.name(k), *row) for k, row in enumerate(held)]
     text = csv_text(("client", "name", *names), table)
     return Figure(f"{subject.key}-classes", "Classes at each client", how, draw, text)
 
 
-def _held(subject: Subject, k: int, c: int) -> Shaded:
-    facts, name = subject.summary["partition_facts"], subject.summary["class_names"][c]
-    n, total = facts["histogram"][k][c], facts["sizes"][k]
-    part = n / total if total else 0.0
-    said = f"{subject.client(k)}, class {name}: {count(n, 'row')} ({share(part)})"
-    return Shaded(max(part, 0.03) if n else 0.0, str(n) if n else "", said)
-
-
 def _targets(subject: Subject) -> Figure:
     facts = subject.summary["partition_facts"]
-    columns = chosen(facts["clients"])
+    columns = drawn_clients(facts["clients"])
     means, sds = facts["target_mean"], facts["target_sd"]
     points = [
         Point(
@@ -123,7 +118,7 @@ def _targets(subject: Subject) -> Figure:
         for i, k in enumerate(columns)
         if means[k] is not None
     ]
-    how = f"The target (in its own unit) at each client: mean, with one standard deviation up and down.{drawn_of(facts['clients'])}"
+    how = f"The target (in its own unit) at each client: mean, with one standard deviation up and down.{drawn_note(facts['clients'])}"
     series = [Series("mean", 0, points)]
     axis = Axis("Target, mean and standard deviation")
     draw = partial(dots, names=names_of(subject, columns), title="client", y=axis, series=series, label=how)
@@ -134,11 +129,11 @@ def _targets(subject: Subject) -> Figure:
 
 def _sizes(subject: Subject) -> Figure:
     facts = subject.summary["partition_facts"]
-    columns, sizes = chosen(facts["clients"]), facts["sizes"]
+    columns, sizes = drawn_clients(facts["clients"]), facts["sizes"]
     tips = [f"{subject.client(k)}: {count(sizes[k], 'row')}" for k in columns]
     how = (
         f"Training rows of each client. Gini coefficient {number(facts['gini'])}: 0 = all alike, towards 1 = one has nearly "
-        f"all.{drawn_of(facts['clients'])}"
+        f"all.{drawn_note(facts['clients'])}"
     )
     stack = [Bars("rows", 0, [sizes[k] for k in columns], tips)]
     label = f"Training rows of {facts['clients']} clients"
@@ -201,13 +196,13 @@ def weight_blocks(subject: Subject) -> list[Block]:
     else:
         out.append(_weights(subject, found))
     changes = not always or any(max(w.values()) - min(w.values()) > 1e-9 for w in found.values())
-    if changes and len(rounds) * len(chosen(len(found))) <= ROUNDS_DRAWN:
+    if changes and len(rounds) * len(drawn_clients(len(found))) <= ROUNDS_DRAWN:
         out.append(_by_round(subject, found, rounds))
     return out
 
 
 def _weights(subject: Subject, found: dict[int, dict[int, float]]) -> Figure:
-    columns = chosen(len(found))
+    columns = drawn_clients(len(found))
     points = []
     for i, k in enumerate(columns):
         w = list(found[k].values())
@@ -218,7 +213,7 @@ def _weights(subject: Subject, found: dict[int, dict[int, float]]) -> Figure:
             points.append(Point(i, mean, said, low, high))
     how = (
         "How much each client's update counted in the server's mean; the weights of a round add up to 1. The mark is the mean over "
-        f"the rounds in which the client took part, a line reaches from its smallest to its largest weight.{drawn_of(len(found))}"
+        f"the rounds in which the client took part, a line reaches from its smallest to its largest weight.{drawn_note(len(found))}"
     )
     axis = Axis("Weight in the mean", zero=True)
     names, series = names_of(subject, columns), [Series("weight", 0, points)]
@@ -232,12 +227,12 @@ def _weights_csv(subject: Subject, found: dict[int, dict[int, float]]) -> str:
 
 
 def _by_round(subject: Subject, found: dict[int, dict[int, float]], rounds: Sequence[int]) -> Figure:
-    columns = chosen(len(found))
+    columns = drawn_clients(len(found))
     most = max(w for by in found.values() for w in by.values())
     cells = [[_weighed(subject, k, r, found[k].get(r), most) for k in columns] for r in rounds]
     how = (
         f"One column a client, one row a round. The stronger the colour, the more its update counted (strongest: {number(most)}); "
-        f"empty: it took no part or did not return.{drawn_of(len(found))}"
+        f"empty: it took no part or did not return.{drawn_note(len(found))}"
     )
     names, titles = names_of(subject, columns), ("round", "client")
     draw = partial(heat, rows=[*map(str, rounds)], columns=names, cells=cells, titles=titles, label=how)

@@ -1,4 +1,4 @@
-"""Would a party's columns help? What the model loses without them, beside what else the party with the label could do."""
+"""Whether a party's columns help: the model's loss without them, compared with what else the party with the label could do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from fedatlas.reporting.blocks import Block, Cell, Figure, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Figure, Table, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import NAMES, capital, csv_text, interval_note, interval_text, number, signed, tick
@@ -22,16 +22,16 @@ def columns_gain_blocks(subject: Subject) -> list[Block]:
         hint = Markup(
             "This run has nothing to compare with: <code>{}</code> grows the same trees without each party."
         ).format(RUN)
-        return [Text(hint, tone="notice")]
+        return [notice(hint)]
     figure = found["figure"]
-    verdicts = [Text(verdict(name, one[figure], figure), tone="lead") for name, one in found["parties"].items()]
+    verdicts = [lead(verdict(name, one[figure], figure)) for name, one in found["parties"].items()]
     small = overlap_costs(found, figure)
-    notices = [Text(small, tone="notice")] if small else []
+    notices = [notice(small)] if small else []
     return [*verdicts, *notices, _parties(found), _sides(subject.summary, found), _picture(found, figure)]
 
 
 def better(figure: str) -> str:
-    """What a gain is called."""
+    """The name of a gain."""
     return {"auc": "higher AUC", "accuracy": "higher accuracy", "rmse": "lower error"}[figure]
 
 
@@ -49,7 +49,7 @@ def verdict(name: str, one: Mapping[str, float | None], figure: str) -> str:
 
 
 def overlap_costs(found: Plain, figure: str) -> str:
-    """That the party with the label is better off alone on all its rows, where it is."""
+    """A sentence where the party with the label does better by itself on all its rows; "" where it does not."""
     against = found["against"].get("alone_all")
     if against is None or against[figure]["value"] is None or against[figure]["value"] >= 0:
         return ""
@@ -81,8 +81,8 @@ TITLES = {
 }
 
 
-def title(side: str) -> str:
-    """What a side is called."""
+def side_name(side: str) -> str:
+    """The name of a side."""
     return TITLES.get(side, f"without {side.removeprefix('without_')}")
 
 
@@ -91,7 +91,7 @@ def _sides(s: Plain, found: Plain) -> Table:
     rows = []
     for side, values in found["sides"].items():
         trained = found["rows"].get(side, s["rows"]["train"])
-        rows.append([title(side), f"{trained:,}", *(number(values[key]) for key in figures)])
+        rows.append([side_name(side), f"{trained:,}", *(number(values[key]) for key in figures)])
     text = csv_text(("side", *figures), [(side, *values.values()) for side, values in found["sides"].items()])
     head = ["who trained", "on rows", *(NAMES[key] for key in figures)]
     return Table("gain-table", "What else could be done", head, rows, text)
@@ -102,9 +102,9 @@ def _picture(found: Plain, figure: str) -> Figure:
     drawn = {side: one for side, one in against.items() if one["value"] is not None}
     points = []
     for i, (side, one) in enumerate(drawn.items()):
-        said = f"against {title(side)}: {signed(one['value'])} ({interval_text(one['low'], one['high'], signed)})"
+        said = f"against {side_name(side)}: {signed(one['value'])} ({interval_text(one['low'], one['high'], signed)})"
         points.append(Point(i, one["value"], said, one["low"], one["high"]))
-    names = [SHORT.get(side, title(side)) for side in drawn]
+    names = [SHORT.get(side, side_name(side)) for side in drawn]
     y = Axis(f"{NAMES[figure]} gained against", signed_tick, zero=True)
     label = f"{NAMES[figure]} gained by all parties together"
     return Figure(

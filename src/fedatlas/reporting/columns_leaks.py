@@ -1,14 +1,14 @@
-"""What each party could learn of the others, step by step, as the protocols say it."""
+"""The knowledge that each party could gain of the others, step by step, as the protocols say it."""
 
 from __future__ import annotations
 
-from fedatlas.reporting.blocks import Block, Table, Text
+from fedatlas.reporting.blocks import Block, Table, Text, notice
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import csv_text
 
 
 def columns_leak_blocks(subject: Subject) -> list[Block]:
-    """Who learns what, step by step."""
+    """List what each party learns, step by step."""
     s = subject.summary
     rows = leaks(s)
     head = [
@@ -24,10 +24,9 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
     out: list[Block] = [Text(intro), table]
     if not s["protected"]:
         out.append(
-            Text(
+            notice(
                 "This run was in the clear: the gradients that the other parties were sent show the label of every training row. Only a "
-                "simulation may do that.",
-                tone="notice",
+                "simulation may do that."
             )
         )
     out.append(

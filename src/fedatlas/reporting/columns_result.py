@@ -1,4 +1,4 @@
-"""Parties that hold columns: what came out, who brought what, who held what.
+"""Parties that hold columns: the result, the importance of columns, the parties themselves.
 
 ``report.html`` is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, of all other
 nodes whose they are. ``report-NAME.html`` is another party's: its own columns and thresholds, and no leaf.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Key, Keys, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Key, Keys, Table, Text, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import PARTY, Entry, Subject
 from fedatlas.wording import NAMES, capital, count, csv_text, interval_text
@@ -18,7 +18,7 @@ COLUMNS = 30  # columns whose importance is drawn
 USES = {"train": "to grow trees on", "held": "held out to stop by", "test": "to test on"}
 
 
-def title(entries: Sequence[Entry]) -> str:
+def columns_title(entries: Sequence[Entry]) -> str:
     """The title of the page."""
     s = entries[0].summary
     return f"{count(len(s['parties']), 'party', 'parties')}, one model: {s['data_facts']['label']}"
@@ -30,13 +30,13 @@ def party_title(entries: Sequence[Entry]) -> str:
 
 
 def party_blocks(subject: Subject) -> list[Block]:
-    """What a party without the label may see of the run."""
+    """Tell a party without the label whose page it reads."""
     name = subject.party
-    lead = (
+    said = (
         f"'{name}' takes part in {count(subject.summary['rounds'], 'round')} with columns of its own; another party holds the label. "
         f"This page shows what '{name}' knows: its own columns and thresholds."
     )
-    return [Text(lead, tone="lead")]
+    return [lead(said)]
 
 
 def result_blocks(subject: Subject) -> list[Block]:
@@ -55,14 +55,14 @@ def result_blocks(subject: Subject) -> list[Block]:
         else "This was a simulation in the clear: gradients crossed as they are, and betray the labels. [[privacy]] paillier encrypts them."
     )
     names = " and ".join(one["name"] for one in s["parties"])
-    lead = (
+    first = (
         f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
         f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} rows that nothing was trained on."
     )
-    out: list[Block] = [Text(lead, tone="lead"), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
+    out: list[Block] = [lead(first), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
     if s.get("stopped"):
         out.append(Text(f"Stopped {s['stopped']}"))
-    return [*out, *(Text(f"Notice: {said}", tone="notice") for said in s["notices"])]
+    return [*out, *(notice(f"Notice: {said}") for said in s["notices"])]
 
 
 def importance_blocks(subject: Subject) -> list[Block]:

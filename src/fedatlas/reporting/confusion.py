@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from fedatlas.reporting.blocks import NARROW, WIDE, Block, Figure, Figures, Key, Keys, Table, Text
-from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, diagonal, dots, heat
+from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, diagonal, dots, heat, shaded
 from fedatlas.reporting.entries import Subject
 from fedatlas.reporting.outcome import models_used
 from fedatlas.wording import capital, count, csv_text, interval_text, number, share, where
@@ -77,7 +77,7 @@ def _between(span: Mapping[str, float]) -> str:
 
 
 def _words(subject: Subject) -> list[Block]:
-    """What accuracy counts, where some classes are no words."""
+    """The words that accuracy counts, where some classes are no words."""
     found = subject.summary["final"].get("word_accuracy")
     if not found:
         return []
@@ -94,7 +94,10 @@ def _words(subject: Subject) -> list[Block]:
 def _matrix(subject: Subject) -> Figure:
     names, matrix = subject.summary["class_names"], subject.summary["final"]["confusion"]
     thing = ("of weight", "of weight") if subject.summary.get("weighted") else ("row", "rows")
-    cells = [[_cell(names, row, i, j, thing) for j in range(len(row))] for i, row in enumerate(matrix)]
+    cells = [
+        [shaded(f"true {true}, predicted {name}", n, sum(row), thing) for name, n in zip(names, row, strict=True)]
+        for true, row in zip(names, matrix, strict=True)
+    ]
     how = (
         "Rows are the true classes, columns what the model said. Right answers lie on the diagonal. The stronger a cell's colour, "
         f"the larger its share of the {where(subject.config)} of that true class; the number is {counted(subject)}."
@@ -107,15 +110,8 @@ def _matrix(subject: Subject) -> Figure:
 
 
 def counted(subject: Subject) -> str:
-    """What stands in the cells of a matrix."""
+    """The content of a matrix' cells, in words."""
     return "the sum of their survey weights" if subject.summary.get("weighted") else "how many rows"
-
-
-def _cell(names: Sequence[str], row: Sequence[float], i: int, j: int, thing: tuple[str, str]) -> Shaded:
-    total = sum(row)
-    part = row[j] / total if total else 0.0
-    said = f"true {names[i]}, predicted {names[j]}: {count(row[j], *thing)} ({share(part)})"
-    return Shaded(max(part, 0.03) if row[j] else 0.0, f"{row[j]:.0f}" if row[j] else "", said)
 
 
 def _f1(subject: Subject) -> Figure:

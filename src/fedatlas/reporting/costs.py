@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
+from fedatlas.privacy.mechanism import PHASES as PROTECTED
 from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Table, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import Plain, Subject, value_at
@@ -13,6 +15,7 @@ from fedatlas.wording import (
     NOT_TOLD,
     byte_unit,
     bytes_text,
+    capital,
     count,
     csv_text,
     flops_text,
@@ -27,15 +30,6 @@ DIRECTIONS = {
     "bytes_up": "from clients to server",
     "bytes_down": "from server to clients",
     "bytes_peer": "between clients",
-}
-PROTECTED = {
-    "keys": "making and exchanging keys",
-    "noise": "clipping and noise at the clients",
-    "mask": "masking",
-    "encrypt": "encrypting",
-    "aggregate": "the server's arithmetic",
-    "decrypt": "opening the sum",
-    "unmask": "handing over shares of the masks",
 }
 PROTECTING = tuple(PROTECTED)  # phases of what protects a round
 PHASES = {"train": "training", "evaluate": "evaluating", **PROTECTED}
@@ -54,7 +48,8 @@ def cost_blocks(subject: Subject) -> list[Block]:
     ]
     if subject.summary["rounds"] > 0:
         told = subject.summary["cost"]["bytes_up"] is not None
-        out.append(Figures([*([_bytes(subject)] if told else []), _seconds(subject)]))
+        figures = cost_figures(subject, ROUND)
+        out.append(Figures(figures if told else figures[1:]))
     return out
 
 
@@ -119,7 +114,7 @@ def _secret(subject: Subject) -> str:
 
 
 def _expected(subject: Subject, key: str) -> str:
-    """What is to be expected of bytes in a round that are not told."""
+    """The expected bytes of a round, where the real ones are not told."""
     found = subject.summary.get("privacy", {}).get("expected") or {}
     return f"about {bytes_text(found[key] / max(subject.summary['rounds'], 1))} expected" if key in found else ""
 
@@ -129,76 +124,70 @@ def _visits(row: Plain) -> int:
     return sum(len(who) if isinstance(who, list) else 1 for who in row["clients"] or ())
 
 
-def _rounds(subject: Subject) -> Sequence[Plain]:
-    return [row for row in subject.rows if row["round"] > 0] or subject.rows
+class CostUnit(NamedTuple):
+    """A round or a tree, as the cost_figures of its cost speak of it."""
+
+    thing: str
+    each: str  # in titles
+    sent: Mapping[str, str]  # directions and their names
+    phase: Callable[[str], str]  # a phase and its name
+    most: int  # phases that are drawn, those that take longest; the CSV has all
+    whose: str = ""  # bytes
 
 
-def _bytes(subject: Subject) -> Figure:
-    rows = _rounds(subject)
-    kinds = {key: name for key, name in DIRECTIONS.items() if any(row[key] for row in rows)}
-    kinds = kinds or {"bytes_up": DIRECTIONS["bytes_up"]}
-    text = csv_text(("round", *DIRECTIONS), [(row["round"], *(row[key] for key in DIRECTIONS)) for row in rows])
-    values = {key: [float(row[key]) for row in rows] for key in kinds}
-    return _by_round(subject, "bytes", "Bytes in each round", kinds, values, text)
+ROUND = CostUnit("round", "in each round", DIRECTIONS, phase_name, 99, ", all clients")
 
 
-def _seconds(subject: Subject) -> Figure:
-    rows = _rounds(subject)
-    spent = _phases(rows)
-    table = [(row["round"], row["seconds"], *each) for row, *each in zip(rows, *spent.values(), strict=True)]
-    text = csv_text(("round", "seconds", *spent), table)
-    kinds = {phase: phase_name(phase) for phase in spent}
-    return _by_round(subject, "seconds", "Seconds in each round", kinds, spent, text)
+def cost_figures(subject: Subject, unit: CostUnit) -> list[Figure]:
+    """Bytes and seconds of each round or tree, in bars."""
+    rows = [row for row in subject.rows if row["round"] > 0] or subject.rows
+    sent = {key: [row[key] or 0 for row in rows] for key in unit.sent}
+    crossed = {key: name for key, name in unit.sent.items() if any(sent[key])} or dict(list(unit.sent.items())[:1])
+    names = dict.fromkeys(phase for row in rows for phase in row["seconds_by_phase"])
+    spent = {phase: [row["seconds_by_phase"].get(phase, 0.0) for row in rows] for phase in names}
+    longest = sorted(names, key=lambda phase: -sum(spent[phase]))[: unit.most]
+    drawn = {phase: unit.phase(phase) for phase in names if phase in longest}
+    whole = [row["seconds"] for row in rows]
+    return [
+        stacked_bars(
+            subject, unit, rows, "bytes", crossed, sent, [sum(each) for each in zip(*sent.values(), strict=True)]
+        ),
+        stacked_bars(subject, unit, rows, "seconds", drawn, {"seconds": whole, **spent}, whole),
+    ]
 
 
-def _by_round(
-    subject: Subject, name: str, title: str, kinds: Mapping[str, str], values: Mapping[str, Sequence[float]], csv: str
-) -> Figure:
-    early = " What the set-up before round 1 took is not drawn." if subject.rows[0]["flops"] else ""
-    how = f"One bar a round; its parts add up to the whole.{{grouped}}{early}"
-    whose = ", all clients" if name == "bytes" else ""
-    figure = stacked(
-        _rounds(subject), name, title, how, kinds, values, csv, "round", whose, f": {', '.join(kinds.values())}"
-    )
-    return figure._replace(id=f"{subject.key}-{name}")
-
-
-def stacked(
+def stacked_bars(
+    subject: Subject,
+    unit: CostUnit,
     rows: Sequence[Plain],
     name: str,
-    title: str,
-    how: str,
     kinds: Mapping[str, str],
     values: Mapping[str, Sequence[float]],
-    csv: str,
-    thing: str,
-    whose: str = "",
-    parts: str = "",
+    whole: Sequence[float],
 ) -> Figure:
-    """Bars of each round or tree (``thing``): ``values`` of a row by kind, named by ``kinds``; of "bytes", or of "seconds"."""
-    unit_of, text = (byte_unit, bytes_text) if name == "bytes" else (second_unit, seconds_text)
-    size = math.ceil(len(rows) / DRAWN)
+    """Bars of "bytes" or "seconds", by kind; ``values``: those of the rows by column of the CSV; ``whole``: a row's in all."""
+    size, thing = math.ceil(len(rows) / DRAWN), unit.thing
     groups = [range(at, min(at + size, len(rows))) for at in range(0, len(rows), size)]
     ends = [(rows[group[0]]["round"], rows[group[-1]]["round"]) for group in groups]
     spans = [f"{thing} {a}" if a == b else f"{thing}s {a} to {b}, mean" for a, b in ends]
+    scale, text, whose = (byte_unit, bytes_text, unit.whose) if name == "bytes" else (second_unit, seconds_text, "")
+    measure, divisor = scale(max(whole))
     stacks = []
     for style, (key, label) in enumerate(kinds.items()):
         means = [math.fsum(values[key][i] for i in group) / len(group) for group in groups]
         tips = [f"{span}, {label}: {text(v)}" for span, v in zip(spans, means, strict=True)]
         stacks.append(Bars(label, style, means, tips))
-    unit, divisor = unit_of(
-        max(row["seconds"] if name == "seconds" else sum(row[key] for key in kinds) for row in rows)
+    y = Axis(f"{measure} a {thing}{whose}", lambda v: tick(v / divisor), divisor)
+    title = f"{capital(name)} {unit.each}"
+    label = f"{title}: {', '.join(kinds.values())}"
+    draw = partial(bars, names=[str(a) for a, _ in ends], title=thing, y=y, stacks=stacks, label=label)
+    parts = (
+        "; its parts add up to the whole" if len(kinds) < unit.most else f"; drawn are the {unit.most} longest phases"
     )
-    y = Axis(f"{unit} a {thing}{whose}", lambda v: tick(v / divisor), divisor)
-    draw = partial(bars, names=[str(a) for a, _ in ends], title=thing, y=y, stacks=stacks, label=title + parts)
     grouped = f" Each bar is the mean of up to {size} {thing}s." if size > 1 else ""
-    return Figure(name, title, how.format(grouped=grouped), draw, csv, (NARROW,))
-
-
-def _phases(rows: Sequence[Plain]) -> dict[str, list[float]]:
-    """phase -> its seconds in each row."""
-    names = dict.fromkeys(phase for row in rows for phase in row["seconds_by_phase"])
-    return {phase: [row["seconds_by_phase"].get(phase, 0.0) for row in rows] for phase in names}
+    early = " What the set-up before round 1 took is not drawn." if subject.rows[0].get("flops") else ""
+    csv = csv_text((thing, *values), [(r["round"], *each) for r, *each in zip(rows, *values.values(), strict=True)])
+    return Figure(f"{subject.key}-{name}", title, f"One bar a {thing}{parts}.{grouped}{early}", draw, csv, (NARROW,))
 
 
 # ---------------------------------------------------------------------- parties that hold columns
@@ -222,12 +211,12 @@ TREE_PHASES = {
     "judge": "judging",
 }
 SENT = {"bytes_up": "sent by parties", "bytes_down": "sent to parties"}
-LARGEST = 5  # phases whose seconds are drawn by tree; the table has all
+TREE = CostUnit("tree", "of each tree", SENT, lambda phase: TREE_PHASES.get(phase, phase), 5)
 
 
 def columns_cost_blocks(subject: Subject) -> list[Block]:
     """Bytes and seconds by phase, of a run of parties that hold columns."""
-    s, first, rows = subject.summary, subject.rows[0], _rounds(subject)
+    s, first = subject.summary, subject.rows[0]
     spent = s["cost"]["seconds_by_phase"]
     lines = [
         *([name, subject.printed(f"cost.{key}", bytes_text)] for key, name in SENT.items()),
@@ -242,22 +231,4 @@ def columns_cost_blocks(subject: Subject) -> list[Block]:
         "Bytes are the size of the messages, each counted on its way to the coordinator and on its way from it. Seconds were measured on "
         "one machine that played all parties, one after another."
     )
-    phases = _phases(rows)
-    most = sorted(sorted(phases, key=lambda p: -sum(phases[p]))[:LARGEST], key=list(phases).index)
-    which = "all" if len(most) == len(phases) else "the longest"
-    numbers = [row["round"] for row in rows]
-    seconds = stacked(
-        rows,
-        "seconds",
-        "Seconds of each tree",
-        f"One bar a tree, of {which} phases.{{grouped}}",
-        {p: TREE_PHASES.get(p, p) for p in most},
-        phases,
-        csv_text(("tree", *phases), list(zip(numbers, *phases.values(), strict=True))),
-        "tree",
-    )
-    crossed = {key: [float(row[key]) for row in rows] for key in SENT}
-    table_of = csv_text(("tree", *SENT), [(row["round"], *(row[key] for key in SENT)) for row in rows])
-    how = "One bar a tree, both directions.{grouped}"
-    sizes = stacked(rows, "bytes", "Bytes of each tree", how, SENT, crossed, table_of, "tree")
-    return [Text(said), table, Figures([seconds, sizes])]
+    return [Text(said), table, Figures(cost_figures(subject, TREE)[::-1])]

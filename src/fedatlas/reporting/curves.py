@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.reporting.blocks import NARROW, Choice, Figure, Option
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
-from fedatlas.reporting.entries import Entry, Subject, whole
+from fedatlas.reporting.entries import Entry, Plain, Subject, whole
 from fedatlas.wording import (
     MEANING,
     NAMES,
@@ -49,7 +49,7 @@ class Curve(NamedTuple):
     thin: bool = False
 
 
-class Panel(NamedTuple):
+class CurveFigure(NamedTuple):
     """A picture: a figure of the rows as curves."""
 
     key: str
@@ -66,10 +66,10 @@ def curves(entries: Sequence[Entry]) -> list[Choice]:
     panels = []
     for key in (*(["auc"] if "auc" in first.rows[0] else []), *(NUMBERS if first.numbers else CLASSES)):
         found = _single(first, key) if single else _overlaid(entries, key)
-        panels.append(Panel(key, found, _how(first, key, found), NAMES[key]))
+        panels.append(CurveFigure(key, found, _how(first, key, found), NAMES[key]))
     panels += _further(first) if single else []
-    axes = {axis: label for axis, label in AXES.items() if all(_known(panel.found, axis) for panel in panels)}
-    options = [Option(axis, label, [_figure(panel, axis) for panel in panels]) for axis, label in axes.items()]
+    axes = {axis: label for axis, label in AXES.items() if all(_known(figure.found, axis) for figure in panels)}
+    options = [Option(axis, label, [_figure(figure, axis) for figure in panels]) for axis, label in axes.items()]
     return [Choice("axis", "Against", options)]
 
 
@@ -78,9 +78,9 @@ def _known(found: Sequence[Curve], axis: str) -> list[Curve]:
     return [c for c in found if axis != "bytes" or all(point[1] is not None for point in c.points)]
 
 
-def _further(subject: Subject) -> list[Panel]:
+def _further(subject: Subject) -> list[CurveFigure]:
     """The figures of one run besides: of its clients, of drift, of several models, of the algorithm's own state."""
-    rows, name, out = subject.rows, NAMES[subject.headline], list[Panel]()
+    rows, name, out = subject.rows, NAMES[subject.headline], list[CurveFigure]()
     if any(row.get(f"client_{subject.headline}") for row in rows):
         names = ERRORS if subject.numbers else CLIENTS
         parts = enumerate(names.items())
@@ -89,18 +89,18 @@ def _further(subject: Subject) -> list[Panel]:
             f"{capital(name)} of the model at each client, on {subject.judged_on}: the mean over the clients, "
             f"the client at the {names['p10']}, and the worst one. Lines that stay apart mean that some clients are served badly."
         )
-        out.append(Panel("client", found, how, name, " over the clients"))
+        out.append(CurveFigure("client", found, how, name, " over the clients"))
     if any(row.get(DRIFT) is not None for row in rows):
         how = (
             "After each round, over the pairs of clients that returned a model: whether those whose mixes of classes are further "
             "apart have models further apart. Rank correlation: 1 is the same order, 0 is none."
         )
-        out.append(Panel(DRIFT, [Curve(NAMES[DRIFT], 0, points(subject, DRIFT))], how, NAMES[DRIFT]))
+        out.append(CurveFigure(DRIFT, [Curve(NAMES[DRIFT], 0, points(subject, DRIFT))], how, NAMES[DRIFT]))
     if any(MODELS in row for row in rows):
         out.append(_models(subject))
     how = f"After each round, what the algorithm '{subject.config.algorithm.name}' says of its own state."
     own = rows[0].get("figures") or {}
-    return [*out, *(Panel(key, [Curve(key, 0, points(subject, "figures", key))], how, key) for key in own)]
+    return [*out, *(CurveFigure(key, [Curve(key, 0, points(subject, "figures", key))], how, key) for key in own)]
 
 
 def points(subject: Subject, *path: str) -> list[Reached]:
@@ -113,7 +113,7 @@ def points(subject: Subject, *path: str) -> list[Reached]:
     return [(row["round"], b, s, v) for row, b, s, v in rows if v is not None]
 
 
-def _at(row: Mapping[str, Any], path: Sequence[str]) -> float | None:
+def _at(row: Plain, path: Sequence[str]) -> float | None:
     value: Any = row
     for key in path:
         value = None if value is None else value.get(key)
@@ -150,7 +150,7 @@ def _single(subject: Subject, key: str) -> list[Curve]:
     return [Curve(where(subject.config), 0, points(subject, "loss")), *([train] if train.points else [])]
 
 
-def _models(subject: Subject) -> Panel:
+def _models(subject: Subject) -> CurveFigure:
     """A line a cluster, or an architecture, over the rounds in which it was there; or one each that the algorithm names."""
     names, name = dict.fromkeys(name for row in subject.rows for name in row.get(MODELS, ())), NAMES[subject.headline]
     each = {name: points(subject, MODELS, name, subject.headline) for name in names}
@@ -163,27 +163,30 @@ def _models(subject: Subject) -> Panel:
     drawn = f" {DRAWN} of the {len(names)} models are drawn; the CSV has all." if len(names) > DRAWN else ""
     how = f"{capital(name)} of every model on the {where(subject.config)}. {said}{drawn}"
     found = [Curve(label, i, reached) for i, (label, reached) in enumerate(each.items())]
-    return Panel(MODELS, found, how, name, " of each model")
+    return CurveFigure(MODELS, found, how, name, " of each model")
 
 
-def _figure(panel: Panel, axis: str) -> Figure:
-    key, found = panel.key, _known(panel.found, axis)
+def _figure(figure: CurveFigure, axis: str) -> Figure:
+    key, found = figure.key, _known(figure.found, axis)
     column = list(AXES).index(axis)
     x = _x_axis(axis, max((p[column] or 0.0 for curve in found for p in curve.points), default=0.0))
     several = len({curve.label for curve in found}) > 1
     series = [
         Series(
-            c.label, c.style, [Point(p[column] or 0.0, p[3], _tip(c, p, panel.name, several)) for p in c.points], c.thin
+            c.label,
+            c.style,
+            [Point(p[column] or 0.0, p[3], _tip(c, p, figure.name, several)) for p in c.points],
+            c.thin,
         )
         for c in (found[:DRAWN] if key == MODELS else found)
     ]
-    title = capital(panel.name + panel.whose)
+    title = capital(figure.name + figure.whose)
     ends = [f"{c.label} ends at {number(c.points[-1][3])}" for c in found if c.points and not c.thin]
     label = f"{title} against {AXES[axis]}: {'; '.join(ends)}."
     draw = partial(lines, x=x, y=Axis(title), series=series, label=label)
     head = ("curve", "round", "bytes_so_far", "seconds_so_far", key)
     csv = csv_text(head, [(c.label, *p) for c in found for p in c.points])
-    return Figure(re.sub(r"\W+", "-", f"{key}-by-{axis}"), title, panel.how, draw, csv, (NARROW,))
+    return Figure(re.sub(r"\W+", "-", f"{key}-by-{axis}"), title, figure.how, draw, csv, (NARROW,))
 
 
 def _x_axis(axis: str, most: float) -> Axis:

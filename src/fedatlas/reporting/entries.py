@@ -183,7 +183,7 @@ def _subject(path: Path, label: str, key: str) -> Subject:
     return Subject(key, label, folder, config, rows, summary, partition, preprocess, leaks_of(folder))
 
 
-def parties_of(entry: Entry) -> Iterator[Entry]:
+def party_entries(entry: Entry) -> Iterator[Entry]:
     """The entry as the page of each party without the label, of which the folder holds its own file."""
     (subject,) = entry.subjects
     for one in entry.summary["parties"]:

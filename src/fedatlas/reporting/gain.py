@@ -1,19 +1,19 @@
-"""What each party gains: alone, together, pooled, side by side for every client."""
+"""The gain of each party: alone, together and pooled, side by side for every client."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.record.run_folder import BASELINES
-from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Table, Text, optional
-from fedatlas.reporting.client_rows import chosen, drawn_of
+from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Table, Text, lead, notice, optional
+from fedatlas.reporting.client_rows import drawn_clients, drawn_note
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
-from fedatlas.reporting.entries import Entry, Subject
+from fedatlas.reporting.entries import Entry, Plain, Subject
 from fedatlas.wording import (
     NAMES,
     PARTS,
@@ -40,13 +40,13 @@ NAMED = 30  # clients that the picture shows in their order; more are sorted
 class Gains(NamedTuple):
     """Rows as `fedatlas.runs.baselines` wrote them, and the parts they hold."""
 
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Plain]
     parts: Sequence[str]
     summary: Mapping[str, Mapping[str, float | None]]
 
     @property
     def both(self) -> bool:
-        """Whether a client can be compared with itself: alone, and together."""
+        """Whether training alone and training together can be compared."""
         return "local_only" in self.parts and "federated" in self.parts
 
 
@@ -54,9 +54,9 @@ def gain_blocks(subject: Subject) -> list[Block]:
     """The section of one run."""
     found = subject.summary.get("gain")
     if not found:
-        return [Text(_absent(subject), tone="notice"), *_federated(subject)]
+        return [notice(_absent(subject)), *_federated(subject)]
     gains = Gains(found["clients"], [part for part in PARTS if part in found["summary"]], found["summary"])
-    out = [Text(_verdict(subject, gains), tone="lead"), Text(_method(subject, gains))]
+    out = [lead(_verdict(subject, gains)), Text(_method(subject, gains))]
     return [*out, _picture(subject, gains), _table(subject, gains)]
 
 
@@ -64,7 +64,7 @@ def gain_over(entries: Sequence[Entry]) -> list[Block]:
     """The section of several runs: means over the clients of each, and each owner's figures over the seeds."""
     parties = [table for entry in entries if (table := gain_of_parties(entry, len(entries) > 1))]
     hint = Markup("No run here has the baselines to compare with: <code>fedatlas run --baselines</code> trains them.")
-    return [_means(entries) or Text(hint, tone="notice"), *parties]
+    return [_means(entries) or notice(hint), *parties]
 
 
 def _means(entries: Sequence[Entry]) -> Table | None:
@@ -158,8 +158,8 @@ def _federated(subject: Subject) -> list[Block]:
     return [_picture(subject, gains), _table(subject, gains)]
 
 
-def gained(subject: Subject, row: Mapping[str, Any]) -> float | None:
-    """What a client has more from the federation than alone: accuracy won, or error avoided."""
+def gained(subject: Subject, row: Plain) -> float | None:
+    """The gain of a client from the federation: accuracy won over training alone, or error avoided."""
     if "local_only" not in row or "federated" not in row:
         return None
     alone, together = row["local_only"]["value"], row["federated"]["value"]
@@ -168,7 +168,7 @@ def gained(subject: Subject, row: Mapping[str, Any]) -> float | None:
     return float(alone - together if subject.numbers else together - alone)
 
 
-def _certain(row: Mapping[str, Any]) -> bool:
+def _certain(row: Plain) -> bool:
     """Whether the interval of the gain leaves out 0."""
     found = row.get("gain")
     return found is not None and bool(found["low"] > 0 or found["high"] < 0)
@@ -198,7 +198,7 @@ def _verdict(subject: Subject, gains: Gains) -> Markup | str:
     )
 
 
-def _sure(subject: Subject, rows: Sequence[Mapping[str, Any]]) -> str:
+def _sure(subject: Subject, rows: Sequence[Plain]) -> str:
     """For how many of the clients the difference is beyond what the choice of the rows judged on explains."""
     if not any("gain" in row for row in rows):
         return ""
@@ -239,12 +239,12 @@ def _unequal(subject: Subject, gains: Gains) -> list[str]:
 def _picture(subject: Subject, gains: Gains) -> Figure:
     title, first = NAMES[subject.headline], PARTS[gains.parts[0]]
     order = [i for i, row in enumerate(gains.rows) if all(row[p]["value"] is not None for p in gains.parts)]
-    names, axis, less = labels(subject, [gains.rows[i]["client"] for i in order]), "client", ""
+    names, axis, less = column_names(subject, [gains.rows[i]["client"] for i in order]), "client", ""
     if len(order) > NAMED:
         order.sort(key=lambda i: gains.rows[i][gains.parts[0]]["value"])
-        names = [str(i + 1) for i in chosen(len(order))]
-        axis, less = f"clients, sorted by their {title} {first}", drawn_of(len(order))
-        order = [order[i] for i in chosen(len(order))]
+        names = [str(i + 1) for i in drawn_clients(len(order))]
+        axis, less = f"clients, sorted by their {title} {first}", drawn_note(len(order))
+        order = [order[i] for i in drawn_clients(len(order))]
     series = [
         Series(PARTS[part], STYLES[part], [_point(subject, slot, gains.rows[i], part) for slot, i in enumerate(order)])
         for part in gains.parts
@@ -262,8 +262,8 @@ def _picture(subject: Subject, gains: Gains) -> Figure:
     return Figure(f"{subject.key}-gain", text, how, draw, _csv(subject, gains))
 
 
-def labels(subject: Subject, clients: Sequence[int]) -> list[str]:
-    """What stands under the columns: owners' names where all have room, else the clients' numbers."""
+def column_names(subject: Subject, clients: Sequence[int]) -> list[str]:
+    """The names under the columns: owners' names where all have room, else the clients' numbers."""
     names = [subject.name(k) for k in clients]
     fit = len(names) <= ROOM and all(len(name) <= ROOM for name in names)
     return names if fit else [str(k) for k in clients]
@@ -272,7 +272,7 @@ def labels(subject: Subject, clients: Sequence[int]) -> list[str]:
 STYLES = {"local_only": 1, "federated": 0, "centralised": 2}
 
 
-def _point(subject: Subject, slot: int, row: Mapping[str, Any], part: str) -> Point:
+def _point(subject: Subject, slot: int, row: Plain, part: str) -> Point:
     found = row[part]
     span = interval_text(found["low"], found["high"])
     said = f"{subject.client(row['client'])}, {PARTS[part]}: {number(found['value'])}{f' ({span})' if span else ''}"
@@ -300,7 +300,7 @@ def _table(subject: Subject, gains: Gains) -> Table:
     less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
     title = NAMES[subject.headline]
     paired = (
-        f"; of the gain the interval of the difference, the same {where(subject.config)} drawn for both"
+        f"; under the gain the interval of the difference, bootstrapped over the same {where(subject.config)} for both models"
         if any("gain" in row for row in gains.rows)
         else ""
     )

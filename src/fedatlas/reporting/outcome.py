@@ -1,8 +1,8 @@
-"""What stands first: what was run, in a sentence, and what came of it."""
+"""The first section: the run in a sentence, and its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, Literal
 
@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.reporting.blocks import Block, Cell, Cells, Key, Keys, Table, Text, optional
-from fedatlas.reporting.entries import Entry, Subject, whole
+from fedatlas.reporting.blocks import Block, Cell, Cells, Key, Keys, Table, Text, lead, notice, optional
+from fedatlas.reporting.entries import Entry, Plain, Subject, whole
 from fedatlas.wording import (
     NAMES,
     bytes_text,
@@ -33,7 +33,7 @@ FEW = 8  # differences that are shown without a fold
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer")
 
 
-def title(entries: Sequence[Entry]) -> str:
+def run_title(entries: Sequence[Entry]) -> str:
     """Of the page."""
     if len(entries) > 1:
         return f"{len(entries)} runs compared"
@@ -42,7 +42,7 @@ def title(entries: Sequence[Entry]) -> str:
 
 
 def sentence(entry: Entry) -> Markup:
-    """What was run."""
+    """The run in a sentence."""
     s = entry.subjects[0].summary
     n = len(entry.subjects)
     seeds = (
@@ -72,14 +72,14 @@ def sentence(entry: Entry) -> Markup:
     )
 
 
-def data_name(summary: Mapping[str, Any]) -> str:
-    """What people call the data: a file of one's own by its name."""
+def data_name(summary: Plain) -> str:
+    """The name that people give the data: of a custom file, the file's."""
     facts = summary["data_facts"]
     called = str(facts.get("called", summary["data"]))
     return f"{called} (target {facts['label']})" if facts.get("label") else called
 
 
-def sizes_text(summary: Mapping[str, Any]) -> str:
+def sizes_text(summary: Plain) -> str:
     """How large the model is; of several, whose each is, too."""
     several = summary.get("models") or {}
     said = [
@@ -97,7 +97,7 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
         said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
         return [*said, *ended, *_incomparable(entries), *noted, *_differences(entries), _runs(entries)]
     (entry,) = entries
-    out = [Text(sentence(entry), tone="lead"), Keys(_keys(entry)), *ended, *_own_rows(entry), *noted]
+    out = [lead(sentence(entry)), Keys(_keys(entry)), *ended, *_own_rows(entry), *noted]
     if len(entry.subjects) == 1:
         return [*out, _figures(entry.subjects[0]), *_weighted(entry)]
     parts: list[Literal["final", "test"]] = ["final", "test"]
@@ -112,11 +112,9 @@ def _diverged(entries: Sequence[Entry]) -> list[Block]:
     for entry in entries:
         ended = [s for s in entry.subjects if "diverged" in s.summary]
         means = " Means are over the other seeds." if 0 < len(ended) < len(entry.subjects) else ""
-        out += [
-            Text(before.format(called(s, entry, entries), s.summary["diverged"], means), tone="notice") for s in ended
-        ]
+        out += [notice(before.format(called(s, entry, entries), s.summary["diverged"], means)) for s in ended]
         if left := not_run(entry):
-            out.append(Text(absent.format(entry.label, ", ".join(map(str, left))), tone="notice"))
+            out.append(notice(absent.format(entry.label, ", ".join(map(str, left)))))
     return out
 
 
@@ -180,9 +178,7 @@ def _incomparable(entries: Sequence[Entry]) -> list[Block]:
     judged = [{judged_on(s) for s in e.subjects} for e in entries]  # of several seeds, each seed's
     if all(one & other for one, other in combinations(judged, 2)):
         return []
-    return [
-        Text("These runs were judged on different rows: their figures cannot be compared one to one.", tone="notice")
-    ]
+    return [notice("These runs were judged on different rows: their figures cannot be compared one to one.")]
 
 
 def judged_on(subject: Subject) -> str:
@@ -192,7 +188,7 @@ def judged_on(subject: Subject) -> str:
 
 
 def _means(entries: Sequence[Entry]) -> list[Block]:
-    """What the first figures are where there is no model of all: a method made for its clients looks poor by them."""
+    """Explain the first figures where no model is shared by all: they make a method that adapts to its clients look poor."""
     out: list[Block] = []
     for entry in (e for e in entries if e.subjects[0].personal):
         one = entry.subjects[0]
@@ -212,17 +208,16 @@ def _means(entries: Sequence[Entry]) -> list[Block]:
 
 
 def _released(entries: Sequence[Entry]) -> list[Block]:
-    """A warning where several runs released noise on the same rows, one after the other: each says its own price alone."""
+    """A warning where several runs released noise on the same rows: each states only its own epsilon."""
     runs = [
         s.summary["privacy"] for entry in entries for s in entry.subjects if "epsilon" in s.summary.get("privacy", {})
     ]
     if len(runs) < 2:
         return []
     return [
-        Text(
-            f"{count(len(runs), 'run')} here released noise. Each one's epsilon is that of this run alone: whoever sees several of them, "
-            "made of the same rows, sees what all their epsilons add up to.",
-            tone="notice",
+        notice(
+            f"{count(len(runs), 'run')} here released noise. Each one's epsilon counts only that run. If they were made of the same rows, "
+            "somebody who sees several of them learns up to the sum of their epsilons."
         )
     ]
 
@@ -244,7 +239,7 @@ def _of_clients(entry: Entry) -> str:
 
 
 def _weighted(entry: Entry) -> list[Block]:
-    """What figures count where rows have survey weights."""
+    """Explain how figures count rows that have survey weights."""
     if not entry.summary.get("weighted"):
         return []
     return [
@@ -286,7 +281,7 @@ def _keys(entry: Entry) -> list[Key]:
     ]
 
 
-def sent_note(summary: Mapping[str, Any]) -> str:
+def sent_note(summary: Plain) -> str:
     """The two ways; where they would tell who took part, what is to be expected of them."""
     cost, expected = summary["cost"], summary.get("privacy", {}).get("expected")
     if cost["bytes_up"] is not None:

@@ -66,7 +66,7 @@ def document(
             sections=sections,
             parts=parts,
             repeats=repeats,
-            style=style + "".join(map(chosen, sections)),
+            style=style + "".join(map(choice_style, sections)),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             version=version,
@@ -74,7 +74,7 @@ def document(
     )
 
 
-def chosen(section: Section) -> str:
+def choice_style(section: Section) -> str:
     """The style that shows the option that is chosen, of choices whose options page.css does not know by name."""
     return "".join(
         f'main:has(input[name="{block.id}"][value="{option.value}"]:checked) '

@@ -10,6 +10,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanisms import of_table
 from fedatlas.reporting.blocks import NARROW, Block, Cell, Facts, Figure, Figures, Key, Keys, Table, Text
 from fedatlas.reporting.costs import DIRECTIONS, PROTECTING, phase_name
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, lines
@@ -31,36 +33,8 @@ from fedatlas.wording import (
     total_of,
 )
 
-DONE = {
-    "secagg": "<b>Secure aggregation.</b> Every client covered its update with random masks that cancel in the sum of a round: the sum can "
-    "be read, a single update cannot.",
-    "paillier": "<b>Encryption.</b> Every client encrypted {encrypted} with a Paillier key of {key_bits} bits. The server added up what it "
-    "could not read, and one client, in turn, opened the sum of the round.",
-    "central_dp": "<b>Differential privacy at the server.</b> No client could change the model by more than a length of {clip:g}, and "
-    "noise {noise_multiplier:g} times as strong was added to the sum of a round: the models hardly show whether a client took part at all.",
-    "local_dp": "<b>Differential privacy at the clients.</b> Every client limited its update to a length of {clip:g} and added noise "
-    "before it left: nobody, the server included, saw an update without noise.",
-    "nbafl": "<b>Noise before aggregation (NbAFL).</b> Every client limited its model to a length of {clip:g} and added noise before "
-    "it left; the server added more where the mean still needed it.",
-}
 UNITS = {"client": "one client", "record": "one row", None: "nobody: nothing was released"}
 WHO = {"server": "the server", "clients": "another client", "colluding": "several of them together"}
-ACCOUNTS = {
-    "nominal": (
-        "as the paper states it",
-        "assumes epsilon below 1, training that averages over rows, and few uploads seen",
-    ),
-    "exposed": ("the exact account in place of the paper's formula", "still assumes the other two"),
-    "uploads": (
-        "all uploads of a client seen",
-        "as its server sees them; a row moves a model no further than a mean over rows",
-    ),
-    "honest": (
-        "and a row may move the whole model",
-        "what holds without assumptions about training, against the server",
-    ),
-    "broadcasts": ("the same, against another client", "which sees every mean and knows its own noise"),
-}
 SIMULATED = (
     "This was a simulation: the keys and secrets of all parties lay in the memory of one process. It shows what a federation would "
     "exchange and what that costs; from whoever ran it nothing was hidden."
@@ -79,19 +53,23 @@ def privacy_blocks(subject: Subject) -> list[Block]:
     found = subject.summary.get("privacy")
     if not found:
         return []
-    made = {one["name"]: one for one in found["mechanisms"]}
-    said = [text for text in (_promised(found), _helped(found, made)) if text]
+    made = [of_table(one) for one in found["mechanisms"]]
+    said = [text for text in (_promised(found), _helped(found)) if text]
     return [
-        *(Text(_done(one), tone="lead") for one in made.values()),
+        *(Text(_done(one), tone="lead") for one in made),
         *(Text(warned, tone="notice") for warned in _warnings(found, made)),
         Keys(_keys(subject, found)),
         *_learns(found),
         *map(Text, said),
-        *([_accounts(subject, found["accounts"])] if found.get("accounts") else []),
+        *(
+            _accounts(subject, one.words.accounts, found["accounts"])
+            for one in made
+            if one.words.accounts and found.get("accounts")
+        ),
         _price(subject),
         Text(PRICED + (UNPROTECTED if subject.summary.get("gain") else "")),
         Figures([*_epsilons(subject, found), _phases(subject)]),
-        Facts([(name, facts_text(_given(one))) for name, one in made.items()]),
+        Facts([(one["name"], facts_text(_given(one))) for one in found["mechanisms"]]),
     ]
 
 
@@ -110,13 +88,12 @@ def _plainly(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _done(one: Mapping[str, Any]) -> Markup:
-    chosen = one.get("encrypt")
-    what = "its whole update" if chosen == "all" else f"a part of its update ({', '.join(map(str, chosen or ()))})"
-    return Markup(DONE[one["name"]].format(**{**one, "encrypted": escape(what)}))  # noqa: S704  (the words are ours)
+def _done(one: Mechanism) -> Markup:
+    keys = {key: ", ".join(map(str, x)) if isinstance(x, list | tuple) else x for key, x in one.keys.items()}
+    return Markup(one.words.done).format(**keys)  # noqa: S704  (the words are ours, the keys are escaped)
 
 
-def _warnings(found: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
+def _warnings(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
     """What somebody who reads nothing else has to know."""
     out = [SIMULATED]
     if found.get("noise") == "seed":
@@ -128,17 +105,7 @@ def _warnings(found: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
         out.append(f"Given up: {given_up_text(lost['rounds'], lost['of'])}. The last time: {lost['why']}.")
     if found.get("epsilon") == "infinite":
         out.append("A release had no noise: differential privacy promises nothing here.")
-    if "paillier" in made:
-        out.append(
-            "All clients hold the same key: a client that helps the server, or gets hold of what another one sent, reads every update."
-        )
-        if made["paillier"]["encrypt"] != "all":
-            out.append("What was not chosen to be encrypted went in the clear: the server read it, client by client.")
-    if "central_dp" in made:
-        out.append(
-            "The server saw every update in the clear and has to be trusted; protected are clients from whoever sees the models."
-        )
-    return out
+    return out + [warned for one in made for warned in one.words.warnings]
 
 
 def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
@@ -213,11 +180,10 @@ def _promised(found: Mapping[str, Any]) -> str:
     )
 
 
-def _helped(found: Mapping[str, Any], made: Mapping[str, Any]) -> str:
+def _helped(found: Mapping[str, Any]) -> str:
     """Collusion and drop-outs under masks."""
-    if "secagg" not in made or not found.get("withstood"):
+    if not (most := found.get("withstood")):
         return ""
-    most = found["withstood"]
     return (
         f"Of {count(most['asked'], 'client')} asked in a round, the fewest in this run, at least {count(most['needed'])} had to stay to "
         f"its end, else its sum was given up; those who leave in the middle cost the others nothing. A server that breaks the rules, "
@@ -226,9 +192,9 @@ def _helped(found: Mapping[str, Any], made: Mapping[str, Any]) -> str:
     )
 
 
-def _accounts(subject: Subject, accounts: Mapping[str, Any]) -> Table:
-    """NbAFL's epsilon, assumption by assumption."""
-    shown = [(key, *ACCOUNTS[key], accounts[key]) for key in ACCOUNTS if key in accounts]
+def _accounts(subject: Subject, words: Mapping[str, tuple[str, str]], accounts: Mapping[str, Any]) -> Table:
+    """A paper's epsilon, assumption by assumption."""
+    shown = [(key, *words[key], accounts[key]) for key in words if key in accounts]
     rows = [
         [
             Cell(name, why),

@@ -1,25 +1,24 @@
-"""What left the clients, how the run was made, and how to make it again."""
+"""The data that left the clients, the making of the run, and how to repeat it."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
 
 from fedatlas.data.by_name import OWNED
 from fedatlas.record.run_folder import BASELINES
-from fedatlas.reporting.blocks import Block, Code, Facts, Text
-from fedatlas.reporting.entries import Entry, Subject
+from fedatlas.reporting.blocks import Block, Code, Facts, Text, lead, notice
+from fedatlas.reporting.entries import Entry, Plain, Subject
 from fedatlas.wording import count, facts_text
 
 
 def left_blocks(subject: Subject) -> list[Block]:
-    """What left a client, and what the run wanted its reader to know."""
+    """The data that left a client, and the notices of the run."""
     s = subject.summary
     said = Markup("What leaves a client in a round: <b>{}</b>.").format(s["leaves"])
-    out: list[Block] = [Text(said, tone="lead")]
+    out: list[Block] = [lead(said)]
     if s.get("privacy"):
         out.append(
             Text(
@@ -36,15 +35,15 @@ def left_blocks(subject: Subject) -> list[Block]:
     unless = "" if s.get("privacy") else ", and nothing here was masked or perturbed unless the line above says so"
     out.append(
         Text(
-            "This was a simulation on one machine. It shows what would be sent, not that it is safe to send: models can betray "
-            f"something of the rows they were trained on{unless}."
+            "This was a simulation on one machine. It shows what would be sent, not that it is safe to send: a model can reveal "
+            f"information about its training rows{unless}."
         )
     )
-    return [*out, *(Text(f"Notice: {notice}", tone="notice") for notice in s["notices"])]
+    return [*out, *(notice(f"Notice: {said}") for said in s["notices"])]
 
 
-def prepared_text(preprocess: Mapping[str, Any]) -> str:
-    """What clients said of their columns before round 1, so that all could prepare rows alike; "" for nothing."""
+def prepared_text(preprocess: Plain) -> str:
+    """The summaries of columns that clients sent before round 1, so that all could prepare rows alike; "" where there were none."""
     if not preprocess.get("bytes_up", 0):
         return ""
     rules, scale = preprocess.get("rules", ()), preprocess.get("scale")
@@ -101,7 +100,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
     ]
 
 
-def _planned(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _planned(plan: Plain) -> list[tuple[str, str]]:
     """How it was computed; parties that hold columns train no network."""
     workers = count(plan["workers"], "process", "processes")
     if "engine" not in plan:

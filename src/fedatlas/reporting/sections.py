@@ -70,8 +70,8 @@ SECTIONS = [
 
 
 TITLES: Mapping[str, Callable[[Sequence[Entry]], str]] = {
-    ROWS: outcome.title,
-    COLUMNS: columns_result.title,
+    ROWS: outcome.run_title,
+    COLUMNS: columns_result.columns_title,
     PARTY: columns_result.party_title,
 }
 """Kind of page -> its title."""

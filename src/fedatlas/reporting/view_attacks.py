@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack
-from fedatlas.reporting.blocks import Block, Cell, Cells, Facts, Figure, Figures, Table, Text
+from fedatlas.reporting.blocks import Block, Cell, Cells, Facts, Figure, Figures, Table, Text, lead, notice
 from fedatlas.reporting.drawing.charts import power_curve
 from fedatlas.reporting.drawing.pixels import pairs
-from fedatlas.reporting.entries import Subject
+from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import DASH, count, csv_text, interval_text, number
 
 THREAT = {
@@ -40,22 +39,22 @@ def leak_blocks(subject: Subject) -> list[Block]:
     return out
 
 
-def threat_model(declaration: Mapping[str, str]) -> Facts:
+def threat_facts(declaration: Mapping[str, str]) -> Facts:
     """The declaration of an attack."""
     return Facts([(THREAT[field], text) for field, text in declaration.items() if text])
 
 
-def _one(subject: Subject, record: Mapping[str, Any], arrays: Arrays) -> list[Block]:
+def _one(subject: Subject, record: Plain, arrays: Arrays) -> list[Block]:
     attack, about = VIEW_ATTACKS[record["name"]](), f"{record['name']}, from the view of {_role(record['role'])}"
     if "unscored" in record:
-        return [Text(f"{about}: {record['unscored']}", tone="notice")]
+        return [notice(f"{about}: {record['unscored']}")]
     leak = record["leaks"].get(attack.leak, {})
     verdict = "no leak to be seen" if not leak.get("low") or leak["low"] <= 0 else "a leak"
     return [
-        Text(f"{about}, {count(record['targets'], attack.thing)}: {verdict}.", tone="lead"),
+        lead(f"{about}, {count(record['targets'], attack.thing)}: {verdict}."),
         _table(subject, attack, record),
         Figures([_figure(subject, record["name"], one) for one in attack.pictures(arrays)]),
-        threat_model(record["declaration"]),
+        threat_facts(record["declaration"]),
     ]
 
 
@@ -64,7 +63,7 @@ def _role(text: str) -> str:
     return {"client": f"client {client}", "successor": f"the client after client {client}"}.get(kind, f"the {kind}")
 
 
-def _table(subject: Subject, attack: ViewAttack, record: Mapping[str, Any]) -> Table:
+def _table(subject: Subject, attack: ViewAttack, record: Plain) -> Table:
     rows, plain = list[Cells](), []
     for key, one in record["metrics"].items():
         leak = record["leaks"].get(key)
@@ -77,7 +76,7 @@ def _table(subject: Subject, attack: ViewAttack, record: Mapping[str, Any]) -> T
     return Table(f"{subject.key}-{attack.name}", f"Figures of {attack.name}", head, rows, csv_text(columns, plain))
 
 
-def _value(one: Mapping[str, Any]) -> Cell:
+def _value(one: Plain) -> Cell:
     if one["value"] is None:
         return Cell("not resolved", "fewer than 10,000 non-members")
     return Cell(number(one["value"]), interval_text(one["low"], one["high"]))

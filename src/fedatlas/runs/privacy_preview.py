@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedatlas.course.privacy_record import coming, expected, number
+from fedatlas.course.privacy_record import coming, expected, priced
 from fedatlas.course.protocol_trial import Rehearsed, rehearse
 from fedatlas.engine.executors import Plan
-from fedatlas.federation.cost import KEYS, PHASES, Cost
-from fedatlas.privacy import accountant
-from fedatlas.privacy.mechanisms import SecAgg
-from fedatlas.privacy.protection import Protection
-from fedatlas.privacy.secagg.fixed import largest_cap
+from fedatlas.federation.cost import KEYS, Cost
+from fedatlas.privacy.mechanism import PHASES, Protection, Trial
+from fedatlas.privacy.mechanisms import made
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
 from fedatlas.setup.privacy_refusals import fewest_of
 from fedatlas.wording import bytes_text, count, seconds_text
 
 NOTICED = 0.005  # of the bytes: what protection may add without being mentioned
-FEWEST_BITS = 12  # below them a value is too coarse to advise them
 
 
 class Spent(NamedTuple):
@@ -75,38 +72,16 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
         out |= {"cohort": how.fraction * how.K, "returning": coming(how, setup.config)}
     if how.secret_cohort:  # who would come in these rounds is as secret as who will
         out["expected"] = expected(how, setup, 1)
-    if (mask := how.of(SecAgg)) is not None and found.hidden:
-        out["n_cap"] = smaller_words(mask, parties, max(setup.sizes.values()), 4 * found.hidden * parties)
-    return {**out, **planned(how, setup.config.rounds)} if how.noises else out
-
-
-def smaller_words(mask: SecAgg, parties: int, largest: int, saved: int) -> dict[str, Any]:
-    """The n_cap with which words of 32 bits hold, at these bits, or at the most bits at which the largest client still fits."""
-    bits = mask.bits
-    if largest_cap(parties, bits) < largest:
-        bits = next((b for b in range(bits - 1, FEWEST_BITS - 1, -1) if largest_cap(parties, b) >= largest), 0)
-    fits = {"n_cap": largest_cap(parties, bits), "bits": bits} if bits else {}
-    return {
-        "saves_per_round": saved,
-        "now": mask.bits,
-        "at_these_bits": largest_cap(parties, mask.bits),
-        **fits,
-    }
+    trial = Trial(parties, max(setup.sizes.values()), found.counted)
+    for one in how.mechanisms:
+        out |= {} if one.preview is None else one.preview(trial)
+    return out if how.noising is None else {**out, **planned(how, setup.config.rounds)}
 
 
 def planned(how: Protection, rounds: int) -> dict[str, Any]:
     """Epsilon of all rounds, of local noise for a client that takes part in each of them."""
     events = [event for t in range(1, rounds + 1) for event in how.released(t, (0,))]
-    if not events:
-        return {"epsilon": 0.0, "delta": how.delta(), "upper_bound": False, "how": "No round, no release."}
-    spent = accountant.spent(events, how.delta())
-    return {
-        "epsilon": number(spent.epsilon),
-        "delta": how.delta(),
-        "upper_bound": spent.upper_bound,
-        "how": spent.how,
-        "unit": events[0].unit,
-    }
+    return priced(events, how.delta(), "No round, no release.")
 
 
 def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
@@ -124,8 +99,7 @@ def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
         out.append(
             "How many take part stays secret: bytes are those to be expected, and the run will not tell its own."
         )
-    if "n_cap" in found:
-        out.append(cap_sentence(found["n_cap"]))
+    out += [line for name in found["mechanisms"] for line in made(name).words.preview(found)]
     if "epsilon" in found:
         epsilon = found["epsilon"] if isinstance(found["epsilon"], str) else f"{found['epsilon']:.4g}"
         bound = "at most " if found["upper_bound"] else ""
@@ -133,15 +107,3 @@ def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
             f"{count(rounds, 'round')} will cost {bound}epsilon = {epsilon} at delta = {found['delta']:.3g}. {found['how']}"
         )
     return out
-
-
-def cap_sentence(found: Mapping[str, Any]) -> str:
-    """What a lower n_cap would save."""
-    saved = f"save {bytes_text(found['saves_per_round'])} a round, since words of 32 bits would do"
-    if found.get("bits") == found["now"]:
-        return f"privacy.secagg.n_cap = {found['n_cap']} would {saved}."
-    most = f"{count(found['at_these_bits'], 'row')} a client" if found["at_these_bits"] else "not a single row"
-    why = f"At {found['now']} bits words of 32 bits hold {most}, which is too few here"
-    if "bits" not in found:
-        return f'{why}: algorithm.weights = "uniform", where the algorithm has it, would {saved}.'
-    return f"{why}: privacy.secagg.bits = {found['bits']} with n_cap = {found['n_cap']} would {saved}."

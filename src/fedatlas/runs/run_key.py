@@ -22,7 +22,7 @@ from fedatlas.data.store import Store, sha256
 from fedatlas.data.store import cache as cache_folder
 from fedatlas.errors import ConfigError, DataError, FedatlasError
 from fedatlas.files import write_json
-from fedatlas.privacy.mechanisms import FOR_ALL_ROUNDS
+from fedatlas.privacy.mechanisms import every, for_all_rounds
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
@@ -58,8 +58,9 @@ def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
         engine |= {"workers": 1, "chunk": CHUNK}
     rounds = out.get("rounds", ExperimentConfig.model_fields["rounds"].default)
     out["checkpoint"] = {"every": max(rounds // 4, 5) if isinstance(rounds, int) else 5, "keep": 1}
+    noised = {name for name, one in every().items() if one.noise is not None}
     for table in out.get("privacy", ()) if isinstance(out.get("privacy"), list) else ():
-        if isinstance(table, dict) and table.get("name") in ("central_dp", "local_dp", "nbafl"):
+        if isinstance(table, dict) and table.get("name") in noised:
             table["noise"] = "seed"
     return out
 
@@ -93,8 +94,8 @@ def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> Keys:
 def bound_to_length(plain: Mapping[str, Any]) -> bool:
     """Whether the first rounds of a run are not those of a shorter one: rates, noise or an early stop made for its length."""
     schedule = plain.get("local", {}).get("schedule", {}).get("name")
-    private = [table.get("name") for table in plain.get("privacy") or ()]
-    return schedule == "cosine" or bool(plain.get("stop")) or any(name in FOR_ALL_ROUNDS for name in private)
+    private = [str(table.get("name")) for table in plain.get("privacy") or ()]
+    return schedule == "cosine" or bool(plain.get("stop")) or bool(for_all_rounds(private))
 
 
 def digest(value: Any) -> str:

@@ -12,8 +12,10 @@ from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.federation.defence import Defence
-from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanisms import every
 from fedatlas.registry import arguments
+from fedatlas.setup.cohort import usual_size
 
 FAMILIES: Mapping[str, str] = {
     "baseline": "its clients send no updates",
@@ -21,7 +23,7 @@ FAMILIES: Mapping[str, str] = {
     "client weighting": "its weights are its point, and this rule ignores weights",
     "distillation": "its clients send scores, which its server averages itself",
 }
-"""What keeps a rule from a family of algorithms."""
+"""Family of algorithms -> why rules cannot stand in it."""
 
 
 def rule_of(config: ExperimentConfig) -> Rule | None:
@@ -38,7 +40,7 @@ def rule_of(config: ExperimentConfig) -> Rule | None:
 
 
 def defence_of(config: ExperimentConfig, rule: Rule | None, poisonings: Sequence[Poisoning]) -> Defence | None:
-    """What the server does about hostile clients; None where neither an attack nor a rule other than the mean is declared."""
+    """The server's defence against hostile clients; None where neither an attack nor a rule other than the mean is declared."""
     judging = rule if rule is not None and rule.name != "mean" else None
     return Defence(judging, bytes_of(config.engine.memory)) if judging is not None or poisonings else None
 
@@ -65,18 +67,19 @@ def check_rule(
     mechanisms: Sequence[Mechanism],
     transform: Transform | None,
 ) -> None:
-    """ConfigError for a rule that the configuration alone forbids."""
+    """ConfigError for a rule that the configuration by itself forbids."""
     if rule is None or rule.name == "mean":
         return
     where = f"aggregation.name = '{rule.name}'"
     for one in mechanisms:
-        if one.name in {"secagg", "paillier"}:
+        if one.sums_only:
             raise ConfigError(
-                f"{where}: not under '{one.name}', which shows the server sums alone; remove one of the two tables."
+                f"{where}: not under '{one.name}', which shows the server only sums; remove one of the two tables."
             )
-        if one.name != "local_dp":
+        if at_server(one):
+            able = " or ".join(name for name, other in every().items() if not (other.sums_only or at_server(other)))
             raise ConfigError(
-                f"{where}: not under '{one.name}', whose noise is made for a sum; take local_dp, or remove one of the two."
+                f"{where}: not under '{one.name}', whose noise is made for a sum; take {able}, or remove one of the two."
             )
         if transform is not None:
             raise ConfigError(f"{where}: not under '{one.name}' with [compression]; remove one of the three tables.")
@@ -88,12 +91,15 @@ def check_rule(
         check_enough(rule, cohort_of(config, config.partition.clients), "clients in a round")
 
 
+def at_server(mechanism: Mechanism) -> bool:
+    """Whether a mechanism's server adds up what clients send in a way of its own, or noises the sum."""
+    work = mechanism.work()
+    return work.total is not None or work.release is not None
+
+
 def cohort_of(config: ExperimentConfig, clients: int) -> int:
-    """How many clients a round has, on average where each is drawn for itself."""
-    cohort = config.cohort
-    if cohort.sampling == "poisson":
-        return math.floor(cohort.fraction * clients + 1e-9)
-    return min(cohort.size or max(1, math.floor(cohort.fraction * clients + 1e-9)), clients)
+    """Return how many clients a round has, on average where each is drawn for itself."""
+    return math.floor(usual_size(config, clients) + 1e-9)
 
 
 def check_enough(rule: Rule, n: int, what: str) -> None:
@@ -121,7 +127,7 @@ def neighbours_of(algorithm: Algorithm, facts: Mapping[str, Any]) -> int:
 
 
 def rule_notices(rule: Rule | None) -> list[str]:
-    """What is worth a notice about a rule."""
+    """Notices about a rule."""
     if rule is None or rule.weighted:
         return []
     return [

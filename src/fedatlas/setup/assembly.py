@@ -29,7 +29,7 @@ from fedatlas.models.chain import elastic, find_chain
 from fedatlas.privacy.protection import under
 from fedatlas.rng import derive
 from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
-from fedatlas.setup.attackers import Cast, attackers_of, check_attacked_rows, check_attacks, in_numbers
+from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
@@ -106,11 +106,11 @@ class Setup(NamedTuple):
         return defence_of(self.config, self.checked.rule, self.checked.poisonings)
 
     @property
-    def cast(self) -> Cast:
+    def cast(self) -> AttackerDraw:
         """Who attacks."""
         held = tuple(k for k, n in self.sizes.items() if n)
         neighbours = neighbours_of(self.algorithm, self.held.algorithm_facts)
-        return Cast(self.checked.poisonings, self.config, self.seed, held, neighbours)
+        return AttackerDraw(self.checked.poisonings, self.config, self.seed, held, neighbours)
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -230,7 +230,7 @@ def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
     validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     partition = split_clients(partition, seed, validation, config.evaluation.clients)
     check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
-    poisonings = in_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
+    poisonings = with_class_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
     check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
     learn = (learner or learner_of(mechanisms))(partition.parties(dataset.train))

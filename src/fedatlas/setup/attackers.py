@@ -53,7 +53,7 @@ class FlippedRows:
         return rows._replace(y=flip.relabelled(rows.y, self.seed, self.table, party))
 
 
-def in_numbers(
+def with_class_numbers(
     poisonings: Sequence[Poisoning], name: str, class_names: Sequence[str], seed: int
 ) -> tuple[Poisoning, ...]:
     """The tables with pairs of classes in the place of "extra_SC" and "intra_SC"; ConfigError for other data than CIFAR-100."""
@@ -82,8 +82,8 @@ def attackers_of(poisonings: Sequence[Poisoning], seed: int) -> dict[str, Attack
     return {str(i): attacker(i, one) for i, one in enumerate(poisonings)}
 
 
-class Cast(NamedTuple):
-    """Who attacks: a function of the seed, of who holds rows and, for superclients, of how they were formed."""
+class AttackerDraw(NamedTuple):
+    """The draw of attackers: a function of the seed, of who holds rows and, for superclients, of how they were formed."""
 
     poisonings: tuple[Poisoning, ...]
     config: ExperimentConfig
@@ -161,7 +161,7 @@ def server_rate(config: ExperimentConfig) -> float:
 
 
 def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Sequence[Poisoning]) -> None:
-    """ConfigError for what the configuration alone forbids."""
+    """ConfigError for attacks that the configuration by itself forbids."""
     taken: set[int] = set()
     for one in poisonings:
         where = f"attack.{one.name}"
@@ -189,7 +189,7 @@ def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Se
             raise ConfigError(why)
     if config.partition.clients:
         check_clients(poisonings, config.partition.clients)
-        Cast(tuple(poisonings), config, config.seed, tuple(range(config.partition.clients))).known()
+        AttackerDraw(tuple(poisonings), config, config.seed, tuple(range(config.partition.clients))).known()
 
 
 def check_kind(algorithm: Algorithm, one: Poisoning, where: str) -> None:

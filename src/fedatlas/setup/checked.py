@@ -12,7 +12,7 @@ from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.parties import dealt
 from fedatlas.errors import ConfigError
-from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.vertical.scheme import Scheme
 
 FOR_ROWS = (

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fedatlas.algorithm import Budget, Groups, Round, Unit
 from fedatlas.config import CohortConfig, ExperimentConfig, ScheduleConfig
 from fedatlas.data.batches import examples_of
-from fedatlas.privacy import central_dp
-from fedatlas.privacy.noise import Noise
+from fedatlas.privacy.mechanism import Noise
+from fedatlas.privacy.sampling import secret_cohort
 from fedatlas.rng import numpy_stream
 
 
@@ -28,6 +28,14 @@ def select(config: CohortConfig, clients: list[int], seed: int, number: int) -> 
         return tuple(k for k, u in zip(clients, stream.random(len(clients)), strict=True) if u < config.fraction)
     m = config.size or max(1, math.floor(config.fraction * len(clients) + 1e-9))
     return tuple(int(k) for k in stream.choice(clients, size=min(m, len(clients)), replace=False))
+
+
+def usual_size(config: ExperimentConfig, clients: int) -> float:
+    """Return how many clients a round has; of Poisson's cohorts the mean."""
+    cohort = config.cohort
+    if cohort.sampling == "poisson":
+        return cohort.fraction * clients
+    return min(cohort.size or max(1, math.floor(cohort.fraction * clients + 1e-9)), clients)
 
 
 def local_budget(config: ExperimentConfig) -> Budget:
@@ -50,7 +58,7 @@ def draw_round(
     clients = [k for k in sorted(sizes) if sizes[k] > 0]
     units = [Unit(i, members) for i, members in enumerate(groups or ())]
     if secret is not None:
-        selected = central_dp.cohort(clients, config.cohort.fraction, secret, number)
+        selected = secret_cohort(clients, config.cohort.fraction, secret, number)
     elif groups is None:
         selected = tuple(sorted(select(config.cohort, clients, seed, number)))
     else:

@@ -12,7 +12,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.config.parties import dealt
 from fedatlas.data.by_name import find_source
 from fedatlas.data.dataset import Column, Split
-from fedatlas.data.loaded import OWN_FRACTION, Loaded, Request, draw
+from fedatlas.data.loaded import OWN_FRACTION, Loaded, LoadRequest, draw
 from fedatlas.data.party_tables import Deal, PartyFile, PartyTable, count_rows, deal, read_party
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
@@ -121,7 +121,7 @@ def files_of(config: ExperimentConfig) -> list[PartyFile]:
 def whole_table(config: ExperimentConfig) -> Loaded:
     """The table of ``[data]``, all its rows as training rows, as many as ``limit`` says."""
     source = find_source(config.data.name)
-    request = Request(Store.default(), config.seed, drop_unusable=config.data.missing != "error")
+    request = LoadRequest(Store.default(), config.seed, drop_unusable=config.data.missing != "error")
     loaded: Loaded = source.load(request, **config.data.options())
     rows = loaded.train if loaded.test is None else together(loaded.train, loaded.test)
     if rows.x.dim() != 2 or loaded.task == "tokens":

@@ -12,7 +12,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.partition.flower import FLOWER
 from fedatlas.models.registry import find_model
-from fedatlas.privacy.mechanisms import MECHANISMS, ORDER
+from fedatlas.privacy.mechanisms import MECHANISMS, made
 from fedatlas.registry import defaults, find
 from fedatlas.transforms import TRANSFORMS
 
@@ -27,7 +27,7 @@ def completed(config: ExperimentConfig, own_module: bool) -> ExperimentConfig:
     if config.compression is not None:
         tables["compression"] = full(config.compression, find("transforms", TRANSFORMS, config.compression.name))
     if config.privacy:
-        ordered = sorted(config.privacy, key=lambda one: ORDER.index(one.name))
+        ordered = sorted(config.privacy, key=lambda one: made(one.name).place)
         tables["privacy"] = tuple(full(one, MECHANISMS[one.name]) for one in ordered)
     if config.attack:
         tables["attack"] = tuple(full(one, ATTACKS[one.name]) for one in config.attack)

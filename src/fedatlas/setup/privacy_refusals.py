@@ -7,7 +7,7 @@ settled from rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -17,12 +17,10 @@ from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.holes import schema_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.models import has_batch_norm
-from fedatlas.privacy import encrypted_sum
-from fedatlas.privacy.mechanisms import CentralDP, Mechanism, NbAFL, Paillier, SecAgg
-from fedatlas.privacy.protection import by_rows
-from fedatlas.privacy.secagg import fixed
-from fedatlas.privacy.secagg.keys import FEWEST, MOST
-from fedatlas.setup.mechanism_choice import MASKS, NOISE, check_algorithm
+from fedatlas.privacy.mechanism import Asked, Mechanism, Protocol
+from fedatlas.privacy.reasons import by_rows
+from fedatlas.setup.cohort import usual_size
+from fedatlas.setup.mechanism_choice import check_algorithm
 from fedatlas.setup.networks import reads_units
 
 SETTLED = 'write data.constants = "FILE.json", a file of the form of a run\'s preprocess.json made without these rows, which settles it'
@@ -34,92 +32,59 @@ def check_protection(
     """ConfigError for the first thing that the configuration alone forbids beside its mechanisms."""
     for one in mechanisms:
         check_algorithm(config, algorithm, one)
-        check_transform(transform, one)
-        check_looking(config, one)
-        if one.name in NOISE:
-            check_settled(config, one)
-            check_stop(config, one)
-            check_norm(config, one)
-        elif config.data.missing == "median" and config.data.constants is None:
-            raise ConfigError(
-                f"data.missing = 'median': not under '{one.name}', since medians come of counts that the server would read "
-                "client by client; take 'drop', or give the medians in data.constants."
-            )
+        for why in refused(config, transform, one):
+            raise ConfigError(why)
         check_widths(config, one, algorithm)
+        check_asked(config, one, config.partition.clients, transform)
     if algorithm.groups is None:  # whose number is that of groups, known after the set-up
         check_cohort_size(config, mechanisms, config.partition.clients)
 
 
-def check_transform(transform: Transform | None, mechanism: Mechanism) -> None:
-    """ConfigError where what ``[compression]`` makes of an update cannot be protected."""
-    if transform is None:
+def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Mechanism) -> Iterator[str]:
+    """Yield a sentence for each table or key that a mechanism of this kind does not go with."""
+    data, name = config.data, f"'{mechanism.name}'"
+    if transform is not None and mechanism.sums_only and transform.decode is not None:
+        yield f"compression.name = '{transform.name}': not under {name}: its codes cannot be added up; remove the table."
+    if transform is not None and mechanism.whole:
+        yield f"[compression]: not under {name}, which noises whole models, where a transform acts on changes; remove the table."
+    if config.evaluation.drift:
+        yield f"evaluation.drift = true: not under {name}: it looks at each client's model; remove the key."
+    if mechanism.noise is None:
+        if mechanism.sums_only and data.missing == "median" and data.constants is None:
+            yield (
+                f"data.missing = 'median': not under {name}, since medians come of counts that the server would read "
+                "client by client; take 'drop', or give the medians in data.constants."
+            )
         return
-    if mechanism.name in MASKS and transform.decode is not None:
-        raise ConfigError(
-            f"compression.name = '{transform.name}': not under '{mechanism.name}': its codes cannot be added up; remove the table."
+    for key, value, plain in (("scale", data.scale, ("auto", "none")), ("missing", data.missing, ("error", "drop"))):
+        if value not in plain and data.constants is None:
+            yield f"data.{key} = '{value}': under {name} nothing is settled from rows without noise; {SETTLED}."
+    if config.stop is not None and config.evaluation.on == "validation":
+        yield (
+            f"[stop]: under {name} clients' validation rows cannot say when to stop, since they say it without noise; "
+            "use evaluation.on = 'test', or remove the table."
         )
-    if isinstance(mechanism, NbAFL):
-        raise ConfigError(
-            "[compression]: not under 'nbafl', which noises whole models, where a transform acts on changes; remove the table."
-        )
+    if any(one.norm == "batch" for one in config.models or (config.model,)):
+        yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
+    if config.model.bn != "average":
+        yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
+
+
+def check_asked(config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None) -> None:
+    """ConfigError for what the mechanism itself refuses. ``clients``: in all, 0 where that is not known yet."""
+    cohort, code = config.cohort, "" if transform is None else transform.name
+    if why := mechanism.limits.refuses(Asked(clients, cohort.sampling, cohort.fraction, cohort.size, code)):
+        raise ConfigError(why)
 
 
 def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algorithm) -> None:
     """ConfigError where a sum of the usual cohort would not fit into a word, or a plaintext's slot."""
     clients = max(math.floor(usual_size(config, config.partition.clients)), 1)
     try:
-        if isinstance(mechanism, SecAgg):
-            fixed.fixed(clients, mechanism.bits, mechanism.range, mechanism.n_cap if by_rows(algorithm) else 0)
-        if isinstance(mechanism, Paillier):
-            encrypted_sum.values_layout(mechanism, clients if mechanism.weights_by == "client" else 1 << mechanism.bits)
+        if (protocol := mechanism.work().protocol) is not None:
+            protocol.fits(clients, by_rows(algorithm))
     except PrivacyError as error:
-        raise ConfigError(f"privacy.{mechanism.name}.bits = {getattr(mechanism, 'bits', 0)}: {error}") from None
-
-
-def usual_size(config: ExperimentConfig, clients: int) -> float:
-    """Clients in a cohort; of Poisson's the mean."""
-    cohort = config.cohort
-    if cohort.sampling == "uniform":
-        return min(cohort.size or max(1, math.floor(cohort.fraction * clients + 1e-9)), clients)
-    return cohort.fraction * clients
-
-
-def check_looking(config: ExperimentConfig, mechanism: Mechanism) -> None:
-    """ConfigError for figures of single clients that nobody could have."""
-    if config.evaluation.drift:
-        raise ConfigError(
-            f"evaluation.drift = true: not under '{mechanism.name}': it looks at each client's model; remove the key."
-        )
-
-
-def check_settled(config: ExperimentConfig, mechanism: Mechanism) -> None:
-    """ConfigError where the file asks for constants from rows."""
-    data = config.data
-    if data.constants is not None:
-        return
-    for key, value, plain in (("scale", data.scale, ("auto", "none")), ("missing", data.missing, ("error", "drop"))):
-        if value not in plain:
-            raise ConfigError(
-                f"data.{key} = '{value}': under '{mechanism.name}' nothing is settled from rows without noise; {SETTLED}."
-            )
-
-
-def check_stop(config: ExperimentConfig, mechanism: Mechanism) -> None:
-    """ConfigError where clients' own rows say when a run ends."""
-    if config.stop is not None and config.evaluation.on == "validation":
-        raise ConfigError(
-            f"[stop]: under '{mechanism.name}' clients' validation rows cannot say when to stop, since they say it without noise; "
-            "use evaluation.on = 'test', or remove the table."
-        )
-
-
-def check_norm(config: ExperimentConfig, mechanism: Mechanism) -> None:
-    """ConfigError for batch norm, as far as the file asks for it."""
-    tables = config.models or (config.model,)
-    if any(one.norm == "batch" for one in tables):
-        raise ConfigError(f"model.norm = 'batch': {no_batch_norm(mechanism)}")
-    if config.model.bn != "average":
-        raise ConfigError(f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}")
+        raise ConfigError(f"privacy.{mechanism.name}.bits = {mechanism.keys.get('bits')}: {error}") from None
 
 
 def no_batch_norm(mechanism: Mechanism) -> str:
@@ -133,7 +98,7 @@ def no_batch_norm(mechanism: Mechanism) -> str:
 def check_norms(module: nn.Module, mechanisms: Sequence[Mechanism]) -> None:
     """ConfigError for a network that has batch norm of itself."""
     for one in mechanisms:
-        if one.name in NOISE and has_batch_norm(module):
+        if one.noise is not None and has_batch_norm(module):
             raise ConfigError(f"the model has batch norm: {no_batch_norm(one)}")
 
 
@@ -141,49 +106,33 @@ def check_norms(module: nn.Module, mechanisms: Sequence[Mechanism]) -> None:
 
 
 def check_cohort_size(config: ExperimentConfig, mechanisms: Sequence[Mechanism], clients: int) -> None:
-    """ConfigError for cohorts that a mechanism cannot protect; ``clients``: in all, 0 where that is not known yet."""
+    """ConfigError for cohorts that a protocol cannot protect; ``clients``: in all, 0 where that is not known yet."""
     for one in mechanisms:
-        if isinstance(one, SecAgg | Paillier) and clients:
-            check_summed(config, one, clients)
-        if isinstance(one, CentralDP):
-            check_sampled(config, clients)
+        if clients and (protocol := one.work().protocol) is not None:
+            check_summed(config, one.name, protocol, clients)
 
 
-def check_summed(config: ExperimentConfig, mechanism: Mechanism, clients: int) -> None:
+def check_summed(config: ExperimentConfig, name: str, protocol: Protocol, clients: int) -> None:
     """Of too few a sum tells too much; of Poisson's cohorts only the usual size is known, and small ones are given up."""
     cohort, usual = config.cohort, usual_size(config, clients)
     fewest = clients if cohort.sampling == "poisson" else usual
     key = "cohort.size" if cohort.size is not None else "cohort.fraction"
-    least = fewest_of(mechanism)
-    if fewest < least:
+    if fewest < protocol.fewest:
         raise ConfigError(
-            f"[[privacy]] '{mechanism.name}': {fewest:g} of {clients} clients take part in a round, and a sum of fewer than {least} is no "
+            f"[[privacy]] '{name}': {fewest:g} of {clients} clients take part in a round, and a sum of fewer than {protocol.fewest} is no "
             f"secret; raise {key} or partition.clients."
         )
-    if isinstance(mechanism, SecAgg) and usual > MOST:
+    if protocol.most is not None and usual > protocol.most:
         raise ConfigError(
-            f"[[privacy]] 'secagg': {usual:g} clients take part in a round, and this version masks up to {MOST} together; lower {key}."
+            f"[[privacy]] '{name}': {usual:g} clients take part in a round, and this version masks up to {protocol.most} together; "
+            f"lower {key}."
         )
 
 
 def fewest_of(mechanism: Mechanism) -> int:
-    """Clients that a sum of a round needs."""
-    return FEWEST if isinstance(mechanism, SecAgg) else encrypted_sum.FEWEST if isinstance(mechanism, Paillier) else 1
-
-
-def check_sampled(config: ExperimentConfig, clients: int) -> None:
-    """The account is that of everybody, or of clients drawn one by one."""
-    cohort = config.cohort
-    if cohort.sampling == "poisson":
-        if not cohort.fraction:
-            raise ConfigError("cohort.fraction = 0: under 'central_dp' nobody would ever take part; raise it.")
-        return
-    all_take_part = cohort.fraction == 1 if cohort.size is None else not clients or cohort.size >= clients
-    if not all_take_part:
-        raise ConfigError(
-            "[[privacy]] 'central_dp': a cohort of a set size has no sound account here; write cohort.sampling = \"poisson\" with "
-            "cohort.fraction, or cohort.fraction = 1."
-        )
+    """Return the clients that a sum of a round needs."""
+    protocol = mechanism.work().protocol
+    return 1 if protocol is None else protocol.fewest
 
 
 # ---------------------------------------------------------------------- the data
@@ -193,10 +142,12 @@ def check_protected_rows(
     config: ExperimentConfig, mechanisms: Sequence[Mechanism], dataset: Dataset, partition: Partition, groups: bool
 ) -> None:
     """ConfigError for what these rows, as they were loaded, and these clients cannot give under the mechanisms."""
+    clients = sum(n > 0 for n in partition.sizes)
     if not groups:
-        check_cohort_size(config, mechanisms, sum(n > 0 for n in partition.sizes))
+        check_cohort_size(config, mechanisms, clients)
     for one in mechanisms:
-        found = from_rows(config, dataset) if one.name in NOISE and config.data.constants is None else ""
+        check_asked(config, one, clients, None)
+        found = from_rows(config, dataset) if one.noise is not None and config.data.constants is None else ""
         if found:
             raise ConfigError(
                 f"[[privacy]] '{one.name}': {found} of '{dataset.name}' would be settled from clients' rows without noise; {SETTLED}."
@@ -219,38 +170,16 @@ def from_rows(config: ExperimentConfig, dataset: Dataset) -> str:
 
 
 def protection_notices(config: ExperimentConfig, mechanisms: Sequence[Mechanism]) -> list[str]:
-    """What is worth a notice about the mechanisms of an experiment."""
-    return [said for one in mechanisms for tell in NOTICES.get(one.name, ()) if (said := tell(config, one))]
-
-
-def few_may_come(config: ExperimentConfig, mechanism: Mechanism) -> str:
-    """Cohorts of Poisson's under masks."""
-    if config.cohort.sampling != "poisson":
-        return ""
-    least = fewest_of(mechanism)
-    return f"'{mechanism.name}': a Poisson cohort may have fewer than {least} clients; such a round is given up and changes nothing."
-
-
-def not_secret(config: ExperimentConfig, mechanism: Mechanism) -> str:
-    """Noise that can be repeated, or none."""
-    if getattr(mechanism, "noise", "os") == "seed":
-        return f"'{mechanism.name}': noise = 'seed' can be repeated by whoever knows the seed: it protects nobody."
-    if isinstance(mechanism, CentralDP) and not mechanism.noise_multiplier:
-        return "'central_dp': noise_multiplier = 0 adds no noise, and no privacy."
-    return ""
-
-
-def in_the_clear(config: ExperimentConfig, mechanism: Mechanism) -> str:
-    """Layers that are not encrypted."""
-    if not isinstance(mechanism, Paillier) or mechanism.encrypt == "all":
-        return ""
-    return "'paillier': what privacy.paillier.encrypt does not name is sent in the clear, and the server reads it."
-
-
-NOTICES: Mapping[str, tuple[Callable[[ExperimentConfig, Mechanism], str], ...]] = {
-    "secagg": (few_may_come,),
-    "paillier": (few_may_come, in_the_clear),
-    "central_dp": (not_secret,),
-    "local_dp": (not_secret,),
-    "nbafl": (not_secret,),
-}
+    """Return what is worth a notice about the mechanisms of an experiment."""
+    said: list[str] = []
+    for one in mechanisms:
+        if one.sums_only and config.cohort.sampling == "poisson":
+            said.append(
+                f"'{one.name}': a Poisson cohort may have fewer than {fewest_of(one)} clients; such a round is given up and "
+                "changes nothing."
+            )
+        if one.noise is not None and one.noise.source == "seed":
+            said.append(f"'{one.name}': noise = 'seed' can be repeated by whoever knows the seed: it protects nobody.")
+        else:
+            said += one.words.notices
+    return said

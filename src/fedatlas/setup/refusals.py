@@ -27,7 +27,7 @@ from fedatlas.models import has_batch_norm
 from fedatlas.models.config import dealt
 from fedatlas.models.losses import check_form
 from fedatlas.models.make import read_initial
-from fedatlas.privacy.mechanisms import Mechanism
+from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.privacy_refusals import check_norms, check_protection
 from fedatlas.setup.resolution import resolve, with_batch_norm

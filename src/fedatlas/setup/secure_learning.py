@@ -7,15 +7,14 @@ has keys of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from fedatlas.algorithm import Ask, Question, Replies
 from fedatlas.errors import ConfigError
-from fedatlas.privacy import encrypted_sum, paillier, secure_sum
 from fedatlas.privacy.ask_protocol import Asking, Place, SessionFailed
-from fedatlas.privacy.mechanisms import Mechanism, Paillier, SecAgg
-from fedatlas.privacy.secagg.keys import FEWEST, MOST, Party, identity
-from fedatlas.summaries import Learner, Learnt, Rows, Summary, Traffic, in_process, in_the_clear, note
+from fedatlas.privacy.mechanism import Doing, Keys, Mechanism
+from fedatlas.summaries import Learner, Learnt, PartyRows, Summary, Traffic, in_process, in_the_clear, note
 from fedatlas.wire import codec
 
 LEARN = "learn"
@@ -23,58 +22,37 @@ LEARN = "learn"
 
 def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
     """Who asks the parties: in the clear where nothing hides updates from the server."""
-    hiding = next((one for one in mechanisms if isinstance(one, SecAgg | Paillier)), None)
+    hiding = next((one for one in mechanisms if one.sums_only), None)
     if hiding is None:
         return in_process
     return lambda parties: Hidden(hiding, parties)
 
 
 class Hidden:
-    """Learns through secure sums."""
+    """Learns through secure sums. ``more``: bytes so far that the same in the clear would not have sent."""
 
-    def __init__(self, how: SecAgg | Paillier, parties: Sequence[Rows]) -> None:
-        self.how, self.parties = how, parties
-        self.made: _Learning | None = None
+    def __init__(self, how: Mechanism, parties: Sequence[PartyRows]) -> None:
+        protocol = how.work().protocol
+        assert protocol is not None
+        self.name, self.protocol, self.parties, self.asked, self.more = how.name, protocol, parties, 0, 0
 
-    @property
-    def more(self) -> int:
-        """Bytes so far that the same in the clear would not have sent."""
-        return self.made.more if self.made else 0
+    @cached_property
+    def keys(self) -> Keys:
+        """The parties' keys, made at the first question: they cost seconds, and many set-ups ask nothing."""
+        protocol, many = self.protocol, len(self.parties)
+        if many < protocol.fewest or many > (protocol.most or many):
+            most = f" to {protocol.most}" if protocol.most else " or more"
+            raise ConfigError(
+                f"privacy.{self.name}: columns are prepared by a sum over {protocol.fewest}{most} clients, and {many} hold rows: "
+                "name a file of constants in data.constants."
+            )
+        return protocol.keys(many, "set-up", False)
 
     def __call__(self, summary: Summary, message: Mapping[str, Any]) -> Learnt:
-        """The sum of the answers to one question, and what it took."""
-        if self.made is None:  # keys cost seconds, and many set-ups ask nothing
-            self.made = _Learning(self.how, self.parties)
-        return self.made.learn(summary, message)
-
-
-class _Learning:
-    """The parties of a set-up, with their keys."""
-
-    def __init__(self, how: SecAgg | Paillier, parties: Sequence[Rows]) -> None:
-        self.how, self.parties, self.asked, self.more = how, parties, 0, 0
-        many = len(parties)
-        if isinstance(how, SecAgg):
-            if not FEWEST <= many <= MOST:
-                raise ConfigError(
-                    f"privacy.secagg: columns are prepared by a sum over {FEWEST} to {MOST} clients, and {many} hold rows: "
-                    "name a file of constants in data.constants."
-                )
-            pairs = [identity() for _ in parties]
-            self.public = {k: public for k, (_, public) in enumerate(pairs)}
-            self.first = [
-                secure_sum.first_session(Party(k, "set-up", private, self.public), how.threshold, {})
-                for k, (private, _) in enumerate(pairs)
-            ]
-        else:
-            self.key = paillier.generate(how.key_bits)
-            self.first = [encrypted_sum.first_session(k, self.key, {}) for k in range(many)]
-
-    def learn(self, summary: Summary, message: Mapping[str, Any]) -> Learnt:
-        """The sum of the answers to one question. ConfigError for what takes more than one sum."""
+        """Return the sum of the answers to one question, and what it took. ConfigError for what takes more than one sum."""
         if not summary.linear:
             raise ConfigError(
-                f"privacy.{self.how.name}: '{summary.name}' takes many sums, each of which says something: "
+                f"privacy.{self.name}: '{summary.name}' takes many sums, each of which says something: "
                 "use data.missing = 'drop', or name a file of constants in data.constants."
             )
         clients = tuple(range(len(self.parties)))
@@ -94,20 +72,17 @@ class _Learning:
             leaving={},
         )
         self.asked += 1
-        how = self.how
-        if isinstance(how, SecAgg):
-            protocol = secure_sum.around(how, self.public, "set-up", ask, place)
-        else:
-            protocol = encrypted_sum.around(how, self.key.public, ask, place)
         try:
+            protocol = self.protocol.around(self.keys.public, "set-up", ask, place, 1)
             return self._drive(protocol, answers, summary, message)
         except SessionFailed as error:
-            raise ConfigError(f"privacy.{how.name}: the columns could not be prepared: {error}") from None
+            raise ConfigError(f"privacy.{self.name}: the columns could not be prepared: {error}") from None
 
     def _drive(
         self, protocol: Asking, answers: Sequence[Mapping[str, Any]], summary: Summary, message: Mapping[str, Any]
     ) -> Learnt:
-        sessions, traffic, ask = [dict(one) for one in self.first], Traffic(), next(protocol)
+        sessions = [self.keys.session(k, {}) for k in range(len(answers))]
+        traffic, ask = Traffic(), next(protocol)
         while True:
             total, each = None, {}
             for k in ask.to:
@@ -133,12 +108,7 @@ class _Learning:
 
     def _answer(self, ask: Ask, k: int, answer: Mapping[str, Any], session: Any) -> tuple[Mapping[str, Any], Any]:
         if ask.what == LEARN:
-            word = ask.words[k]
-            if isinstance(self.how, SecAgg):
-                reply, session, _ = secure_sum.masked(self.how, answer, 1, word, session)
-            else:
-                reply, session, _ = encrypted_sum.encrypted(self.how, answer, word, session)
+            reply, session, _ = self.protocol.seal(answer, Doing(k, self.asked, LEARN, 0, 1), ask.words[k], session)
             return reply, session
-        questions = secure_sum.QUESTIONS if isinstance(self.how, SecAgg) else encrypted_sum.QUESTIONS
-        reply, _, session = questions[ask.what].answer(None, None, ask.messages[k], {}, session)  # type: ignore[arg-type]
+        reply, _, session = self.protocol.questions[ask.what].answer(None, None, ask.messages[k], {}, session)  # type: ignore[arg-type]
         return reply, session

@@ -1,4 +1,4 @@
-"""What a holder of the data knows of a run, for scoring an attack on its views, and for drawing the files that an attacker is given."""
+"""The truth of a run, for scoring an attack on its views and for drawing the files that an attacker is given."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.attacks import VIEW_ATTACKS
-from fedatlas.attacks.roles import Role
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.observe import ObserveConfig
@@ -48,7 +48,7 @@ def view_attacks_of(config: ExperimentConfig) -> dict[str, ViewAttack]:
 
 
 def views_of(config: ExperimentConfig) -> ObserveConfig | None:
-    """What is recorded: the views that ``[observe]`` names, and those that declared attacks look at."""
+    """The views that are recorded: those that ``[observe]`` names, and those that declared attacks need."""
     needed = [(str(made.role), made.rounds) for made in view_attacks_of(config).values() if made.rounds is not None]
     given = config.observe
     if not needed:
@@ -76,7 +76,7 @@ def check_observed(config: ExperimentConfig, algorithm: Algorithm) -> None:
     if views is None:
         return
     for text in views.roles:
-        check_role(Role.parse(text, "observe.roles"), "observe.roles", config, algorithm)
+        check_role(ViewRole.parse(text, "observe.roles"), "observe.roles", config, algorithm)
     if (first := views.rounds[0]) > config.rounds:
         raise ConfigError(f"observe.rounds begins at round {first}, and the run ends with round {config.rounds}.")
 
@@ -84,13 +84,12 @@ def check_observed(config: ExperimentConfig, algorithm: Algorithm) -> None:
 def check_kind_of_role(made: ViewAttack, where: str) -> None:
     """ConfigError for a role whose view does not show what the attack needs."""
     if made.role.kind not in made.roles:
-        *first, last = made.roles
         raise ConfigError(
-            f"{where} = '{made.role}': '{made.name}' looks at the view of {', '.join(first)} or {last}; name one of these."
+            f"{where} = '{made.role}': '{made.name}' cannot work from this view; name one of {', '.join(made.roles)}."
         )
 
 
-def check_role(role: Role, where: str, config: ExperimentConfig, algorithm: Algorithm) -> None:
+def check_role(role: ViewRole, where: str, config: ExperimentConfig, algorithm: Algorithm) -> None:
     """ConfigError for a role that nobody plays."""
     if role.kind == "server" and algorithm.serverless:
         raise ConfigError(f"{where} = '{role}': no server takes part in '{algorithm.name}'; name a client.")
@@ -102,7 +101,7 @@ def check_role(role: Role, where: str, config: ExperimentConfig, algorithm: Algo
         check_client(role, where, config.partition.clients)
 
 
-def check_client(role: Role, where: str, clients: int) -> None:
+def check_client(role: ViewRole, where: str, clients: int) -> None:
     """ConfigError for a client that does not exist."""
     if role.client is not None and role.client >= clients:
         raise ConfigError(f"{where} = '{role}': the clients are 0 to {clients - 1}.")
@@ -112,4 +111,4 @@ def check_observed_clients(config: ExperimentConfig, clients: int) -> None:
     """ConfigError for the same, where only the data tell how many clients there are."""
     views = views_of(config)
     for text in views.roles if views else ():
-        check_client(Role.parse(text, "observe.roles"), "observe.roles", clients)
+        check_client(ViewRole.parse(text, "observe.roles"), "observe.roles", clients)

@@ -1,4 +1,4 @@
-"""What a study says, as plain values: ``analysis.json``, which the report page sets.
+"""The analysis of a study as plain values, ``analysis.json``, and its page.
 
 Choices setting by setting beside the centralised baseline, main and two-way effects, fronts, and the sentences that answer the question.
 """
@@ -13,90 +13,81 @@ from typing import Any
 import numpy as np
 
 from fedatlas.files import write_json, write_text
-from fedatlas.study.effects import effects
-from fedatlas.study.front import fronts
-from fedatlas.study.measurements import (
-    FACTS,
-    Run,
-    Study,
-    by_cell,
-    cell_runs,
-    choice_names,
-    choice_of,
-    level,
-    setting_names,
-    setting_of,
-    value_of,
-)
+from fedatlas.study.effects import effects, grouped_levels
+from fedatlas.study.front import FrontChoice, fronts
+from fedatlas.study.measurements import FEATURES, Measurements, Run, Setting, level, value_of
+from fedatlas.study.page import render
+from fedatlas.study.plain import Plain
 from fedatlas.study.read_measurements import measured
-from fedatlas.study.table import Table
+from fedatlas.study.responses import which
+from fedatlas.study.study_status import reasons
+from fedatlas.study.table import ENDED, Table
 from fedatlas.study.verdict import sentences
-from fedatlas.study.winners import Standing, better_and_worse, standings
+from fedatlas.study.winners import SettingStanding, better_and_worse, standings
 
-RESPONSES = ("accuracy", "macro_f1", "client_accuracy_p10", "cpu_seconds", "bytes", "memory")
 LEVEL = 0.95
 ANALYSIS, PAGE = "analysis.json", "analysis.html"
+Standings = Mapping[Setting, SettingStanding]
 
 
-def analyse(table: Table, study: str, folder: Path) -> dict[str, Any]:
-    """Writes analysis.json and analysis.html of a study into its folder, and returns what the first holds."""
-    from fedatlas.reporting.study import render
-
+def analyse(table: Table, study: str, folder: Path) -> Plain:
+    """Write analysis.json and analysis.html of a study into its folder; return what the first holds."""
     found = analysis(measured(table, study))
     found["runs"] = {status: n for status, n in table.counts(study).items() if n}
-    found["reasons"] = [
-        {"status": status, "reason": reason, "levels": levels, "seed": seed}
-        for status, reason, levels, seed in table.reasons(study, "refused", "diverged", "timeout", "memory", "failed")
-    ]
+    found["reasons"] = reasons(table, study, ENDED[1:])
     write_json(folder / ANALYSIS, found)
     write_text(folder / PAGE, render(found))
     return found
 
 
-def analysis(study: Study, *, seed: int = 0) -> dict[str, Any]:
-    """The whole analysis of what was measured. Without several seeds there are no intervals, and it says so."""
-    where = standings(study, seed=seed, level=LEVEL)
-    front = fronts(study, seed=seed)
-    told = [response for response in RESPONSES if np.isfinite(by_cell(study, response)).any()]
+def analysis(study: Measurements, *, seed: int = 0) -> Plain:
+    """The whole analysis of what was measured. Without several seeds there are no intervals, and a sentence tells it."""
+    where, front = standings(study, seed=seed, level=LEVEL), fronts(study, seed=seed)
+    told = [name for name in which(effects=True) if np.isfinite(study.by_cell(name)).any()]
     found = {
         "study": study.name,
         "confidence": LEVEL,
         "factors": dict.fromkeys(study.settings, "setting") | dict.fromkeys(study.choices, "choice"),
-        "choices": choice_names(study),
+        "choices": study.choice_names(),
         "twins": dict(study.twins),
-        "reference": next((name for name in study.references if name in choice_names(study)), None),
-        "seeds": len({run["seed"] for run in cell_runs(study)}),
-        "settings": [setting(study, name, where.get(name), front.get(name, [])) for name in setting_names(study)],
-        "record": record(study, where),
+        "reference": study.reference(),
+        "seeds": len(study.seeds()),
+        "settings": [setting(study, name, where.get(name), front.get(name, [])) for name in study.setting_names()],
+        "record": [record(study, where, choice) for choice in study.choice_names()],
         "effects": {response: effects_of(study, response, seed) for response in told},
         "outcomes": outcomes(study),
     }
-    return dict(plain(found | {"sentences": sentences(found)}))
+    return dict(as_json(found | {"sentences": sentences(found)}))
 
 
-def setting(study: Study, name: tuple[str, ...], standing: Standing | None, members: Sequence[Any]) -> dict[str, Any]:
+def setting(
+    study: Measurements, name: Setting, standing: SettingStanding | None, front: Sequence[FrontChoice]
+) -> Plain:
     """One setting: what it is, its baseline, its choices on and off the front, and who is first."""
-    runs = [run for run in study.runs if setting_of(study, run) == name]
-    cells = [run for run in runs if run["kind"] == "cell"]
+    cells = [run for run in study.cells() if study.setting_of(run) == name]
+    pooled = [run for run in study.pooled() if study.setting_of(run) == name]
     first = standing.first if standing else []
     rest = [other for other in standing.means if other not in first] if standing else []
     return {
         "levels": dict(zip(study.settings, name, strict=True)),
-        "facts": {fact: mean([run.get(fact) for run in cells]) for fact in FACTS} | {"data": cells[0].get("data")},
-        "baseline": {
-            key: mean_of([r for r in runs if r["kind"] == "baseline"], key)
-            for key in ("accuracy", "cpu_seconds", "bytes")
-        },
-        "choices": [member._asdict() for member in members],
+        "facts": {fact: mean([run.get(fact) for run in cells]) for fact in FEATURES} | {"data": cells[0].get("data")},
+        "baseline": {axis: mean_of(pooled, axis) for axis in which(front=True)},
+        "choices": [on_front(one) for one in front],
         "first": first,
         "lead": standing.lead(first[0], rest[0])._asdict() if standing and rest else None,
         "differences": [one._asdict() for one in standing.leads] if standing else [],
     }
 
 
+def on_front(one: FrontChoice) -> Plain:
+    """A choice of a setting; accuracy is called ``quality``."""
+    values = {"quality" if name == "accuracy" else name: value for name, value in one.values.items()}
+    return {"choice": one.choice, **values, "on_front": one.on_front, "chance": one.chance}
+
+
 def mean_of(runs: Sequence[Run], response: str) -> float | None:
-    """The mean of a response over the runs that are done."""
-    return mean([value_of(run, response) for run in runs if run["status"] == "done"])
+    """The mean of a response over some runs."""
+    return mean([value_of(run, response) for run in runs])
 
 
 def mean(values: Sequence[Any]) -> float | None:
@@ -105,36 +96,27 @@ def mean(values: Sequence[Any]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def record(study: Study, where: Mapping[tuple[str, ...], Standing]) -> list[dict[str, Any]]:
-    """For each choice: where it stands first, alone or among others, and how it compares with the reference."""
-    reference = next((name for name in study.references if name in choice_names(study)), None)
-    out = []
-    for choice in choice_names(study):
-        one = study.twins.get(choice, choice)
-        better, worse, gains = (
-            better_and_worse(dict(where), one, reference) if reference not in (None, one) else (0, 0, [])
-        )
-        out.append(
-            {
-                "choice": choice,
-                "twin": study.twins.get(choice),
-                "settings": sum(one in standing.means for standing in where.values()),
-                "alone": sum(standing.first == [one] for standing in where.values()),
-                "among": sum(one in standing.first for standing in where.values()),
-                "better": better,
-                "worse": worse,
-                "difference": float(np.median(gains)) if gains else None,
-                "most": max(gains, default=None),
-                "least": min(gains, default=None),
-                "where": [
-                    dict(zip(study.settings, name, strict=True)) for name, s in where.items() if s.first == [one]
-                ],
-            }
-        )
-    return out
+def record(study: Measurements, where: Standings, choice: str) -> Plain:
+    """Where a choice stands first, alone or among others, and how it compares with the reference."""
+    one, reference = study.twins.get(choice, choice), study.reference()
+    compared = reference if reference is not None and reference != one else ""
+    better, worse, gains = better_and_worse(where, one, compared) if compared else (0, 0, [])
+    return {
+        "choice": choice,
+        "twin": study.twins.get(choice),
+        "settings": sum(one in standing.means for standing in where.values()),
+        "alone": sum(standing.first == [one] for standing in where.values()),
+        "among": sum(one in standing.first for standing in where.values()),
+        "better": better,
+        "worse": worse,
+        "difference": float(np.median(gains)) if gains else None,
+        "most": max(gains, default=None),
+        "least": min(gains, default=None),
+        "where": [dict(zip(study.settings, name, strict=True)) for name, s in where.items() if s.first == [one]],
+    }
 
 
-def effects_of(study: Study, response: str, seed: int) -> dict[str, Any]:
+def effects_of(study: Measurements, response: str, seed: int) -> Plain:
     """Main and two-way effects on a response, and the baseline's mean over the settings of each level."""
     found = effects(study, response, seed=seed, level=LEVEL)
     return {
@@ -147,11 +129,9 @@ def effects_of(study: Study, response: str, seed: int) -> dict[str, Any]:
     }
 
 
-def baseline_by_level(study: Study, response: str) -> dict[str, dict[str, float | None]]:
+def baseline_by_level(study: Measurements, response: str) -> dict[str, dict[str, float | None]]:
     """factor -> level -> mean of the centralised baseline over the settings that have it."""
-    from fedatlas.study.effects import grouped_levels
-
-    runs = [run for run in study.runs if run["kind"] == "baseline" and run["status"] == "done"]
+    runs = study.pooled()
     out: dict[str, dict[str, float | None]] = {"": {"": mean_of(runs, response)}}
     for factor in study.settings:
         levels = grouped_levels([str(level(run, factor)) for run in runs])
@@ -161,21 +141,21 @@ def baseline_by_level(study: Study, response: str) -> dict[str, dict[str, float 
     return out
 
 
-def outcomes(study: Study) -> dict[str, dict[str, int]]:
+def outcomes(study: Measurements) -> dict[str, dict[str, int]]:
     """choice -> status -> runs of its cells."""
     out: dict[str, dict[str, int]] = {}
-    for run in cell_runs(study):
-        of = out.setdefault(choice_of(study, run), {})
+    for run in study.cells():
+        of = out.setdefault(study.choice_of(run), {})
         of[str(run["status"])] = of.get(str(run["status"]), 0) + 1
     return out
 
 
-def plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """As JSON has it: what is not known or endless becomes null."""
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
+        return {key: as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [as_json(inner) for inner in value]
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     return value

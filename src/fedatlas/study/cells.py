@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError, unknown_name
@@ -36,91 +36,83 @@ def cells_of(study: StudyFile, factors: Sequence[Factor]) -> list[Cell]:
     many = math.prod(len(factor.levels) for factor in factors)
     if many > MOST:
         raise ConfigError(f"the factors have {many:,} combinations, more than {MOST:,}: take fewer levels.")
-    excluded = [exclusion(table, factors) for table in study.table.exclude]
-    given = frozenset(factor.name for factor in factors if factor.role == "setting")
+    design, tables = study.table.design, [exclusion(table, factors) for table in study.table.exclude]
+    excluded = [(one, len(dict(one))) for one in tables]  # and how many factors each names
+    given = sorted(factor.name for factor in factors if factor.role == "setting")
     ordered = sorted(factors, key=lambda factor: factor.name)
-    allowed = []
-    for combination in itertools.product(*(sorted(level.name for level in factor.levels) for factor in ordered)):
-        levels = tuple(zip((factor.name for factor in ordered), combination, strict=True))
-        found = dict(levels)
-        if not any(all(found[name] in names for name, names in one.items()) for one in excluded):
-            allowed.append(Cell(levels, tuple(pair for pair in levels if pair[0] in given), holdout=False))
+    pairs = ([(factor.name, name) for name in sorted(level.name for level in factor.levels)] for factor in ordered)
+    allowed = [
+        Cell(levels, tuple(pair for pair in levels if pair[0] in given), holdout=False)
+        for levels in itertools.product(*pairs)
+        if not any(len(one.intersection(levels)) == n for one, n in excluded)
+    ]
     if not allowed:
         raise ConfigError("nothing is allowed: [[exclude]] takes every cell away; remove one of its tables.")
-    for name in study.table.design.evenly:
+    for name in design.evenly:
         if name not in given:
-            raise unknown_name("factor with role setting in design.evenly", name, sorted(given))
-    taken = drawn(allowed, study.table.design)
-    out = held_out({cell.setting for cell in taken}, study.table.design)
+            raise unknown_name("factor with role setting in design.evenly", name, given)
+    taken = drawn(allowed, design)
     rank = {setting: place for place, setting in enumerate(dict.fromkeys(cell.setting for cell in taken))}
-    return sorted(
-        (cell._replace(holdout=cell.setting in out) for cell in taken), key=lambda c: (rank[c.setting], c.levels)
-    )
+    out = held_out(list(rank), design)
+    found = (cell._replace(holdout=cell.setting in out) for cell in taken)
+    return sorted(found, key=lambda cell: (rank[cell.setting], cell.levels))
 
 
-def exclusion(table: Mapping[str, Any], factors: Sequence[Factor]) -> dict[str, set[str]]:
-    """factor -> level names of one ``[[exclude]]``; ConfigError for an unknown factor or level."""
+def exclusion(table: Mapping[str, Any], factors: Sequence[Factor]) -> set[tuple[str, str]]:
+    """The (factor, level) pairs of one ``[[exclude]]``; ConfigError for an unknown factor or level."""
     known = {factor.name: factor for factor in factors}
-    out = {}
+    out = set()
     for name, value in table.items():
         if name not in known:
             raise unknown_name("factor in [[exclude]]", name, known)
-        out[name] = {known[name].level(level_name(x)).name for x in (value if isinstance(value, list) else [value])}
+        out |= {(name, known[name].level(level_name(x)).name) for x in (value if isinstance(value, list) else [value])}
     if not out:
         raise ConfigError("[[exclude]] is empty: name a factor and its levels, or remove it.")
     return out
 
 
-def order(seed: int, what: str, levels: Levels) -> str:
-    """A random rank of a combination: the SHA-256 of seed, purpose and names."""
-    return hashlib.sha256(json.dumps([seed, what, levels]).encode()).hexdigest()
+def ranked(design: DesignTable, what: str, found: Iterable[Levels]) -> list[Levels]:
+    """Combinations in a random order: by the SHA-256 of seed, purpose and names."""
+
+    def rank(levels: Levels) -> str:
+        return hashlib.sha256(json.dumps([design.seed, what, levels]).encode()).hexdigest()
+
+    return sorted(found, key=rank)
 
 
 def drawn(allowed: Sequence[Cell], design: DesignTable) -> list[Cell]:
     """All cells of a grid; of `random` so many cells, or so many settings with every choice allowed in them."""
     if design.name == "grid":
         return list(allowed)
-    if design.settings is not None:
-        settings = sorted({cell.setting for cell in allowed}, key=lambda s: order(design.seed, "setting", s))
-        kept = {setting: place for place, setting in enumerate(spread(settings, design))}
-        wanted, there = design.settings, len(settings)
-        found = sorted((cell for cell in allowed if cell.setting in kept), key=lambda cell: kept[cell.setting])
-    else:
-        wanted, there = design.cells or 0, len(allowed)
-        found = sorted(allowed, key=lambda cell: order(design.seed, "cell", cell.levels))[:wanted]
-    if wanted > there:
-        what = "settings" if design.settings is not None else "cells"
-        raise ConfigError(f"design.{what} = {wanted}: only {there} are allowed; ask for fewer, or add levels.")
-    return found
+    whole, wanted = design.settings is not None, design.settings or design.cells or 0
+    unit = [cell.setting if whole else cell.levels for cell in allowed]
+    units = ranked(design, "setting" if whole else "cell", set(unit))
+    if wanted > len(units):
+        what = "settings" if whole else "cells"
+        raise ConfigError(f"design.{what} = {wanted}: only {len(units)} are allowed; ask for fewer, or add levels.")
+    kept = {one: place for place, one in enumerate(spread(units, design.evenly, wanted))}
+    found = [(kept[one], cell) for one, cell in zip(unit, allowed, strict=True) if one in kept]
+    return [cell for _, cell in sorted(found, key=lambda pair: pair[0])]
 
 
-def spread(settings: Sequence[Levels], design: DesignTable) -> list[Levels]:
-    """The settings of a design from all, in an order in which the levels of ``design.evenly``, together and each, come equally often.
+def spread(units: Sequence[Levels], evenly: Collection[str], wanted: int) -> list[Levels]:
+    """So many combinations, in an order in which the levels of the factors ``evenly``, together and each, come equally often.
 
     The next one is always of a combination that is there least often, then of levels that are; among equals the earlier.
     """
-    if not design.evenly:
-        return list(settings[: design.settings])
+    if not evenly:
+        return list(units[:wanted])
     often: Counter[Levels] = Counter()
-    left: list[Levels] = list(settings)
+    left = {one: tuple(pair for pair in one if pair[0] in evenly) for one in units}
     out: list[Levels] = []
-
-    def known(setting: Levels) -> tuple[int, int]:
-        pairs = spread_over(setting)
-        return often[pairs], sum(often[(pair,)] for pair in pairs)
-
-    def spread_over(setting: Levels) -> Levels:
-        return tuple(pair for pair in setting if pair[0] in design.evenly)
-
-    while left and len(out) < (design.settings or 0):
-        out.append(min(left, key=known))
-        left.remove(out[-1])
-        pairs = spread_over(out[-1])
+    while len(out) < wanted:
+        out.append(min(left, key=lambda one: (often[left[one]], sum(often[(pair,)] for pair in left[one]))))
+        pairs = left.pop(out[-1])
         often.update({pairs, *((pair,) for pair in pairs)})
     return out
 
 
-def held_out(settings: set[Levels], design: DesignTable) -> set[Levels]:
-    """The settings kept from whoever recommends: a share of them, rounded, but never all."""
+def held_out(settings: Sequence[Levels], design: DesignTable) -> set[Levels]:
+    """The settings kept from the recommender: a share of them, rounded, but never all."""
     many = min(round(design.holdout * len(settings)), len(settings) - 1)
-    return set(sorted(settings, key=lambda s: order(design.seed, "holdout", s))[:many])
+    return set(ranked(design, "holdout", settings)[:many])

@@ -1,6 +1,6 @@
 """Runs as children of one warm parent: forked when torch and the data are there already, dead when the parent is.
 
-A child works through `ensure` in the run's folder and says in one file beside it how it ended; the parent alone writes the table.
+A child calls `ensure` in the run's folder and writes how it ended into a file beside it; only the parent writes the table.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedatlas.errors import (
     CheckpointError,
@@ -30,18 +29,27 @@ from fedatlas.errors import (
     lacks_memory,
 )
 from fedatlas.files import write_json
+from fedatlas.privacy.mechanisms import made
 from fedatlas.record.run_folder import LOCK, SUMMARY, RunFolder
 from fedatlas.runs.ensure import came_to_its_end, ensure
 from fedatlas.runs.finish import More
 from fedatlas.runs.preview import dry_run
 from fedatlas.setup.checked import Checked
-from fedatlas.study.responses import MESSAGES, Counter
+from fedatlas.study.messages import MESSAGES, MessageCounter
+from fedatlas.study.plain import Plain, Row
 
 END, LOG = "end.json", "log.txt"
 BUSY = "busy"  # another process still holds the run's folder
 SPOILT = "spoilt"  # its checkpoint cannot be used: the run begins anew
 DISK = "disk"  # the study stops, whole
-SEALED = {"secagg", "paillier"}  # mechanisms whose sums are opened once
+STATUS_OF: dict[type[Exception], str] = {
+    DivergedError: "diverged",
+    CheckpointError: SPOILT,
+    DiskError: DISK,
+    ConfigError: "refused",
+    DataError: "refused",
+    PrivacyError: "refused",
+}
 PR_SET_PDEATHSIG = 1
 
 
@@ -60,11 +68,11 @@ class Ended(NamedTuple):
     reason: str
     signal: int
     cpu_seconds: float
-    said: Mapping[str, Any]
+    said: Row
 
 
 def begin(whole: Checked, folder: Path) -> Child:
-    """Forks a child that runs an experiment in ``folder / "run"``."""
+    """Fork a child that runs an experiment in ``folder / "run"``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / END).unlink(missing_ok=True)
     sys.stdout.flush()
@@ -78,15 +86,15 @@ def begin(whole: Checked, folder: Path) -> Child:
     code = 1
     try:
         die_with(parent)
-        quiet(folder / LOG)
-        write_json(folder / END, work(whole, folder / "run"))
+        redirect_output(folder / LOG)
+        write_json(folder / END, run_and_report(whole, folder / "run"))
         code = 0
     finally:
         os._exit(code)  # nothing of the parent's is closed, flushed or caught here
 
 
 def die_with(parent: int) -> None:
-    """From now on this process is killed when its parent ends; at once where that has happened already.
+    """Have this process killed when its parent ends; at once where that has happened already.
 
     Where the system cannot be asked for it (macOS), a run whose parent was killed ends by itself, and its folder's lock is waited for.
     """
@@ -98,47 +106,52 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def quiet(log: Path) -> None:
-    """What the child prints goes to a file, which says why where it ends in an unknown way."""
+def redirect_output(log: Path) -> None:
+    """Send what the child prints to a file, which tells why it ended where nothing else does."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for number in (1, 2):
         os.dup2(file, number)
 
 
-def work(whole: Checked, folder: Path) -> dict[str, Any]:
-    """Runs it, and says how that ended."""
-    counter = Counter(folder.parent)
+def run_and_report(whole: Checked, folder: Path) -> Plain:
+    """Run the experiment; return how it ended."""
+    counter = MessageCounter(folder.parent)
+    said: Plain = {"status": "done"}
     try:
-        if any(table.name in SEALED for table in whole.config.privacy):
-            begin_anew(folder)
+        if any(made(table.name).sums_only for table in whole.config.privacy):  # sums that are opened once
+            empty_unfinished(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run = ensure(whole, folder, More(report=False, intervals=False), observers=[counter])
-        secret = any(row["bytes_up"] is None for row in RunFolder.open(folder).rows())
-        return {"status": "done", **ending(), **(expected(whole, run.summary) if secret else {})}
-    except DivergedError as error:
-        kept = (folder / SUMMARY).exists()
-        return {"status": "diverged", "reason": str(error).partition(" Everything up to")[0], "kept": kept, **ending()}
-    except CheckpointError as error:
-        return {"status": SPOILT, "reason": str(error)}
-    except DiskError as error:
-        return {"status": DISK, "reason": str(error)}
-    except (ConfigError, DataError, PrivacyError) as error:
-        status = BUSY if "is being run by another process" in str(error) else "refused"
-        return {"status": status, "reason": str(error), **ending()}
-    except FedatlasError as error:
-        return {"status": "failed", "reason": str(error), **ending()}
+        if any(row["bytes_up"] is None for row in RunFolder.open(folder).rows()):
+            said["expected"] = expected(whole, run.summary)
     except Exception as error:  # noqa: BLE001  (whatever a plug-in raises is an outcome of its run)
-        status = "memory" if lacks_memory(error) else "failed"
-        return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}.", **ending()}
+        said = {"status": status_of(error), "reason": reason_of(error)}
+        said["kept"] = said["status"] == "diverged" and (folder / SUMMARY).exists()
     finally:
         counter.close()
+    return {**said, "memory": private_memory(os.getpid())}
 
 
-def begin_anew(folder: Path) -> None:
-    """Empties the folder of a run that was killed, so that it is the run that nobody killed.
+def status_of(error: Exception) -> str:
+    """The status of a run that an error ended."""
+    if "is being run by another process" in str(error):
+        return BUSY
+    known = next((status for kind, status in STATUS_OF.items() if isinstance(error, kind)), "failed")
+    return "memory" if not isinstance(error, FedatlasError) and lacks_memory(error) else known
 
-    A sum that was opened and then lost is never asked for again: a run under masks or encryption that goes on has a round without result.
+
+def reason_of(error: Exception) -> str:
+    """The sentence that says why a run ended."""
+    if isinstance(error, FedatlasError):
+        return str(error).partition(" Everything up to")[0]
+    return f"{type(error).__name__}: {first_line(error)}."
+
+
+def empty_unfinished(folder: Path) -> None:
+    """Empty the folder of a run that was killed, so that it begins again and equals an uninterrupted run.
+
+    A sum that was opened and then lost is never asked for again: a resumed run under masks or encryption would have a round without result.
     """
     if folder.exists() and not came_to_its_end(folder):
         with RunFolder(folder).claimed():
@@ -150,13 +163,8 @@ def begin_anew(folder: Path) -> None:
             os.truncate(folder.parent / MESSAGES, 0)
 
 
-def ending() -> dict[str, Any]:
-    """What the child knows of itself at its end."""
-    return {"memory": private_memory(os.getpid())}
-
-
-def expected(whole: Checked, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be said of a run whose cohorts are secret: the expectation of bytes, messages and operations, never what was seen.
+def expected(whole: Checked, summary: Row) -> Plain:
+    """The expected bytes, messages and operations of a run whose cohorts are secret: what was seen would show who took part.
 
     Operations: a backward pass counts as two forward passes, for each example of a round.
     """
@@ -164,7 +172,7 @@ def expected(whole: Checked, summary: Mapping[str, Any]) -> dict[str, Any]:
     trained = 3 * summary["forward_flops"] * found["examples_per_round"]
     out = {"bytes_up": found["bytes_up_per_round"], "bytes_down": found["bytes_down_per_round"], "flops": trained}
     out |= {"messages_up": found["returning"], "messages_down": found["cohort"]}
-    return {"expected": {key: value * rounds for key, value in out.items()}}
+    return {key: value * rounds for key, value in out.items()}
 
 
 def private_memory(pid: int) -> int:
@@ -189,12 +197,12 @@ def reaped(child: Child) -> Ended | None:
     if said:
         return Ended(said["status"], said.get("reason", ""), 0, spent, said)
     return Ended(
-        "failed", f"The run ended without a word (exit code {os.waitstatus_to_exitcode(status)}).", killed, spent, {}
+        "failed", f"The run ended without a report (exit code {os.waitstatus_to_exitcode(status)}).", killed, spent, {}
     )
 
 
 def kill(child: Child) -> None:
-    """Ends a child at once, and waits for it."""
+    """End a child at once, and wait for it."""
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(child.pid, signal.SIGKILL)
         os.waitpid(child.pid, 0)

@@ -7,27 +7,25 @@ A factor is varied over levels; a level is one or several keys of the experiment
 from __future__ import annotations
 
 import hashlib
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedatlas.config import ConfigTable, bytes_of
-from fedatlas.errors import ConfigError
 from fedatlas.registry import Count, config_error, refuse_flags
+from fedatlas.study.plain import Plain, Row, toml_of
 
 Role = Literal["setting", "choice"]
 Number = Annotated[int, Field(ge=1)]
-Value = str | int | float | bool | list[Any] | dict[str, Any]
+Value = str | int | float | bool | list[Any] | Plain
 
 
 class LevelTable(ConfigTable):
     """``[[factor.level]]``: a level by name, with what it sets."""
 
     name: str = Field(min_length=1)
-    set: dict[str, Any] = Field(default={})
+    set: Plain = Field(default={})
     optional: bool = False
 
 
@@ -114,7 +112,7 @@ class StudyTable(ConfigTable):
     """The whole file."""
 
     name: str | None = None
-    base: str | dict[str, Any] = Field(default={})
+    base: str | Plain = Field(default={})
     seeds: tuple[Count, ...] = (1,)
     alone: bool = False  # whether each client is also trained alone, for `gain`
     factor: tuple[FactorTable, ...] = ()
@@ -142,18 +140,18 @@ class StudyFile(NamedTuple):
 
     name: str
     table: StudyTable
-    base: Mapping[str, Any]
+    base: Row
     sha256: str
 
 
-def read_study(path: Path) -> StudyFile:
+def read_study_file(path: Path) -> StudyFile:
     """The study in a file; ConfigError with one sentence for whatever is wrong with it alone."""
     text, values = toml_of(path, "study")
     refuse_flags(values, StudyTable)
     return study_of(values, path.stem, path.parent, text)
 
 
-def study_of(values: Mapping[str, Any], name: str, folder: Path, text: str = "") -> StudyFile:
+def study_of(values: Row, name: str, folder: Path, text: str = "") -> StudyFile:
     """The study of plain values; a base file is looked for in ``folder``."""
     try:
         table = StudyTable.model_validate(dict(values))
@@ -163,16 +161,3 @@ def study_of(values: Mapping[str, Any], name: str, folder: Path, text: str = "")
     for key in ("seed", "seeds"):
         base.pop(key, None)  # the study's own
     return StudyFile(table.name or name, table, base, hashlib.sha256((text or repr(values)).encode()).hexdigest())
-
-
-def toml_of(path: Path, what: str) -> tuple[str, dict[str, Any]]:
-    """(text, values) of a TOML file; ConfigError where it cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        return text, tomllib.loads(text)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no {what} file '{path}': name one that is there.") from None
-    except IsADirectoryError:
-        raise ConfigError(f"'{path}' is a folder: name the {what} file (.toml) in it.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None

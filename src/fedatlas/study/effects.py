@@ -1,7 +1,7 @@
 """Main and two-way effects of a study's factors, with intervals that hold for all of them at once (X12).
 
 The effects are those of the cells measured: the least-squares fit, by sum-to-zero codes, of a cell's mean over its seeds. Of a full
-grid they are the usual differences of means. Noise is what differs between the paired seeds of a cell, pooled within a choice over
+grid they are the usual differences of means. SeedNoise is what differs between the paired seeds of a cell, pooled within a choice over
 the settings, with one variance a choice and one covariance a pair of choices, because a seed is shared by all choices of a setting.
 Intervals are simultaneous: 1 - level of simulated tables have a largest |t| above the factor by which each standard error is
 multiplied.
@@ -10,29 +10,25 @@ multiplied.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measurements import (
-    Floats,
-    Study,
-    by_cell,
-    cell_runs,
-    choice_names,
-    choice_of,
-    setting_names,
-    setting_of,
-)
+from fedatlas.study.measurements import Bools, Floats, Ints, Measurements
 from fedatlas.study.measurements import level as level_of
 
 DRAWS = 4000
 MOST_LEVELS = 6  # of a factor of numbers before its levels are taken together in thirds
 
 
-class Noise(NamedTuple):
+Name = tuple[tuple[str, ...], tuple[str, ...]]
+"""(factors, levels) of an effect."""
+
+
+class SeedNoise(NamedTuple):
     """What paired seeds differ by: ``covariance`` (J, J) between choices, ``df`` its degrees of freedom (0: one seed, unknown)."""
 
     covariance: Floats
@@ -54,12 +50,12 @@ class Effects(NamedTuple):
 
     mean: float
     effects: list[Effect]
-    open: list[tuple[tuple[str, ...], tuple[str, ...]]]
+    open: list[Name]
     left_out: dict[str, int]
-    noise: Noise
+    noise: SeedNoise
 
 
-def noise_between(values: Floats) -> Noise:
+def noise_between(values: Floats) -> SeedNoise:
     """The noise of ``values`` (settings, choices, seeds); of a pair of choices by the seeds that both have in a setting."""
     choices = values.shape[1]
     products, freedom = np.zeros((choices, choices)), np.zeros((choices, choices))
@@ -74,7 +70,15 @@ def noise_between(values: Floats) -> Noise:
     covariance = np.divide(products, freedom, out=np.zeros_like(products), where=freedom > 0)
     roots, vectors = np.linalg.eigh(covariance)  # of pairs with unequal seeds it may lack a root
     mended: Floats = (vectors * np.maximum(roots, 0.0)) @ vectors.T
-    return Noise(mended, int(freedom.diagonal().min(initial=np.inf)) if choices else 0)
+    return SeedNoise(mended, int(freedom.diagonal().min(initial=np.inf)) if choices else 0)
+
+
+def shared(there: Bools) -> Floats:
+    """(J, J) by which a covariance of noise is that of means over seeds, of choices that are ``there`` (J, seeds)."""
+    seen = there.astype(float)
+    count = np.maximum(seen.sum(axis=1), 1)
+    found: Floats = seen @ seen.T / (count[:, None] * count[None, :])
+    return found
 
 
 def root_of(covariance: Floats) -> Floats:
@@ -96,39 +100,34 @@ def grouped_levels(levels: Sequence[str]) -> list[str]:
     return ["low" if x <= first else "middle" if x <= second else "high" for x in numbers]
 
 
-def effects(study: Study, response: str, *, seed: int = 0, level: float = 0.95, draws: int = DRAWS) -> Effects:
+def effects(study: Measurements, response: str, *, seed: int = 0, level: float = 0.95, draws: int = DRAWS) -> Effects:
     """Main and two-way effects on a response, with intervals that cover all at once in ``level`` of studies like this one."""
-    values = by_cell(study, response)
-    noise = noise_between(values)
-    there = np.isfinite(values)
+    values = study.by_cell(response)
+    noise, there = noise_between(values), np.isfinite(values)
     cells = np.argwhere(there.any(axis=2))
-    given, chosen = setting_names(study), choice_names(study)
-    levels = _levels(study, [(given[i], chosen[j]) for i, j in cells])
-    design, names, expand = _design(levels)
+    design, names, expand = _design(_levels(study, cells))
     inverse = np.linalg.pinv(design)
     wanted = expand @ inverse  # (effects, cells): an effect as a sum of cell means
     told = np.abs(wanted @ design - expand).max(axis=1) < 1e-8
     means = np.array([values[i, j][there[i, j]].mean() for i, j in cells])
-    kept, rows = [name for name, ok in zip(names, told, strict=True) if ok], wanted[told]
-    found = rows @ means
-    margin = _margins(rows, cells, there, noise, seed, level, draws)
-    each = [
-        Effect(*name, float(x), *((None, None) if margin is None else (float(x - margin[k]), float(x + margin[k]))))
-        for k, (name, x) in enumerate(zip(kept, found, strict=True))
-    ]
-    lost = [str(run["status"]) for run in cell_runs(study) if run["status"] != "done"]
-    missing = [name for name, ok in zip(names, told, strict=True) if not ok]
-    counts = {status: lost.count(status) for status in sorted(set(lost))}
-    return Effects(float((inverse @ means)[0]), each, missing, counts, noise)
+    rows = wanted[told]
+    margins = _margins(rows, cells, there, noise, seed, level, draws)
+    each = []
+    for at, (k, x) in enumerate(zip(np.flatnonzero(told), rows @ means, strict=True)):
+        ends = (None, None) if margins is None else (float(x - margins[at]), float(x + margins[at]))
+        each.append(Effect(*names[k], float(x), *ends))
+    missing = [names[k] for k in np.flatnonzero(~told)]
+    lost = Counter(str(run["status"]) for run in study.cells() if run["status"] != "done")
+    return Effects(float((inverse @ means)[0]), each, missing, dict(sorted(lost.items())), noise)
 
 
-def _levels(study: Study, cells: Sequence[tuple[tuple[str, ...], str]]) -> dict[str, list[str]]:
+def _levels(study: Measurements, cells: Ints) -> dict[str, list[str]]:
     """factor -> its level in each cell, for factors with more than one, in the order of the alphabet."""
-    of_choice = {choice_of(study, run): run for run in cell_runs(study)}
-    of_setting = {setting_of(study, run): run for run in cell_runs(study)}
-    found = {factor: [str(level_of(of_setting[given], factor)) for given, _ in cells] for factor in study.settings}
-    found |= {factor: [str(level_of(of_choice[chosen], factor)) for _, chosen in cells] for factor in study.choices}
-    found = {factor: grouped_levels(column) for factor, column in sorted(found.items())}
+    given, chosen = study.setting_names(), study.choice_names()
+    one_of = {(study.setting_of(run), study.choice_of(run)): run for run in study.cells()}
+    runs = [one_of[given[i], chosen[j]] for i, j in cells]
+    factors = sorted((*study.settings, *study.choices))
+    found = {factor: grouped_levels([str(level_of(run, factor)) for run in runs]) for factor in factors}
     return {factor: column for factor, column in found.items() if len(set(column)) > 1}
 
 
@@ -139,31 +138,32 @@ def _codes(column: Sequence[str]) -> tuple[list[str], Floats, Floats]:
     return levels, codes, codes[[levels.index(level) for level in column]]
 
 
-def _design(
-    columns: dict[str, list[str]],
-) -> tuple[Floats, list[tuple[tuple[str, ...], tuple[str, ...]]], Floats]:
+def _design(columns: dict[str, list[str]]) -> tuple[Floats, list[Name], Floats]:
     """The design (cells, p), the names of all effects, and (effects, p) the sum of codes that each is."""
     coded = {factor: _codes(column) for factor, column in columns.items()}
-    number = len(next(iter(columns.values()), []))
-    blocks: list[Floats] = [np.ones((number, 1))]
-    names: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    blocks: list[Floats] = [np.ones((len(next(iter(columns.values()), [])), 1))]
+    names: list[Name] = []
     parts = []
     for factors in [(a,) for a in coded] + list(itertools.combinations(coded, 2)):
-        of_level: Floats = np.ones((1, 1))
-        of_cell: Floats = np.ones((number, 1))
+        of_level, of_cell = np.ones((1, 1)), blocks[0]
         for factor in factors:
-            of_level = np.asarray(np.kron(of_level, coded[factor][1]), dtype=float)
-            of_cell = np.asarray((of_cell[:, :, None] * coded[factor][2][:, None, :]).reshape(number, -1), dtype=float)
+            _, codes, each = coded[factor]
+            of_level = np.asarray(np.kron(of_level, codes), dtype=float)
+            of_cell = np.asarray((of_cell[:, :, None] * each[:, None, :]).reshape(len(of_cell), -1), dtype=float)
         names += [(factors, pair) for pair in itertools.product(*(coded[factor][0] for factor in factors))]
         parts.append((sum(block.shape[1] for block in blocks), of_level))
         blocks.append(of_cell)
-    width = sum(block.shape[1] for block in blocks)
-    rows = [np.pad(part, ((0, 0), (begin, width - begin - part.shape[1]))) for begin, part in parts]
-    return np.hstack(blocks), names, np.vstack(rows) if rows else np.zeros((0, width))
+    design = np.hstack(blocks)
+    rows = np.zeros((len(names), design.shape[1]))
+    at = 0
+    for begin, part in parts:
+        rows[at : at + len(part), begin : begin + part.shape[1]] = part
+        at += len(part)
+    return design, names, rows
 
 
 def _margins(
-    rows: Floats, cells: np.ndarray, there: np.ndarray, noise: Noise, seed: int, level: float, draws: int
+    rows: Floats, cells: np.ndarray, there: np.ndarray, noise: SeedNoise, seed: int, level: float, draws: int
 ) -> Floats | None:
     """Half the width of each interval: its standard error times the simulated quantile of the largest |t|; None with one seed.
 
@@ -175,9 +175,7 @@ def _margins(
     choices = len(noise.covariance)
     weights = np.zeros((len(rows), *there.shape[:2]))
     weights[:, cells[:, 0], cells[:, 1]] = rows
-    count = there.sum(axis=2)
-    both = np.einsum("ijs,iks->ijk", there.astype(float), there.astype(float))
-    both /= np.maximum(count[:, :, None] * count[:, None, :], 1)  # Cov(mean_j, mean_k) = covariance times this
+    both = np.array([shared(here) for here in there])
     forms = np.einsum("eij,eik,ijk->ejk", weights, weights, both, optimize=True).reshape(len(rows), -1)
     errors: Floats = np.sqrt(np.maximum(forms @ noise.covariance.ravel(), 0.0))
     told = errors > 0

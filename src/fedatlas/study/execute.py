@@ -1,4 +1,4 @@
-"""Runs what a study needs and the table does not have yet: two at once, each a child; nothing twice, nothing lost."""
+"""Runs what a plan lists and the table does not have yet: several runs at once, each in a child process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.data.sources import load_dataset, read_once
 from fedatlas.errors import ConfigError, DiskError, FedatlasError
 from fedatlas.machine import one_thread_an_operator
-from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.run_key import changed
 from fedatlas.study import children
 from fedatlas.study.children import Child, Ended
-from fedatlas.study.design import ExecuteTable, StudyFile
-from fedatlas.study.jobs import Job, Place, Plan, Rates, cell_jobs
-from fedatlas.study.responses import facts, messages, prefix, responses
-from fedatlas.study.table import ENDED, Entry, Outcome, Table
+from fedatlas.study.measurements import levels_text
+from fedatlas.study.outcomes import outcome_of, outcome_of_longer
+from fedatlas.study.plan import CellRuns, PlannedRun, Rates, StudyPlan
+from fedatlas.study.responses import merit
+from fedatlas.study.table import ENDED, NewRun, Outcome, Table
 
 PARALLEL = 2
 PAUSES = (0.005, 0.1)  # seconds between looks at the children, at least and at most
@@ -37,45 +37,43 @@ class Working(NamedTuple):
     """A child with its run."""
 
     child: Child
-    job: Job
+    run: PlannedRun
 
 
-class Executor:
-    """The runs of a plan that are still to be made, and those at work."""
+class StudyRunner:
+    """The runs of a plan that are still to be made, and those at work, by run_key."""
 
-    def __init__(self, plan: Plan, table: Table, say: Say) -> None:
+    def __init__(self, plan: StudyPlan, table: Table, say: Say) -> None:
         self.plan, self.table, self.say = plan, table, say
-        self.how: ExecuteTable = plan.study.table.execute
-        self.study: StudyFile = plan.study
-        found = [place.cell for place in plan.places]
-        self.rank = {cell.setting: at for at, cell in reversed(list(enumerate(found)))}
-        self.rank |= {cell.levels: self.rank[cell.setting] for cell in found}
-        self.waiting: list[Job] = [*plan.baselines]
-        self.places: list[Place] = [place for place in plan.places if place.trials]  # whose rates are not picked yet
-        self.tried: dict[str, list[Place]] = {}  # trial -> the cells that wait for it
-        for place in plan.places:
-            self.waiting += place.trials or place.jobs
-            for job in place.trials:
-                self.tried.setdefault(job.keys.run_key, []).append(place)
-        self.due: list[Place] = []  # cells one of whose trials has ended since they were looked at
-        self.waiting.sort(key=self.turn)
-        self.working: list[Working] = []
+        self.how, self.study = plan.study.table.execute, plan.study
+        self.rank: dict[object, int] = {}
+        for one in plan.cells:
+            self.rank.setdefault(one.cell.setting, len(self.rank))
+        self.rank |= {one.cell.levels: self.rank[one.cell.setting] for one in plan.cells}
+        self.waiting = sorted(plan.known(), key=self.turn)
+        self.untuned = [one for one in plan.cells if one.trials]  # whose rates are not picked yet
+        self.tried: dict[str, list[CellRuns]] = {}  # trial -> the cells that wait for it
+        for one in self.untuned:
+            for run in one.trials:
+                self.tried.setdefault(run.keys.run_key, []).append(one)
+        self.due: list[CellRuns] = []  # cells one of whose trials has ended since they were looked at
+        self.working: dict[str, Working] = {}
         self.peaks: dict[str, int] = {}
         self.again: dict[str, int] = {}  # run -> how often a signal ended it here
         self.later: dict[str, float] = {}  # run -> when it is looked at again
         self.began = self.last = time.monotonic()
         self.look_again, self.done = 0.0, 0
 
-    def run(self) -> None:
-        """All of them; DiskError where the disk is full: what was done is kept."""
+    def run_all(self) -> None:
+        """Make all runs; DiskError where the disk is full: what was done is kept."""
         most = self.how.parallel or PARALLEL
         try:
-            while self.waiting or self.working or self.places:
+            while self.waiting or self.working or self.untuned:
                 self.pick_rates()
                 while len(self.working) < most and self.begin_one():
                     pass
                 if not self.working and not self.waiting:
-                    if not self.places:
+                    if not self.untuned:
                         break
                     continue
                 if not self.working and self.over() and not self.due:
@@ -84,200 +82,159 @@ class Executor:
                 time.sleep(min(max(LATE * (time.monotonic() - self.last), PAUSES[0]), PAUSES[1]))
                 self.look()
         finally:
-            for one in self.working:
+            for key, one in self.working.items():
                 children.kill(one.child)
-                self.table.release(one.job.keys.run_key, "It was stopped; the same command goes on with it.")
-            self.working = []
+                self.table.release(key, "It was stopped; the same command goes on with it.")
+            self.working = {}
 
-    def turn(self, job: Job) -> tuple[int, int, int]:
+    def turn(self, run: PlannedRun) -> tuple[int, int, int]:
         """Long runs first, which answer for shorter ones; then setting after setting, so that a study that is stopped has whole ones."""
-        rounds = 0 if job.config is None else job.config.rounds
-        return -rounds, self.rank[job.levels], job.seed
+        rounds = 0 if run.config is None else run.config.rounds
+        return -rounds, self.rank[run.levels], run.seed
 
     def over(self) -> bool:
         """Whether the study's hours are over."""
         return self.how.hours is not None and time.monotonic() - self.began > 3600 * self.how.hours
 
     def pick_rates(self) -> None:
-        """Cells all of whose trials have ended get the rates that did best on validation rows."""
+        """Give cells all of whose trials have ended the rates that did best on validation rows."""
         due, self.due = self.due, []
-        for place in due:
-            if place in self.places and all(self.table.status(job.keys.run_key) in ENDED for job in place.trials):
-                rates = picked(self.table, place.trials)
-                jobs = cell_jobs(self.study, self.plan.factors, place.cell, rates)
-                self.table.enter(self.study.name, map(entry, jobs))
-                self.places.remove(place)
-                self.waiting = sorted([*jobs, *self.waiting], key=self.turn)
+        for one in due:
+            if one in self.untuned and all(self.table.status(run.keys.run_key) in ENDED for run in one.trials):
+                runs = self.plan.picked_runs(one.cell, best_rates(self.table, one.trials))
+                self.table.enter(self.study.name, map(new_run, runs))
+                self.untuned.remove(one)
+                self.waiting = sorted([*runs, *self.waiting], key=self.turn)
 
     def begin_one(self) -> bool:
-        """Begins the next run that is free; False where there is none now. Runs that have ended already are passed over."""
+        """Begin the next run that is free; False where there is none now. Runs that have ended already are passed over."""
         now = time.monotonic()
-        for job in list(self.waiting):
-            key = job.keys.run_key
-            if self.table.status(key) in ENDED or job.checked is None:
-                self.waiting.remove(job)
+        for run in list(self.waiting):
+            key = run.keys.run_key
+            if self.table.status(key) in ENDED or run.checked is None:
+                self.waiting.remove(run)
                 self.due += self.tried.get(key, ())
                 continue
-            if (
-                self.over()
-                or any(one.job.keys.run_key == key for one in self.working)
-                or self.later.get(key, 0.0) > now
-            ):
+            if self.over() or key in self.working or self.later.get(key, 0.0) > now:
                 continue
             if not self.table.claim(key):
                 self.later[key] = now + BUSY_PAUSE  # another process has it: waited for
                 continue
-            self.waiting.remove(job)
-            if (known := begun_by_another(self.table, job)) is not None:
+            self.waiting.remove(run)
+            # Epsilon of a run that releases noise is that of all its rounds: a longer one does not answer for it.
+            known = None if run.checked.config.privacy else outcome_of_longer(self.table, key)
+            if known is not None:
                 self.table.finish(key, known)
                 self.due += self.tried.get(key, ())
                 continue
-            warm(job.checked.config, job.seed)
-            self.working.append(Working(children.begin(job.checked, self.folder(job)), job))
+            preload(run.checked.config, run.seed)
+            self.working[key] = Working(children.begin(run.checked, self.folder(key)), run)
             return True
         return False
 
-    def folder(self, job: Job) -> Path:
-        """Where a run is made: beside the table, so that studies that share it share runs that were begun, too."""
-        return self.table.path.parent / "runs" / job.keys.run_key
+    def folder(self, key: str) -> Path:
+        """The folder of a run, beside the table: studies that share it share runs that were begun, too."""
+        return self.table.path.parent / "runs" / key
 
     def look(self) -> None:
-        """Takes in children that have ended, and ends those that take too long or too much."""
+        """Take in children that have ended, and end those that take too long or too much."""
         now, busy = time.monotonic(), time.process_time()
         watch = now >= self.look_again
-        for one in list(self.working):
+        for key, one in list(self.working.items()):
             ended = children.reaped(one.child)
             if ended is not None:
                 self.last = now
-                self.working.remove(one)
-                self.close(one, ended)
+                del self.working[key]
+                self.close(key, one, ended)
                 continue
-            key = one.job.keys.run_key
             if watch:
                 self.peaks[key] = max(self.peaks.get(key, 0), children.private_memory(one.child.pid))
             if self.how.seconds is not None and now - one.child.began > self.how.seconds:
-                self.end(one, Outcome("timeout", f"It took more than the {self.how.seconds:g} s of execute.seconds."))
+                self.end(key, Outcome("timeout", f"It took more than the {self.how.seconds:g} s of execute.seconds."))
             elif self.how.memory is not None and self.peaks.get(key, 0) > bytes_of(self.how.memory):
-                self.end(one, Outcome("memory", f"It took more than the {self.how.memory} of execute.memory."))
+                self.end(key, Outcome("memory", f"It took more than the {self.how.memory} of execute.memory."))
         if watch:
             self.look_again = now + max(LOOK, SPARED * (time.process_time() - busy))
 
-    def end(self, one: Working, outcome: Outcome) -> None:
-        """Kills a run for a reason."""
+    def end(self, key: str, outcome: Outcome) -> None:
+        """Kill a run for a reason."""
+        one = self.working.pop(key)
         children.kill(one.child)
-        self.working.remove(one)
-        self.finish(one.job, outcome)
+        self.finish(one.run, outcome)
 
-    def close(self, one: Working, ended: Ended) -> None:
-        """A child has ended: its outcome goes into the table, or the run back to those that wait."""
-        key = one.job.keys.run_key
+    def close(self, key: str, one: Working, ended: Ended) -> None:
+        """Write the outcome of a child that has ended into the table, or put its run back to those that wait."""
         if ended.status == children.DISK:
             self.table.release(key, "The disk was full; the same command goes on with it.")
             raise DiskError(ended.reason)
         if ended.status == children.BUSY:
-            self.put_back(one, "Its folder is still held by another process.")
+            self.put_back(one.run, "Its folder is still held by another process.")
             return
-        if ended.signal or ended.status == children.SPOILT:
-            self.again[key] = self.again.get(key, 0) + 1
-            if ended.status == children.SPOILT:
-                shutil.rmtree(one.child.folder, ignore_errors=True)
-            if self.again[key] <= self.how.retries:
-                self.put_back(one, "It was ended by a signal, and is tried again.")
-                return
-            status = "memory" if ended.signal == 9 else "failed"  # what the system kills for want of memory ends so
-            why = f"A signal ({ended.signal}) ended it {self.again[key]} times" if ended.signal else ended.reason
-            self.finish(one.job, Outcome(status, f"{why}; 'fedatlas study --retry {status}' tries it again."))
+        if not ended.signal and ended.status != children.SPOILT:
+            self.finish(one.run, outcome_of(one.child.folder, ended, self.peaks.get(key, 0)))
             return
-        self.finish(one.job, outcome_of(one.child.folder, ended, self.peaks.get(key, 0)))
+        self.again[key] = self.again.get(key, 0) + 1
+        if ended.status == children.SPOILT:
+            shutil.rmtree(one.child.folder, ignore_errors=True)
+        if self.again[key] <= self.how.retries:
+            self.put_back(one.run, "It was ended by a signal, and is tried again.")
+            return
+        status = "memory" if ended.signal == 9 else "failed"  # what the system kills for want of memory ends so
+        why = f"A signal ({ended.signal}) ended it {self.again[key]} times" if ended.signal else ended.reason
+        self.finish(one.run, Outcome(status, f"{why}; 'fedatlas study --retry {status}' tries it again."))
 
-    def put_back(self, one: Working, why: str) -> None:
-        """Lets a run wait for a while."""
-        self.table.release(one.job.keys.run_key, why)
-        self.later[one.job.keys.run_key] = time.monotonic() + BUSY_PAUSE
-        self.waiting.insert(0, one.job)
+    def put_back(self, run: PlannedRun, why: str) -> None:
+        """Let a run wait for a while."""
+        self.table.release(run.keys.run_key, why)
+        self.later[run.keys.run_key] = time.monotonic() + BUSY_PAUSE
+        self.waiting.insert(0, run)
 
-    def finish(self, job: Job, outcome: Outcome) -> None:
-        """Writes an outcome; the run's folder goes where only its rows are kept."""
-        self.table.finish(job.keys.run_key, outcome)
-        self.due += self.tried.get(job.keys.run_key, ())
-        folder = self.folder(job)
+    def finish(self, run: PlannedRun, outcome: Outcome) -> None:
+        """Write an outcome; the run's folder goes where only its rows are kept."""
+        key = run.keys.run_key
+        self.table.finish(key, outcome)
+        self.due += self.tried.get(key, ())
         if self.how.keep == "rows" and outcome.status in ("done", "refused", "diverged"):
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(self.folder(key), ignore_errors=True)
         self.done += 1
-        self.say(progress(self, job, outcome))
+        self.say(self.progress(run, outcome))
+
+    def progress(self, run: PlannedRun, outcome: Outcome) -> str:
+        """A line on a run that has ended, and about how long the rest takes."""
+        left = len(self.waiting) + len(self.working) + sum(len(one.runs) for one in self.untuned)
+        minutes = left * (time.monotonic() - self.began) / self.done / 60
+        figure = outcome.responses.get("accuracy")
+        came = f"accuracy {figure:.4f}" if figure is not None else outcome.status
+        what = f"{run.kind} ({levels_text(run.levels)}), seed {run.seed}"
+        return f"{what}: {came}; {left} left, about {minutes:.0f} min"
 
 
-def progress(at: Executor, job: Job, outcome: Outcome) -> str:
-    """A line for whoever watches: what has ended, and about how long the rest takes."""
-    left = len(at.waiting) + len(at.working) + sum(len(place.jobs) for place in at.places)
-    pace = (time.monotonic() - at.began) / at.done
-    what = ", ".join(f"{name} {level}" for name, level in job.levels) or "the base"
-    figure = outcome.responses.get("accuracy")
-    came = f"accuracy {figure:.4f}" if figure is not None else outcome.status
-    return f"{job.kind} ({what}), seed {job.seed}: {came}; {left} left, about {left * pace / 60:.0f} min"
-
-
-def warm(config: ExperimentConfig, seed: int) -> None:
-    """The data are read in the parent, unless they are large; what is wrong with them the child says."""
+def preload(config: ExperimentConfig, seed: int) -> None:
+    """Read the data in the parent, unless they are large; what is wrong with them the child says."""
     with contextlib.suppress(FedatlasError):
         load_dataset(config.data, seed)
 
 
-def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
-    """What came of a run, read from its folder."""
-    run, said = RunFolder(folder / "run"), ended.said
-    rows, summary = run.rows(), None
-    if ended.status == "done" or said.get("kept"):
-        summary = run.summary()
-    found = responses(rows, summary) if summary is not None else {}
-    if found:
-        counted = messages(folder).values()
-        found["messages_up"], found["messages_down"] = (sum(pair[i] for pair in counted) for i in (0, 1))
-        found |= said.get("expected", {})
-        memory = max(peak, said.get("memory", 0))
-        found |= {"cpu_seconds": ended.cpu_seconds, "memory_mib": memory / 2**20 if memory else None}
-        found |= facts(run.config(), summary or {})
-    reason = ended.reason or "It came to its end."
-    return Outcome(ended.status, reason, rows if summary is not None else (), summary, found)
-
-
-def begun_by_another(table: Table, job: Job) -> Outcome | None:
-    """The outcome of a run whose rounds are the first ones of a longer run that is there; None where there is none.
-
-    Not of a run that releases noise, whose epsilon is that of all its rounds, nor where the longer run was not judged there.
-    """
-    other = table.longer(job.keys.run_key) if job.config is not None and not job.config.privacy else None
-    if other is None:
-        return None
-    rows = table.rows(other[0])
-    mine = [row for row in rows if row["round"] <= other[1]]
-    if not mine or mine[-1]["round"] != other[1] or mine[-1].keys() != rows[-1].keys() or mine[-1].get("loss") is None:
-        return None
-    found = prefix(rows, table.responses(other[0]), other[1])
-    return Outcome("done", "It came to its end.", mine, None, {**found, "prefix_of": other[0]})
-
-
-def picked(table: Table, trials: Sequence[Job]) -> Rates:
+def best_rates(table: Table, trials: Sequence[PlannedRun]) -> Rates:
     """The rates whose run did best on validation rows, the earlier in the list among equals; the first where none came to its end."""
 
-    def figure(job: Job) -> float:
-        found = table.responses(job.keys.run_key) if table.status(job.keys.run_key) == "done" else {}
-        if found.get("accuracy") is not None:
-            return float(found["accuracy"])
-        return -float(found["rmse"]) if found.get("rmse") is not None else float("-inf")
+    def figure(run: PlannedRun) -> float:
+        done = table.status(run.keys.run_key) == "done"
+        found = merit(table.responses(run.keys.run_key)) if done else None
+        return float("-inf") if found is None else found
 
     return max(trials, key=figure).rates
 
 
-def entry(job: Job) -> Entry:
-    """A run as the table takes it up."""
-    return Entry(*job.keys, job.plain, job.kind, dict(job.levels), dict(job.rates), job.refused)
+def new_run(run: PlannedRun) -> NewRun:
+    """A planned run as the table takes it up."""
+    return NewRun(*run.keys, run.plain, run.kind, dict(run.levels), dict(run.rates), run.refused)
 
 
-def begin(plan: Plan, table: Table) -> None:
-    """Enters a plan; ConfigError where its data are not those that the study began with."""
+def begin(plan: StudyPlan, table: Table) -> None:
+    """Enter a plan; ConfigError where its data are not those that the study began with."""
     study = plan.study
-    data = {name: value for job in plan.known() for name, value in job.data.items()}
+    data = {name: value for run in plan.known() for name, value in run.data.items()}
     if other := changed(table.data_of(study.name), data):
         raise ConfigError(
             f"the data file '{other[0]}' has changed since the study '{study.name}' began: put it back as it was, or give the study "
@@ -293,18 +250,18 @@ def begin(plan: Plan, table: Table) -> None:
         for factor in plan.factors
     }
     table.begin(study.name, factors, data, study.sha256)
-    table.enter(study.name, map(entry, plan.known()))
+    table.enter(study.name, map(new_run, plan.known()))
 
 
 @one_thread_an_operator()
-def execute(plan: Plan, table: Table, say: Say) -> bool:
-    """Runs all that is left of a plan; whether none of its runs failed: refused and diverged ones are outcomes."""
+def execute(plan: StudyPlan, table: Table, say: Say) -> bool:
+    """Make all runs of a plan that are left; whether none of them failed: refused and diverged ones are outcomes."""
     begin(plan, table)
     with read_once():
         gc.collect()
         gc.freeze()  # what is there would be copied page by page in every child
         try:
-            Executor(plan, table, say).run()
+            StudyRunner(plan, table, say).run_all()
         finally:
             gc.unfreeze()
     counts = table.counts(plan.study.name)

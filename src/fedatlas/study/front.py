@@ -1,35 +1,48 @@
-"""Pareto fronts, one a setting: the choices that no other one beats in quality, CPU-seconds and bytes together (X12).
+"""Pareto fronts, one per setting: the choices that no other one beats in quality, CPU-seconds and bytes together (X12).
 
-Each choice's chance of standing on the front comes from draws of the noise between paired seeds: of quality with its covariance
-over choices, of CPU-seconds on the log scale. Bytes are computed, and exact.
+A response whose record says ``front`` counts. Each choice's chance of standing on the front comes from draws of the noise between paired
+seeds, with its covariance over choices; of costs on the log scale. Computed responses are exact.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.effects import Noise, noise_between, root_of
-from fedatlas.study.measurements import Floats, Study, by_cell, choice_names, setting_names
+from fedatlas.study.effects import SeedNoise, noise_between, root_of, shared
+from fedatlas.study.measurements import Bools, Floats, Ints, Measurements, Setting
+from fedatlas.study.responses import RESPONSES, which
 
 DRAWS = 10_000
 
 
-class Member(NamedTuple):
+class FrontChoice(NamedTuple):
     """A choice in a setting: means over the seeds, whether they stand on the front, and the chance (None with one seed) that it does."""
 
     choice: str
-    quality: float
-    cpu_seconds: float
-    bytes: float
+    values: dict[str, float]  # response -> mean
     on_front: bool
     chance: float | None
 
 
-def not_dominated(better: Floats) -> NDArray[np.bool_]:
+class FrontAxis(NamedTuple):
+    """A response of the front, as it is drawn and compared."""
+
+    name: str
+    values: Floats  # (settings, choices, seeds), costs with noise as logarithms
+    noise: SeedNoise | None  # None: exact
+    sign: float  # 1.0 where more is better, else -1.0
+    log: bool
+
+    def shown(self, value: float) -> float:
+        """A mean in the response's own unit."""
+        return float(np.exp(value) if self.log else value)
+
+
+def not_dominated(better: Floats) -> Bools:
     """(..., n) which of n points no other one beats: ``better`` (..., n, k) holds k figures of which more is better.
 
     A point beats another where it is as good in all figures and better in one.
@@ -43,57 +56,58 @@ def not_dominated(better: Floats) -> NDArray[np.bool_]:
     return np.asarray(~(as_good & better_once).any(axis=-1))
 
 
-def fronts(
-    study: Study, quality: str = "accuracy", *, rounds: int | None = None, seed: int = 0, draws: int = DRAWS
-) -> dict[tuple[str, ...], list[Member]]:
-    """setting -> its choices, those on the front first, then by quality; after ``rounds``, or each run's last."""
-    values = by_cell(study, quality, rounds)
-    seconds = by_cell(study, "cpu_seconds", rounds)
-    logs = np.log(np.where(seconds > 0, seconds, np.nan))
-    sent = by_cell(study, "bytes", rounds)
-    noises = noise_between(values), noise_between(logs)
-    chosen, found = choice_names(study), {}
-    for i, name in enumerate(setting_names(study)):
-        there = np.flatnonzero(np.isfinite(values[i] + logs[i] + sent[i]).any(axis=1))
-        means = [np.array([np.nanmean(kind[i, j]) for j in there]) for kind in (values, logs, sent)]
-        for one, other in _twins(study, chosen, there):
-            means[0][one] = means[0][other]  # equal by construction, but for the rounding of masks
-        front = not_dominated(np.stack([means[0], -means[1], -means[2]], axis=-1))
-        chance: list[float | None] = [None] * len(there)
-        if min(noise.df for noise in noises) > 0 and len(there):
-            counts = [np.isfinite(kind[i, there]) for kind in (values, logs)]
-            stream = numpy_stream(seed, "front", *name)
-            drawn = [_draw(m, n, c, there, draws, stream) for m, n, c in zip(means[:2], noises, counts, strict=True)]
-            for one, other in _twins(study, chosen, there):
-                drawn[0][:, one] = drawn[0][:, other]
-            fixed = np.broadcast_to(-means[2], drawn[0].shape)
-            on = not_dominated(np.stack([drawn[0], -drawn[1], fixed], axis=-1))
-            chance = [float(x) for x in on.mean(axis=0)]
-        members = [
-            Member(chosen[j], float(q), float(np.exp(s)), float(b), bool(on_front), c)
-            for j, q, s, b, on_front, c in zip(there, *means, front, chance, strict=True)
-        ]
-        found[name] = sorted(members, key=lambda member: (not member.on_front, -member.quality, member.choice))
+def axes_of(study: Measurements) -> list[FrontAxis]:
+    """The responses that decide a front."""
+    found = []
+    for name in which(front=True):
+        one, values = RESPONSES[name], study.by_cell(name)
+        log = one.scale == "log" and not one.exact
+        values = np.log(np.where(values > 0, values, np.nan)) if log else values
+        found.append(
+            FrontAxis(name, values, None if one.exact else noise_between(values), 1.0 if one.more else -1.0, log)
+        )
     return found
 
 
-def _twins(study: Study, chosen: list[str], there: NDArray[np.intp]) -> list[tuple[int, int]]:
-    """(place, place of the choice whose quality it has by construction) among the choices of a setting."""
-    names = [chosen[j] for j in there]
-    return [(names.index(a), names.index(b)) for a, b in study.twins.items() if a in names and b in names]
+def fronts(study: Measurements, *, seed: int = 0, draws: int = DRAWS) -> dict[Setting, list[FrontChoice]]:
+    """setting -> its choices, those on the front first, then by quality."""
+    axes, chosen, found = axes_of(study), study.choice_names(), {}
+    known = np.sum([axis.values for axis in axes], axis=0)
+    noisy = all(axis.noise.df > 0 for axis in axes if axis.noise)
+    for i, name in enumerate(study.setting_names()):
+        there = np.flatnonzero(np.isfinite(known[i]).any(axis=1))
+        twins = study.pairs([chosen[j] for j in there])
+        means = [_equal(np.array([np.nanmean(axis.values[i, j]) for j in there]), axis, twins) for axis in axes]
+        front = not_dominated(np.stack([axis.sign * x for axis, x in zip(axes, means, strict=True)], axis=-1))
+        chance: Sequence[float | None] = [None] * len(there)
+        if noisy and len(there):
+            stream = numpy_stream(seed, "front", *name)
+            drawn = [
+                axis.sign * _equal(_draw(axis, x, there, i, draws, stream), axis, twins)
+                for axis, x in zip(axes, means, strict=True)
+            ]
+            chance = [float(x) for x in not_dominated(np.stack(drawn, axis=-1)).mean(axis=0)]
+        rows = [
+            FrontChoice(chosen[j], {a.name: a.shown(x[k]) for a, x in zip(axes, means, strict=True)}, bool(front[k]), c)
+            for k, (j, c) in enumerate(zip(there, chance, strict=True))
+        ]
+        found[name] = sorted(
+            rows, key=lambda one: (not one.on_front, -axes[0].sign * one.values[axes[0].name], one.choice)
+        )
+    return found
 
 
-def _draw(
-    means: Floats,
-    noise: Noise,
-    there: NDArray[np.bool_],
-    choices: NDArray[np.intp],
-    draws: int,
-    stream: np.random.Generator,
-) -> Floats:
+def _equal(values: Floats, axis: FrontAxis, twins: Sequence[tuple[int, int]]) -> Floats:
+    """Qualities (..., choices) with those of twins set to what they are by construction, but for the rounding of masks."""
+    for one, other in twins if RESPONSES[axis.name].quality else ():
+        values[..., one] = values[..., other]
+    return values
+
+
+def _draw(axis: FrontAxis, means: Floats, there: Ints, i: int, draws: int, stream: np.random.Generator) -> Floats:
     """(draws, choices) means over the seeds that each choice has, with the noise that they have in common."""
-    both = there.astype(float) @ there.astype(float).T
-    number = there.sum(axis=1)
-    covariance = noise.covariance[np.ix_(choices, choices)] * both / (number[:, None] * number[None, :])
+    if axis.noise is None:
+        return np.broadcast_to(means, (draws, len(means)))
+    covariance = axis.noise.covariance[np.ix_(there, there)] * shared(np.isfinite(axis.values[i, there]))
     drawn: Floats = means + stream.standard_normal((draws, len(means))) @ root_of(covariance).T
     return drawn

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from fedatlas.algorithms import ALGORITHMS
@@ -18,6 +19,8 @@ from fedatlas.registry import builders_of, field_model, keywords
 from fedatlas.runs.run_key import data_files, described
 from fedatlas.setup.resolution import resolve
 from fedatlas.study.design import FactorTable, LevelTable, Role, StudyFile
+from fedatlas.study.frame import reserved
+from fedatlas.study.plain import Plain, Row
 from fedatlas.transforms import TRANSFORMS
 
 OWN = {
@@ -34,41 +37,13 @@ KINDS = {
     "partition": ("partitions", PARTITIONS),
     "compression": ("transforms", TRANSFORMS),
 }
-TAKEN = {
-    *("run_key", "study", "kind", "status", "reason", "seed", "rounds", "round", "role", "rates", "baseline"),
-    *(
-        "accuracy",
-        "macro_f1",
-        "loss",
-        "client_mean",
-        "client_p10",
-        "client_min",
-        "gap",
-        "gain",
-        "rounds_to",
-        "censored",
-    ),
-    *(
-        "cpu_seconds",
-        "seconds",
-        "bytes_up",
-        "bytes_down",
-        "messages_up",
-        "messages_down",
-        "flops",
-        "memory_mib",
-        "epsilon",
-    ),
-    *("node_count", "train_rows", "h", "class_count", "majority", "data_set", "server_sees"),
-}
-"""Columns of the table, which no factor may be called."""
 
 
 class Level(NamedTuple):
     """One value of a factor: its name, and key -> value of what it sets."""
 
     name: str
-    set: Mapping[str, Any]
+    set: Row
 
 
 class Factor(NamedTuple):
@@ -92,7 +67,7 @@ def level_name(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def overridden(base: Mapping[str, Any], sets: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def overridden(base: Row, sets: Iterable[Row]) -> Plain:
     """The values of an experiment with keys set: another component takes away its predecessor's keys, as on the command line."""
     values = copy.deepcopy(dict(base))
     given = {key: value for one in sets for key, value in one.items()}
@@ -159,8 +134,8 @@ def factors_of(study: StudyFile) -> tuple[tuple[Factor, ...], list[str]]:
     """
     out, notices = [], []
     for given in study.table.factor:
-        if given.name in TAKEN:
-            raise ConfigError(f"factor '{given.name}': a column of the table is called so; give it another name.")
+        if given.name in reserved():
+            raise ConfigError(f"factor '{given.name}': a column of the table has this name; give the factor another.")
         levels = []
         for table in written_levels(given):
             why = absence(study.base, table)
@@ -191,7 +166,7 @@ def written_levels(factor: FactorTable) -> list[LevelTable]:
     return tables
 
 
-def absence(base: Mapping[str, Any], level: LevelTable) -> str:
+def absence(base: Row, level: LevelTable) -> str:
     """Why a level is not there: a key, component or data file that is unknown; "" where it is. Refusals are left to its cells."""
     try:
         for key in level.set:
@@ -205,7 +180,7 @@ def absence(base: Mapping[str, Any], level: LevelTable) -> str:
     return ""
 
 
-def refuse_alike(name: str, base: Mapping[str, Any], levels: Sequence[Level]) -> None:
+def refuse_alike(name: str, base: Row, levels: Sequence[Level]) -> None:
     """ConfigError where two levels make the same experiment of the base."""
     seen: dict[str, str] = {}
     for level in levels:
@@ -220,15 +195,12 @@ def refuse_alike(name: str, base: Mapping[str, Any], levels: Sequence[Level]) ->
 
 def refuse_shared_keys(factors: Sequence[Factor], tuned: Sequence[str]) -> None:
     """ConfigError where two factors, or a factor and ``[tuning]``, set the same key, or one a table that the other sets a key of."""
-    owners: list[tuple[str, str]] = [(key, "[tuning]") for key in tuned]
     for key in tuned:
         check_key(key)
+    owners = [(key, "[tuning]") for key in tuned]
     for factor in factors:
         keys = sorted({key for level in factor.levels for key in level.set})
-        for key in keys:
-            for other, owner in owners:
-                if key == other or key.startswith(f"{other}.") or other.startswith(f"{key}."):
-                    raise ConfigError(
-                        f"key '{key}' is set by {owner} and by factor '{factor.name}': leave it to one of them."
-                    )
         owners += [(key, f"factor '{factor.name}'") for key in keys]
+    for (other, owner), (key, mine) in itertools.combinations(owners, 2):
+        if owner != mine and (f"{key}.".startswith(f"{other}.") or other.startswith(f"{key}.")):
+            raise ConfigError(f"key '{key}' is set by {owner} and by {mine}: leave it to one of them.")

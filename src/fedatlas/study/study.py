@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.files import write_text
 from fedatlas.study import study_status
-from fedatlas.study.design import StudyFile, read_study, study_of
+from fedatlas.study.design import StudyFile, read_study_file, study_of
 from fedatlas.study.execute import execute
-from fedatlas.study.jobs import plan_of
+from fedatlas.study.plain import Plain
+from fedatlas.study.plan import plan_of
 from fedatlas.study.table import Table
 
 RUNS = Path("runs") / "studies"  # where a study is kept that names no place
@@ -27,7 +29,7 @@ class Study(NamedTuple):
     def read(cls, path: Path | str) -> Study:
         """The study in a file; ConfigError for what is wrong with it."""
         path = Path(path)
-        return cls(read_study(path), path.read_text(encoding="utf-8"))
+        return cls(read_study_file(path), path.read_text(encoding="utf-8"))
 
     @classmethod
     def of(cls, name: str, **tables: Any) -> Study:
@@ -43,29 +45,22 @@ class Study(NamedTuple):
         return table or self.folder(out) / TABLE
 
     def run(self, out: Path | None = None, table: Path | None = None, say: Callable[[str], None] | None = None) -> bool:
-        """Runs what is not there yet; whether none of its runs failed. Killed at any time, it goes on where it was."""
-        plan = plan_of(self.file)
-        kept = Table.open(self.table(out, table), write=True)
-        try:
+        """Run what is not there yet; whether none of its runs failed. Killed at any time, it goes on where it was."""
+        plan, tell = plan_of(self.file), say or (lambda _: None)
+        with closing(Table.open(self.table(out, table), write=True)) as kept:
             if self.text:
                 write_text(self.folder(out) / "study.toml", self.text)
-            for notice in plan.notices if say else ():
-                assert say is not None
-                say(notice)
-            return execute(plan, kept, say or (lambda _: None))
-        finally:
-            kept.close()
+            for notice in plan.notices:
+                tell(notice)
+            return execute(plan, kept, tell)
 
-    def analyse(self, out: Path | None = None, table: Path | None = None) -> dict[str, Any]:
-        """Writes analysis.json and analysis.html of what has been run, and returns the analysis (`study.analyse`)."""
+    def analyse(self, out: Path | None = None, table: Path | None = None) -> Plain:
+        """Write analysis.json and analysis.html of what has been run; return the analysis (`study.analyse`)."""
         from fedatlas.study.analyse import analyse
 
-        kept = Table.open(self.table(out, table))
-        try:
+        with closing(Table.open(self.table(out, table))) as kept:
             return analyse(kept, self.file.name, self.folder(out))
-        finally:
-            kept.close()
 
-    def dry_run(self) -> dict[str, Any]:
+    def dry_run(self) -> Plain:
         """Cells, refusals, runs and hours; nothing is kept."""
-        return study_status.dry_run(plan_of(self.file))
+        return study_status.preview(plan_of(self.file))

@@ -1,8 +1,8 @@
 """The table of runs: one SQLite file that studies share. One process writes at a time, readers open it read-only.
 
-A run is known by its ``run_key``. Whoever runs it has claimed it: host, process and that process's start tell whether it is still at
-work, so that the run of one that was killed is taken up again. A run that was refused or diverged stays as an outcome, with the
-sentence that says why: a mean over those that survive would praise what is unstable.
+A run is known by its ``run_key``. A process claims a run before it works on it: host, process id and the process's start tell whether
+the owner is still alive, so that the run of a process that was killed is taken up again. Refused and diverged runs stay as outcomes with
+their sentence: a mean over the runs that survive would praise the unstable.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedatlas.errors import ConfigError, DiskError, unknown_name
+from fedatlas.files import write_text
+from fedatlas.study import frame as frames
+from fedatlas.study.plain import Plain, Row
 
 if TYPE_CHECKING:
     import pandas
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 VERSION = 1
 STATUSES = ("planned", "running", "done", "refused", "diverged", "timeout", "memory", "failed")
 ENDED = STATUSES[2:]
+MEMBER = ("run_key", "kind", "levels", "rates", "status", "reason", "seed", "rounds", "responses", "configuration")
 SCHEMA = """
 CREATE TABLE runs (
   run_key TEXT PRIMARY KEY, curve_key TEXT NOT NULL, configuration TEXT NOT NULL, seed INTEGER NOT NULL, rounds INTEGER,
@@ -39,15 +43,15 @@ CREATE TABLE studies (study TEXT PRIMARY KEY, factors TEXT NOT NULL, data TEXT N
 """
 
 
-class Entry(NamedTuple):
-    """A run as a study plans it; ``refused``: the sentence that it was refused with, "" where it is to be run."""
+class NewRun(NamedTuple):
+    """A run as a study plans it; ``refused``: the sentence that refuses it, "" where it is to be run."""
 
     run_key: str
     curve_key: str
-    configuration: Mapping[str, Any]
+    configuration: Row
     kind: str
     levels: Mapping[str, str]
-    rates: Mapping[str, Any]
+    rates: Row
     refused: str
 
 
@@ -56,8 +60,8 @@ class Outcome(NamedTuple):
 
     status: str
     reason: str = ""
-    rows: Sequence[Mapping[str, Any]] = ()
-    summary: Mapping[str, Any] | None = None
+    rows: Sequence[Row] = ()
+    summary: Row | None = None
     responses: Mapping[str, Any] = {}
 
 
@@ -100,21 +104,19 @@ class Table:
 
     @classmethod
     def open(cls, path: Path | str, *, write: bool = False) -> Table:
-        """A table; read-only unless ``write``, which makes one where there is none. ConfigError where it is damaged or newer."""
+        """Open a table; read-only unless ``write``, which makes one where there is none. ConfigError where it is damaged or newer."""
         path = Path(path)
         if not write and not path.is_file():
             raise ConfigError(f"there is no table '{path}': 'fedatlas study STUDY.toml' makes one.")
         try:
             if write:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                db = sqlite3.connect(path, timeout=60.0, isolation_level=None)
-            else:
-                db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", timeout=60.0, isolation_level=None, uri=True)
-            table = cls(path, db)
+            name = str(path) if write else f"{path.resolve().as_uri()}?mode=ro"
+            table = cls(path, sqlite3.connect(name, timeout=60.0, isolation_level=None, uri=not write))
             table._check(write)
         except (sqlite3.DatabaseError, OSError) as error:
             raise ConfigError(
-                f"the table '{path}' is damaged, or is none ({error}): put a copy back, or name another."
+                f"'{path}' is damaged or not a table of runs ({error}): put a copy back, or name another."
             ) from None
         return table
 
@@ -134,12 +136,12 @@ class Table:
         self.db.execute("SELECT count(*) FROM runs").fetchone()
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Close the file."""
         self.db.close()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """What is done inside is there whole, or not at all. DiskError where the disk is full."""
+        """A transaction: what is done inside is there whole, or not at all. DiskError where the disk is full."""
         try:
             self.db.execute("BEGIN IMMEDIATE")
             try:
@@ -153,74 +155,65 @@ class Table:
                 f"'{self.path}' could not be written: {error}; make room, the same command goes on."
             ) from error
 
-    def begin(self, study: str, factors: Mapping[str, Any], data: Mapping[str, str], file: str) -> None:
-        """Notes a study; its members are told anew, its runs stay."""
+    def _set(self, where: str, key: str, **values: Any) -> None:
+        """Write columns of the run with this key, if ``where`` holds of it."""
+        names = ", ".join(f'"{name}" = ?' for name in values)
+        self.db.execute(f"UPDATE runs SET {names} WHERE run_key = ?{where}", (*values.values(), key))  # noqa: S608  (names of columns)
+
+    def _get(self, column: str, key: str, of: str = "runs") -> Any:
+        """A column of the run with this key (of ``studies``: the study); None where there is nothing."""
+        name = "study" if of == "studies" else "run_key"
+        found = self.db.execute(f"SELECT {column} FROM {of} WHERE {name} = ?", (key,)).fetchone()  # noqa: S608  (names of columns)
+        return found[0] if found else None
+
+    def begin(self, study: str, factors: Row, data: Mapping[str, str], file: str) -> None:
+        """Note a study; its members are entered again, its runs stay."""
         with self.writing():
             self.db.execute("DELETE FROM members WHERE study = ?", (study,))
-            self.db.execute(
-                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)",
-                (study, json.dumps(factors), json.dumps(data), file),
-            )
+            row = (study, json.dumps(factors), json.dumps(data), file)
+            self.db.execute("INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)", row)
 
     def data_of(self, study: str) -> dict[str, str]:
         """The data files, name -> SHA-256, that a study began with; {} for one that is new."""
-        found = self.db.execute("SELECT data FROM studies WHERE study = ?", (study,)).fetchone()
-        return json.loads(found[0]) if found else {}
+        return dict(json.loads(self._get("data", study, "studies") or "{}"))
 
-    def enter(self, study: str, entries: Iterable[Entry]) -> None:
-        """Takes up runs as members of a study; one that is there already stays as it is."""
+    def file_of(self, study: str) -> str:
+        """The SHA-256 of a study's file."""
+        return str(self._get("file", study, "studies"))
+
+    def enter(self, study: str, runs: Iterable[NewRun]) -> None:
+        """Take up runs as members of a study; one that is there already stays as it is."""
         with self.writing():
-            for one in entries:
-                status = "refused" if one.refused else "planned"
+            for one in runs:
                 config = one.configuration
                 self.db.execute(
                     "INSERT OR IGNORE INTO runs (run_key, curve_key, configuration, seed, rounds, status, reason, attempts)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
-                    (
-                        one.run_key,
-                        one.curve_key,
-                        json.dumps(config, sort_keys=True),
-                        config["seed"],
-                        config.get("rounds"),
-                        status,
-                        one.refused or "It has not been begun.",
-                    ),
+                    " VALUES (?, ?, ?, ?, ?, 'planned', 'It has not been begun.', 0)",
+                    (*one[:2], json.dumps(config, sort_keys=True), config["seed"], config.get("rounds")),
                 )
                 if one.refused:  # also one that is to be tried again
-                    self.db.execute(
-                        "UPDATE runs SET status = 'refused', reason = ? WHERE run_key = ? AND status = 'planned'",
-                        (one.refused, one.run_key),
-                    )
-                self.db.execute(
-                    "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?)",
-                    (study, one.run_key, one.kind, json.dumps(one.levels, sort_keys=True), json.dumps(one.rates)),
-                )
+                    self._set(" AND status = 'planned'", one.run_key, status="refused", reason=one.refused)
+                levels, rates = json.dumps(one.levels, sort_keys=True), json.dumps(one.rates)
+                row = (study, one.run_key, one.kind, levels, rates)
+                self.db.execute("INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?)", row)
 
     def status(self, run_key: str) -> str:
-        """Of a run; "" where it is not there."""
-        found = self.db.execute("SELECT status FROM runs WHERE run_key = ?", (run_key,)).fetchone()
-        return str(found[0]) if found else ""
+        """The status of a run; "" where it is not there."""
+        return str(self._get("status", run_key) or "")
 
     def claim(self, run_key: str) -> bool:
-        """Whether the run is this process's now: it was planned, or whoever ran it is no more."""
-        me, host = os.getpid(), socket.gethostname()
+        """Whether the run is this process's now: it was planned, or its owner is dead."""
+        pid, host = os.getpid(), socket.gethostname()
         with self.writing():
-            status, owner_host, pid, start = self.db.execute(
+            status, owner_host, owner, start = self.db.execute(
                 "SELECT status, host, pid, start FROM runs WHERE run_key = ?", (run_key,)
             ).fetchone()
-            if status in ENDED or (status == "running" and (owner_host != host or started(pid) == start)):
+            if status in ENDED or (status == "running" and (owner_host != host or started(owner) == start)):
                 return False
-            self.db.execute(
-                "UPDATE runs SET status = 'running', reason = 'It is being run.', attempts = attempts + 1, owner = ?, host = ?,"
-                " pid = ?, start = ? WHERE run_key = ?",
-                (
-                    os.environ.get("USER", str(os.getuid()) if hasattr(os, "getuid") else ""),
-                    host,
-                    me,
-                    started(me),
-                    run_key,
-                ),
-            )
+            user = os.environ.get("USER", str(os.getuid()) if hasattr(os, "getuid") else "")
+            self.db.execute("UPDATE runs SET attempts = attempts + 1 WHERE run_key = ?", (run_key,))
+            at_work = {"status": "running", "reason": "It is being run."}
+            self._set("", run_key, **at_work, owner=user, host=host, pid=pid, start=started(pid))
             return True
 
     def longer(self, run_key: str) -> tuple[str, int] | None:
@@ -233,104 +226,104 @@ class Table:
         return (str(found[0]), int(found[1])) if found else None
 
     def release(self, run_key: str, reason: str) -> None:
-        """Gives a claim back without an outcome."""
+        """Give a claim back without an outcome."""
         with self.writing():
-            self.db.execute("UPDATE runs SET status = 'planned', reason = ? WHERE run_key = ?", (reason, run_key))
+            self._set("", run_key, status="planned", reason=reason)
 
     def finish(self, run_key: str, outcome: Outcome) -> None:
-        """Writes what came of a run, all at once."""
+        """Write the outcome of a run, all at once."""
         summary = outcome.summary or {}
+        plan, blob = json.dumps(summary.get("plan")), None if outcome.summary is None else packed(outcome.summary)
+        told = {
+            "plan": plan,
+            "commit": summary.get("commit"),
+            "responses": json.dumps(outcome.responses),
+            "summary": blob,
+        }
         with self.writing():
-            self.db.execute(
-                'UPDATE runs SET status = ?, reason = ?, plan = ?, "commit" = ?, responses = ?, summary = ? WHERE run_key = ?',
-                (
-                    outcome.status,
-                    outcome.reason,
-                    json.dumps(summary.get("plan")),
-                    summary.get("commit"),
-                    json.dumps(outcome.responses),
-                    None if outcome.summary is None else packed(outcome.summary),
-                    run_key,
-                ),
-            )
+            self._set("", run_key, status=outcome.status, reason=outcome.reason, **told)
             if outcome.rows:
-                self.db.execute(
-                    "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)",
-                    (run_key, len(outcome.rows), packed(list(outcome.rows))),
-                )
+                row = (run_key, len(outcome.rows), packed(list(outcome.rows)))
+                self.db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", row)
 
     def retry(self, study: str, status: str) -> int:
-        """Runs of a study with a status become planned again, what is known of them forgotten; how many there were."""
+        """Plan the runs of a study with this status again, forgetting what is known of them; return their number."""
         if status not in STATUSES:
             raise unknown_name("status", status, STATUSES)
+        again = {"status": "planned", "reason": "It is to be tried again.", "summary": None, "responses": None}
         with self.writing():
-            found = self.db.execute(
-                "SELECT DISTINCT run_key FROM runs JOIN members USING (run_key) WHERE study = ? AND status = ?",
-                (study, status),
-            ).fetchall()
+            found = {one["run_key"] for one in self.members(study) if one["status"] == status}
             for key in found:
-                self.db.execute("DELETE FROM rounds WHERE run_key = ?", key)
-                self.db.execute(
-                    "UPDATE runs SET status = 'planned', reason = 'It is to be tried again.', summary = NULL, responses = NULL"
-                    " WHERE run_key = ?",
-                    key,
-                )
+                self.db.execute("DELETE FROM rounds WHERE run_key = ?", (key,))
+                self._set("", key, **again)
         return len(found)
 
     def studies(self) -> list[str]:
         """The studies whose runs are here."""
         return [name for (name,) in self.db.execute("SELECT study FROM studies ORDER BY study")]
 
+    def name_of(self, study: str | None) -> str:
+        """The study that is meant: this one, or the only one; ConfigError where there are several, or none of this name."""
+        known = self.studies()
+        if study is None and len(known) == 1:
+            return known[0]
+        if study is None:
+            raise ConfigError(f"'{self.path}' holds {len(known)} studies ({', '.join(known)}): name one of them.")
+        if study not in known:
+            raise unknown_name("study", study, known)
+        return study
+
     def counts(self, study: str) -> dict[str, int]:
         """status -> runs of a study, each counted once."""
-        found = dict(
-            self.db.execute(
-                "SELECT status, count(DISTINCT run_key) FROM runs JOIN members USING (run_key) WHERE study = ? GROUP BY status",
-                (study,),
-            ).fetchall()
-        )
-        return {status: found.get(status, 0) for status in STATUSES}
-
-    def reasons(self, study: str, *statuses: str) -> list[tuple[str, str, dict[str, str], int]]:
-        """(status, sentence, levels, seed) of a study's runs with one of these statuses."""
-        marks = ", ".join("?" * len(statuses))
         found = self.db.execute(
-            # Only marks are put in, one a status.
-            f"SELECT status, reason, levels, seed FROM runs JOIN members USING (run_key) WHERE study = ? AND status IN ({marks})"  # noqa: S608
-            " ORDER BY status, levels, seed",
-            (study, *statuses),
+            "SELECT status, count(DISTINCT run_key) FROM runs JOIN members USING (run_key) WHERE study = ? GROUP BY status",
+            (study,),
         )
-        return [(status, reason, json.loads(levels), seed) for status, reason, levels, seed in found]
+        return dict.fromkeys(STATUSES, 0) | dict(found.fetchall())
 
-    def responses(self, run_key: str) -> dict[str, Any]:
+    def members(self, study: str) -> list[Plain]:
+        """The runs of a study with their levels, in a fixed order."""
+        found = self.db.execute(
+            f"SELECT {', '.join(MEMBER)} FROM members JOIN runs USING (run_key) WHERE study = ?"  # noqa: S608  (names of columns)
+            " ORDER BY kind, levels, rates, seed",
+            (study,),
+        )
+        rows = [dict(zip(MEMBER, row, strict=True)) for row in found]
+        for row in rows:
+            row |= {key: json.loads(row[key] or "{}") for key in ("levels", "rates", "configuration", "responses")}
+        return rows
+
+    def responses(self, run_key: str) -> Plain:
         """The responses of a run at its last round; {} where it has none."""
-        found = self.db.execute("SELECT responses FROM runs WHERE run_key = ?", (run_key,)).fetchone()
-        return json.loads(found[0]) if found and found[0] else {}
+        return dict(json.loads(self._get("responses", run_key) or "{}"))
 
-    def rows(self, run_key: str) -> list[dict[str, Any]]:
+    def rows(self, run_key: str) -> list[Plain]:
         """All rows of a run; [] where it has none."""
-        found = self.db.execute("SELECT rows FROM rounds WHERE run_key = ?", (run_key,)).fetchone()
-        return unpacked(found[0]) if found else []
+        return unpacked(self._get("rows", run_key, "rounds")) or []
 
-    def summary(self, run_key: str) -> dict[str, Any] | None:
+    def summary(self, run_key: str) -> Plain | None:
         """The summary of a run; None where it has none."""
-        found = self.db.execute("SELECT summary FROM runs WHERE run_key = ?", (run_key,)).fetchone()
-        return unpacked(found[0]) if found else None
+        found: Plain | None = unpacked(self._get("summary", run_key))
+        return found
 
-    def factors(self, study: str | None = None) -> dict[str, dict[str, Any]]:
+    def factors(self, study: str | None = None) -> dict[str, Plain]:
         """factor -> ``role`` ("setting" or "choice"), ``scale`` and the names of its ``levels``."""
-        from fedatlas.study.frame import factors_of, which
-
-        return factors_of(self, which(self, study))
+        return dict(json.loads(self._get("factors", self.name_of(study), "studies")))
 
     def frame(self, study: str | None = None) -> pandas.DataFrame:
-        """A row a run of a study: what it is, its levels, and its responses at the last round (`study.frame`)."""
-        from fedatlas.study.frame import frame
-
-        return frame(self, study)
+        """One row per run of a study: what it is, its levels, and its responses at the last round (`study.frame.frame`)."""
+        study = self.name_of(study)
+        return frames.frame(study, self.factors(study), self.members(study), self.rows)
 
     def curves(self, study: str | None = None) -> pandas.DataFrame:
-        """A row a round of each run: quality, and cost so far (`study.frame`)."""
-        from fedatlas.study.frame import curves
+        """One row per round of each run: quality, and cost so far (`study.frame.curves`)."""
+        study = self.name_of(study)
+        return frames.curves(study, self.factors(study), self.members(study), self.rows)
 
-        return curves(self, study)
+    def export(self, path: Path, study: str | None = None) -> int:
+        """Write the frame as CSV, with ``role`` in place of ``kind``; return its number of rows."""
+        if path.suffix != ".csv":
+            raise ConfigError(f"--export {path}: name a file that ends with .csv.")
+        found = self.frame(study).rename(columns={"kind": "role"})
+        write_text(path, found.to_csv(index=False))
+        return len(found)

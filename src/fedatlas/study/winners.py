@@ -7,13 +7,14 @@ as in `study.effects`). A choice that has another's quality by construction (mas
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.effects import noise_between, root_of
-from fedatlas.study.measurements import Floats, Study, by_cell, choice_names, setting_names
+from fedatlas.study.effects import noise_between, root_of, shared
+from fedatlas.study.measurements import Measurements, Setting
 
 DRAWS = 2000
 
@@ -33,7 +34,7 @@ class Lead(NamedTuple):
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
-class Standing(NamedTuple):
+class SettingStanding(NamedTuple):
     """A setting: means by choice, the best first, and every pair's difference."""
 
     means: dict[str, float]
@@ -57,67 +58,49 @@ class Standing(NamedTuple):
 
 
 def standings(
-    study: Study, response: str = "accuracy", *, seed: int = 0, level: float = 0.95, draws: int = DRAWS
-) -> dict[tuple[str, ...], Standing]:
+    study: Measurements, response: str = "accuracy", *, seed: int = 0, level: float = 0.95, draws: int = DRAWS
+) -> dict[Setting, SettingStanding]:
     """setting -> how its choices stand; settings in which nothing came to its end are left out."""
-    names = choice_names(study)
+    names = study.choice_names()
     kept = [j for j, name in enumerate(names) if study.twins.get(name) not in names]
-    values = by_cell(study, response)[:, kept]
-    chosen = [names[j] for j in kept]
-    there = np.isfinite(values)
-    noise = noise_between(values)
-    found, largest = {}, np.zeros(draws)
-    errors: dict[int, tuple[list[tuple[int, int]], Floats]] = {}
-    stream = numpy_stream(seed, "standings")
+    values, chosen = study.by_cell(response)[:, kept], [names[j] for j in kept]
+    there, noise, one_of = np.isfinite(values), noise_between(values), np.eye(len(kept))
+    stream, freedom = numpy_stream(seed, "standings"), max(noise.df, 1)
     root = root_of(noise.covariance) if chosen else np.zeros((0, 0))
-    seen = stream.standard_normal((draws, max(noise.df, 1), len(chosen))) @ root.T
-    drawn_noise = np.einsum("dfj,dfk->djk", seen, seen) / max(
-        noise.df, 1
-    )  # the covariance as so few seeds would estimate it
-    for i in range(len(values)):
-        pairs = list(itertools.combinations(np.flatnonzero(there[i].any(axis=1)).tolist(), 2))
-        if not pairs or not noise.df:
-            errors[i] = pairs, np.zeros(len(pairs))
-            continue
-        contrast = np.zeros((len(pairs), len(chosen)))
-        contrast[np.arange(len(pairs)), [a for a, _ in pairs]] = 1.0
-        contrast[np.arange(len(pairs)), [b for _, b in pairs]] = -1.0
-        count = np.maximum(there[i].sum(axis=1), 1)
-        both = there[i].astype(float) @ there[i].astype(float).T / (count[:, None] * count[None, :])
-        errors[i] = pairs, _sizes(contrast, both * noise.covariance)
-        off = stream.standard_normal((draws, len(chosen))) @ (contrast @ root_of(both * noise.covariance)).T
-        size = np.sqrt(
-            np.maximum(np.einsum("pj,djk,pk->dp", contrast, drawn_noise * both, contrast, optimize=True), 1e-300)
-        )
-        largest = np.maximum(largest, np.where(errors[i][1] > 0, np.abs(off) / size, 0.0).max(axis=1))
-    factor = float(np.quantile(largest, level))
-    for i, name in enumerate(setting_names(study)):
+    seen = stream.standard_normal((draws, freedom, len(chosen))) @ root.T
+    estimated = np.einsum("dfj,dfk->djk", seen, seen) / freedom  # the covariance as so few seeds would estimate it
+    compared, largest = [], np.zeros(draws)
+    for here in there:
+        pairs = list(itertools.combinations(np.flatnonzero(here.any(axis=1)).tolist(), 2))
+        errors = np.zeros(len(pairs))
+        if pairs and noise.df:
+            contrast = one_of[[a for a, _ in pairs]] - one_of[[b for _, b in pairs]]
+            both = shared(here)
+            own = both * noise.covariance
+            errors = np.sqrt(np.maximum(np.einsum("pj,jk,pk->p", contrast, own, contrast), 0.0))
+            off = stream.standard_normal((draws, len(chosen))) @ (contrast @ root_of(own)).T
+            squares = np.einsum("pj,djk,pk->dp", contrast, estimated * both, contrast, optimize=True)
+            ratios = np.abs(off) / np.sqrt(np.maximum(squares, 1e-300))
+            largest = np.maximum(largest, np.where(errors > 0, ratios, 0.0).max(axis=1))
+        compared.append((pairs, errors))
+    factor, found = float(np.quantile(largest, level)), {}
+    for i, (name, (pairs, errors)) in enumerate(zip(study.setting_names(), compared, strict=True)):
         means = {chosen[j]: float(np.nanmean(values[i, j])) for j in np.flatnonzero(there[i].any(axis=1))}
+        margins = [factor * float(x) if noise.df else None for x in errors]
+        leads = [_lead(chosen[a], chosen[b], means, x) for (a, b), x in zip(pairs, margins, strict=True)]
         if means:
-            pairs, size = errors[i]
-            leads = [
-                _lead(chosen[a], chosen[b], means, factor * float(s) if noise.df else None)
-                for (a, b), s in zip(pairs, size, strict=True)
-            ]
-            found[name] = Standing(dict(sorted(means.items(), key=lambda pair: (-pair[1], pair[0]))), leads)
-    return found
-
-
-def _sizes(contrast: Floats, covariance: Floats) -> Floats:
-    """(pairs,) standard errors."""
-    found: Floats = np.sqrt(np.maximum(np.einsum("pj,jk,pk->p", contrast, covariance, contrast), 0.0))
+            found[name] = SettingStanding(dict(sorted(means.items(), key=lambda pair: (-pair[1], pair[0]))), leads)
     return found
 
 
 def _lead(one: str, other: str, means: dict[str, float], margin: float | None) -> Lead:
     value = means[one] - means[other]
-    if margin is None:
-        return Lead(one, other, value, None, None)
-    return Lead(one, other, value, value - margin, value + margin)
+    interval = (None, None) if margin is None else (value - margin, value + margin)
+    return Lead(one, other, value, *interval)
 
 
 def better_and_worse(
-    found: dict[tuple[str, ...], Standing], choice: str, reference: str
+    found: Mapping[Setting, SettingStanding], choice: str, reference: str
 ) -> tuple[int, int, list[float]]:
     """In how many settings a choice is told apart above and below a reference, and all its differences from it."""
     pairs = [s.lead(choice, reference) for s in found.values() if choice in s.means and reference in s.means]

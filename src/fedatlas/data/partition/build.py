@@ -15,7 +15,7 @@ from fedatlas.data.partition.dirichlet import dirichlet, dirichlet_class, dirich
 from fedatlas.data.partition.flower import FLOWER, from_flower, partitioner_of
 from fedatlas.data.partition.sizes import feature_skew, iid, natural, quantity_skew, random
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.registry import arguments, find
+from fedatlas.registry import PlainValues, arguments, find
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     "iid": iid,
@@ -53,7 +53,7 @@ def make_partition(
             raise
         raise ConfigError(f"{error} These rows have owners: partition.name = 'natural' makes each a client.") from None
     _check_inputs(part, dataset)
-    info: dict[str, Any] = {"name": name, **part.info}
+    info: PlainValues = {"name": name, **part.info}
     if "owners" in info and dataset.client_names:
         info["names"] = [dataset.client_names[i] for i in info["owners"]]
     return part._replace(info=info)
@@ -88,7 +88,7 @@ def split(
     return part
 
 
-def check_split(name: str, params: Mapping[str, Any], clients: int) -> dict[str, Any]:
+def check_split(name: str, params: Mapping[str, Any], clients: int) -> PlainValues:
     """The builder's keys, defaults included; ConfigError for a name, a key or a number of clients that no rows could be split by."""
     if name.startswith(FLOWER):
         partitioner_of(name.removeprefix(FLOWER))

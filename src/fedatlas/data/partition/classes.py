@@ -15,11 +15,11 @@ from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import (
     TRIES,
     Ints,
-    begin,
+    by_table,
     check_clients,
     check_keys,
     class_pools,
-    dealt,
+    classes_and_stream,
     finish,
 )
 from fedatlas.errors import ConfigError
@@ -36,9 +36,9 @@ def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: floa
 
     Source: D3 (S0, paper version).
     """
-    classes, rng = begin(labels, clients, seed)
+    classes, rng = classes_and_stream(labels, clients, seed)
     counts = or_advice(lambda K: majority_even_counts(classes.counts, K, majority), clients, len(classes.ids))
-    return dealt(classes, counts, rng, majority=_realised(counts))
+    return by_table(classes, counts, rng, majority=_realised(counts))
 
 
 def majority(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7, sigma: float = 0.5) -> Partition:
@@ -51,10 +51,10 @@ def majority(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0
 
     Source: D4 (S0; quotas and the cap are decisions of the specification).
     """
-    classes, rng = begin(labels, clients, seed)
+    classes, rng = classes_and_stream(labels, clients, seed)
     quota = _majority_quotas(classes.counts, clients, sigma, rng)
     counts = majority_counts(classes.counts, quota, majority)
-    return dealt(classes, counts, rng, majority=_realised(counts))
+    return by_table(classes, counts, rng, majority=_realised(counts))
 
 
 def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7) -> Partition:
@@ -66,9 +66,9 @@ def pick_two(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0
 
     Source: D5 (S0).
     """
-    classes, rng = begin(labels, clients, seed)
+    classes, rng = classes_and_stream(labels, clients, seed)
     counts = or_advice(lambda K: pick_two_counts(classes.counts, K, majority), clients, len(classes.ids) // 2)
-    return dealt(classes, counts, rng)
+    return by_table(classes, counts, rng)
 
 
 def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> Partition:
@@ -86,7 +86,7 @@ def shards(labels: np.ndarray, clients: int, seed: int, *, shards: int = 2) -> P
         raise ConfigError(
             f"{clients} clients with {shards} shards each need as many rows, but there are {len(labels)}."
         )
-    classes, rng = begin(labels, clients, seed)
+    classes, rng = classes_and_stream(labels, clients, seed)
     pieces = np.array_split(np.concatenate(class_pools(classes, rng)), clients * shards)
     order = rng.permutation(clients * shards).reshape(clients, shards)
     return finish([np.concatenate([pieces[p] for p in own]) for own in order], len(labels))

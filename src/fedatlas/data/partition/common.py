@@ -14,7 +14,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
 
 Ints = NDArray[np.int64]
-Drawn = TypeVar("Drawn")
+Draws = TypeVar("Draws")
 LABEL_FREE = "iid, random, quantity_skew, feature_skew or natural"  # partitioners that never look at a class
 TRIES = 1_000  # redraws before a random split is called infeasible (D4)
 TINY, HUGE = 1e-9, 1e9  # bounds of concentrations: beyond them the draws underflow or overflow
@@ -98,13 +98,13 @@ def class_pools(classes: Classes, rng: np.random.Generator) -> list[Ints]:
     return [rng.permutation(np.flatnonzero(classes.place == c)) for c in range(len(classes.ids))]
 
 
-def begin(labels: np.ndarray, clients: int, seed: int) -> tuple[Classes, np.random.Generator]:
+def classes_and_stream(labels: np.ndarray, clients: int, seed: int) -> tuple[Classes, np.random.Generator]:
     """Return the classes of the rows and the stream of a partition by class; ConfigError where it cannot be."""
     check_clients(clients, len(labels))
     return classes_of(labels), numpy_stream(seed, "partition")
 
 
-def redraw(draw: Callable[[], Drawn], sizes: Callable[[Drawn], Ints], least: int) -> Drawn:
+def redraw(draw: Callable[[], Draws], sizes: Callable[[Draws], Ints], least: int) -> Draws:
     """Return the first draw whose smallest client has ``least`` rows, of `TRIES`; ConfigError where none has."""
     for _ in range(TRIES):
         drawn = draw()
@@ -114,7 +114,7 @@ def redraw(draw: Callable[[], Drawn], sizes: Callable[[Drawn], Ints], least: int
     return drawn
 
 
-def dealt(classes: Classes, counts: Ints, rng: np.random.Generator, **info: Any) -> Partition:
+def by_table(classes: Classes, counts: Ints, rng: np.random.Generator, **info: Any) -> Partition:
     """Return the partition by a table of ``counts[client, class]``, each class in a seeded order."""
     return finish(deal(class_pools(classes, rng), counts), len(classes.place), info=info)
 

@@ -15,13 +15,13 @@ from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.classes import shards
 from fedatlas.data.partition.common import (
     Ints,
-    begin,
+    by_table,
     check_clients,
     check_keys,
     class_pools,
+    classes_and_stream,
     classes_of,
     deal,
-    dealt,
     finish,
     redraw,
 )
@@ -41,7 +41,7 @@ def dirichlet(labels: np.ndarray, clients: int, seed: int, *, alpha: float = 0.5
     """
     if (limit := _limit(labels, clients, seed, alpha)) is not None:
         return limit
-    classes, rng = begin(labels, clients, seed)
+    classes, rng = classes_and_stream(labels, clients, seed)
     pools = class_pools(classes, rng)
     left, n = classes.counts.copy(), len(labels)
     counts = np.zeros((clients, len(left)), dtype=np.int64)
@@ -66,9 +66,9 @@ def dirichlet_class(
     """
     if (limit := _limit(labels, clients, seed, alpha)) is not None:
         return limit
-    classes, rng = begin(labels, clients, seed)
+    classes, rng = classes_and_stream(labels, clients, seed)
     draw = partial(_split_classes, classes.counts, clients, alpha, rng)
-    return dealt(classes, redraw(draw, lambda counts: counts.sum(axis=1), min_rows), rng)
+    return by_table(classes, redraw(draw, lambda counts: counts.sum(axis=1), min_rows), rng)
 
 
 def dirichlet_fedseq(
@@ -85,7 +85,7 @@ def dirichlet_fedseq(
     """
     if (limit := _limit(labels, clients, seed, alpha)) is not None:
         return limit
-    classes, rng = begin(labels, clients, seed)
+    classes, rng = classes_and_stream(labels, clients, seed)
     draws = [_split_classes(classes.counts, clients, alpha, rng) for _ in range(FEDSEQ_TRIES)]
     rows = deal(class_pools(classes, rng), min(draws, key=lambda counts: counts.sum(axis=1).std()))
     if rebalance:

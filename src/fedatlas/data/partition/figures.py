@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import Ints
+from fedatlas.registry import PlainValues
 
 
 def histogram(partition: Partition, labels: np.ndarray, classes: int) -> Ints:
@@ -31,7 +30,7 @@ def gini(sizes: np.ndarray) -> float:
     return float((2 * np.arange(1, k + 1) - k - 1) @ ordered / (k * ordered.sum()))
 
 
-def describe(partition: Partition, labels: np.ndarray, classes: int) -> dict[str, Any]:
+def describe(partition: Partition, labels: np.ndarray, classes: int) -> PlainValues:
     """Plain values for records and tables.
 
     Always ``clients``, ``sizes``, ``left_out``, ``gini`` (of the sizes). With one class a row also ``histogram``
@@ -40,7 +39,7 @@ def describe(partition: Partition, labels: np.ndarray, classes: int) -> dict[str
     (classes = 0) ``target_mean`` and ``target_sd`` of each client instead. Of rows that were counted alone, neither.
     """
     sizes = partition.sizes
-    facts: dict[str, Any] = {
+    facts: PlainValues = {
         "clients": len(sizes),
         "sizes": sizes,
         "left_out": partition.left_out,

@@ -12,7 +12,6 @@ The error of a weighted mean is at most step / 2, plus what rounding the weights
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.paillier.primes import gmp
+from fedatlas.privacy.steps import rounded, step_of
 
 Whole = NDArray[np.int64]
 
@@ -54,32 +54,15 @@ def layout(key_bits: int, bits: int, total: int) -> Layout:
     return Layout(bits, total, slot, (key_bits - 2) // slot)
 
 
-def step_of(bits: int, range: float) -> float:
-    """The distance of two neighbouring values."""
-    return math.ldexp(range, 1 - bits)
-
-
 def quantise(x: Any, *, bits: int, range: float, owner: str, part: str) -> Whole:
-    """Codes (n,) of a tensor or array. PrivacyError for what no code stands for, with a range that would do; nothing is clipped.
+    """Return codes (n,) of a tensor or array. PrivacyError for what no code stands for, with a range that would do; nothing is clipped.
 
     owner, part: whose values these are and which part of the model, for the message.
     """
     if isinstance(x, torch.Tensor):
         x = x.detach().to("cpu", torch.float64).numpy()
     values = np.asarray(x, dtype=np.float64).reshape(-1)
-    if not np.isfinite(values).all():
-        raise PrivacyError(
-            f"{owner} has a value in '{part}' that is not a number or infinite: its training has diverged."
-        )
-    top, codes = 1 << (bits - 1), np.rint(values / step_of(bits, range))
-    if len(codes) and (codes.min() < -top or codes.max() >= top):
-        most = float(np.abs(values).max())
-        would = math.ldexp(1.0, math.frexp(most)[1])
-        would *= 2 if round(most / step_of(bits, would)) >= top else 1
-        raise PrivacyError(
-            f"{owner} has values in '{part}' outside of +-{range:g}, which are not clipped: range = {would:g} would do."
-        )
-    return codes.astype(np.int64)
+    return rounded(values / step_of(bits, range), bits, range, owner, part)
 
 
 def dequantise(sums: Whole, *, bits: int, range: float, total: float = 1.0) -> NDArray[np.float64]:

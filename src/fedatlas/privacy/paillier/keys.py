@@ -7,7 +7,7 @@ which key a batch belongs. Keys travel as dicts of bytes (uint8 tensors), number
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,15 +69,15 @@ class PrivateKey:
         return {"p": _tensor(self.p), "q": _tensor(self.q)}
 
 
-def generate(key_bits: int, *, testing: bool = False, told: Callable[[float], None] | None = None) -> PrivateKey:
-    """A new key. ``told`` hears how many seconds the search has taken so far, again and again (3,072 bits: about five).
+def generate(key_bits: int, *, testing: bool = False) -> PrivateKey:
+    """Return a new key; 3,072 bits take about five seconds.
 
     PrivacyError for a length that does not protect; ``testing`` permits other multiples of 16 from 128 bits on.
     """
     _allowed(key_bits, testing)
     half = key_bits // 2
-    p = safe_prime(half, told)
-    while (q := safe_prime(half, told)) == p:
+    p = safe_prime(half)
+    while (q := safe_prime(half)) == p:
         pass
     return PrivateKey(p, q)
 

@@ -7,8 +7,7 @@ which leaves about one in two hundred for the slow tests. Each window is drawn a
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,12 @@ def gmp() -> Any:
     return gmpy2
 
 
-def safe_prime(bits: int, told: Callable[[float], None] | None = None) -> int:
-    """A random safe prime of exactly ``bits`` bits (64 or more), both top bits set; ``told`` hears the seconds so far after each window.
+def safe_prime(bits: int) -> int:
+    """Return a random safe prime of exactly ``bits`` bits (64 or more), both top bits set.
 
     Both top bits: the product of two such primes has exactly twice as many bits.
     """
-    g, begun = gmp(), time.perf_counter()
+    g = gmp()
     small = _odd_primes(min(SMALL, 1 << bits // 8))
     while True:
         # p = 2 p' + 1 has its two top bits from p', which is odd.
@@ -46,8 +45,6 @@ def safe_prime(bits: int, told: Callable[[float], None] | None = None) -> int:
             # One cheap test of each before the thorough ones: nearly all candidates fail the first.
             if g.powmod(2, half - 1, half) == 1 and g.powmod(2, half, p) in (1, p - 1) and safe(int(p)):
                 return int(p)
-        if told is not None:
-            told(time.perf_counter() - begun)
 
 
 def safe(p: int) -> bool:

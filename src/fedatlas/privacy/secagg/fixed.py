@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.privacy.secagg.messages import UNSIGNED, Words
+from fedatlas.privacy.steps import rounded, step_of
 
-N_CAP = 2**20  # rows of a client whose weight stays hidden
 LIMBS, LIMB = 5, 48  # words of a real, bits of each
 FRACTION, LARGEST = 104, 120  # a real in steps of 2^-FRACTION, below 2^LARGEST
 WIDEST = 52  # bits of a value that float64 still rounds right
@@ -35,7 +35,7 @@ class Fixed(NamedTuple):
 
     @property
     def step(self) -> float:
-        return math.ldexp(self.range, 1 - self.bits)
+        return step_of(self.bits, self.range)
 
 
 def needed(clients: int, bits: int, cap: int = 0) -> int:
@@ -64,29 +64,22 @@ def largest_cap(clients: int, bits: int, ring: int = 32) -> int:
     return (1 << ring) // (clients << bits)
 
 
-def bound(form: Fixed, clients: int) -> float:
-    """How far an opened sum of values may be from the sum of what went in: half a step a client.
-
-    Of a mean by hidden weights half a step alone, because its weights sum to 1.
-    """
-    return form.step / 2 * clients
-
-
 def values(x: Tensor, form: Fixed, client: int | str, part: str, coefficient: float = 1.0) -> Words:
     """round(coefficient x / step) as words, by name ``part`` of ``client``.
 
     The coefficient was told before and is multiplied in before rounding. Raises PrivacyError, with a range that would do,
     where a product is outside [-range, range), and where one is no number.
     """
-    return _steps(x, form, client, part, coefficient).astype(UNSIGNED[form.ring])
+    scaled = x.detach().flatten().double().numpy() * (coefficient / form.step)
+    return rounded(scaled, form.bits, form.range, f"client {client}", part).astype(UNSIGNED[form.ring])
 
 
-def weighted(x: Tensor, rows: int, form: Fixed, client: int | str, part: str) -> Words:
-    """P14's pair (n q, n) as words, n last. Raises PrivacyError where ``rows`` are no number from 0 to the cap, and as ``values``."""
+def weighted(words: Words, rows: int, form: Fixed, client: int | str) -> Words:
+    """Return the n q of P14's pair (n q, n). Raises PrivacyError where ``rows`` are no number from 0 to the cap."""
     if not 0 <= rows <= form.cap:
         raise PrivacyError(f"client {client} does not have 0 to n_cap = {form.cap} rows: raise n_cap, or leave it out.")
-    q = _steps(x, form, client, part, 1.0)
-    return np.append(q * rows, rows).astype(UNSIGNED[form.ring])
+    weighed: Words = words * words.dtype.type(rows)
+    return weighed
 
 
 def total(words: Words, form: Fixed) -> Tensor:
@@ -101,26 +94,6 @@ def mean(words: Words, form: Fixed) -> tuple[Tensor, int]:
     if rows < 1:
         raise PrivacyError(f"the clients of this sum have {rows} rows together: there is no mean over them.")
     return torch.from_numpy(signed[:-1] / rows * form.step), rows
-
-
-def whole(x: Tensor, clients: int, client: int | str, part: str) -> Words:
-    """Whole numbers as words of 64 bits. Raises PrivacyError where one is none, or where ``clients`` of them could wrap."""
-    exact = x.numpy().astype(np.int64) if not x.is_floating_point() else x.double().numpy()
-    most = ((1 << 63) - 1) // clients
-    if x.is_floating_point() and not (np.isfinite(exact).all() and (exact == np.rint(exact)).all()):
-        raise PrivacyError(
-            f"'{part}' of client {client} holds something else than whole numbers: they are summed exactly, or not at all."
-        )
-    if exact.size and max(int(exact.max()), -int(exact.min())) > most:
-        raise PrivacyError(
-            f"'{part}' of client {client} holds a whole number beyond {most}, the most of which {clients} fit into 64 bits."
-        )
-    return exact.astype(np.int64).view(np.uint64)
-
-
-def whole_total(words: Words) -> Tensor:
-    """An opened sum of ``whole`` as int64."""
-    return torch.from_numpy(_signed(words))
 
 
 def reals(x: Tensor, client: int | str, part: str) -> Words:
@@ -150,22 +123,3 @@ def reals_total(words: Words) -> Tensor:
 def _signed(words: Words) -> np.ndarray[Any, Any]:
     """Words read as the numbers next to 0."""
     return words.view(f"i{words.dtype.itemsize}")
-
-
-def _steps(x: Tensor, form: Fixed, client: int | str, part: str, coefficient: float) -> np.ndarray[Any, Any]:
-    steps = x.detach().flatten().double().numpy() * (coefficient / form.step)
-    np.rint(steps, out=steps)
-    half = 1 << form.bits - 1
-    low, high = (steps.min(), steps.max()) if steps.size else (0.0, 0.0)  # both are NaN where one is
-    if -half <= low and high < half:
-        return steps.astype(np.int64)  # a negative float64 as an unsigned word would be the processor's choice
-    if not math.isfinite(low) or not math.isfinite(high):
-        raise PrivacyError(
-            f"'{part}' of client {client} holds something that is no finite number: its training diverged."
-        )
-    wanted = form.range
-    while low * form.step < -wanted or high * form.step >= wanted * (1 - math.ldexp(1.0, 1 - form.bits)):
-        wanted *= 2
-    raise PrivacyError(
-        f"'{part}' of client {client} holds a value outside [-{form.range:g}, {form.range:g}): range = {wanted:.15g} would do."
-    )

@@ -14,7 +14,7 @@ private mask key and of the seed, and the seal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.errors import ProtocolError
-from fedatlas.privacy.secagg.keys import KEY, NONCE, SEAL, SIGNATURE, Place
+from fedatlas.privacy.secagg.keys import NONCE, SEAL, Place
 from fedatlas.privacy.secagg.shamir import WIDTH
 
 ENVELOPE = NONCE + 2 * WIDTH + SEAL
@@ -95,26 +95,3 @@ def positions(message: Any, name: str, clients: int, who: str) -> tuple[int, ...
 def sent(words: Words) -> Tensor:
     """Words of the ring as the codec carries them: the same bits, read as signed."""
     return torch.from_numpy(words.view(f"i{words.dtype.itemsize}"))
-
-
-def forms(place: Place, layout: Layout) -> dict[str, tuple[Any, Any]]:
-    """Empty messages of the widths of each phase, (to a client, from a client); they hold shapes and no memory."""
-    m = len(place.cohort)
-
-    def u8(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.uint8, device="meta")
-
-    who = torch.empty(m, dtype=torch.bool, device="meta")
-    words = {name: torch.empty(d, dtype=WORDS[ring], device="meta") for name, (ring, d) in layout.items()}
-    up = {"shares": u8(m, ENVELOPE), "digests": u8(m, 2, KEY), "commitment": u8(KEY)}
-    return {
-        "keys": (told(place), {"keys": u8(2 * KEY), "signature": u8(SIGNATURE)}),
-        "shares": ({"keys": u8(m, 2 * KEY), "signatures": u8(m, SIGNATURE), "present": who}, up),
-        "masked": ({"shares": u8(m, ENVELOPE), "present": who}, {"masked": words}),
-        "unmask": ({"survivors": who, "dropped": who}, {"shares": u8(m, WIDTH)}),
-    }
-
-
-def sizes(place: Place, layout: Layout, size: Callable[[Any], int]) -> dict[str, tuple[int, int]]:
-    """Bytes of each phase for one client, (to it, from it); ``size`` is the codec's."""
-    return {phase: (size(down), size(up)) for phase, (down, up) in forms(place, layout).items()}

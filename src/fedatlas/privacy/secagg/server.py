@@ -20,7 +20,7 @@ from fedatlas.privacy.secagg import keys as k
 from fedatlas.privacy.secagg import masks, messages, shamir
 from fedatlas.privacy.secagg.client import commitment, digest, pair_key, self_key
 from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Place
-from fedatlas.privacy.secagg.messages import ENVELOPE, UNSIGNED, WORDS, Layout, Words
+from fedatlas.privacy.secagg.messages import ENVELOPE, UNSIGNED, Words
 from fedatlas.privacy.secagg.shamir import WIDTH
 
 Pairs = Iterable[tuple[int, Any]]
@@ -109,8 +109,8 @@ class MaskedSum:
     one leaves itself out and nobody else.
     """
 
-    def __init__(self, transcript: Transcript, layout: Layout | None = None) -> None:
-        self.transcript, self.layout = transcript, layout
+    def __init__(self, transcript: Transcript) -> None:
+        self.transcript = transcript
         self.kinds: dict[Any, Alike] = {}
         self.refused: Refused = {}
 
@@ -122,15 +122,14 @@ class MaskedSum:
         self.refused |= refused
 
     def _take(self, form: str, v: int, reply: Any, who: str) -> None:
-        parts = reply.get("masked") if isinstance(reply, Mapping) else None
-        layout = messages.layout_of(parts, who) if self.layout is None else self.layout
-        words = {name: messages.field(parts, name, WORDS[ring], (d,), who) for name, (ring, d) in layout.items()}
+        parts: Any = reply.get("masked") if isinstance(reply, Mapping) else None
+        layout = messages.layout_of(parts, who)
         kind = self.kinds.get(key := (form, tuple(sorted(layout.items()))))
         if kind is None:
             zeros = {name: np.zeros(d, UNSIGNED[ring]) for name, (ring, d) in layout.items()}
             kind = self.kinds[key] = Alike(form, zeros, [])
         for name, total in kind.totals.items():
-            total += words[name].numpy().view(total.dtype)
+            total += parts[name].numpy().view(total.dtype)
         kind.members.append(v)
 
     def close(self) -> tuple[dict[str, Any], Transcript, str]:
@@ -145,15 +144,6 @@ class MaskedSum:
         m = len(place.cohort)
         message = {"survivors": messages.flags(survivors, m), "dropped": messages.flags(dropped, m)}
         return message, self.transcript._replace(survivors=survivors, totals=most.totals), most.form
-
-
-def masked_heard(transcript: Transcript, replies: Pairs, layout: Layout) -> tuple[dict[str, Any], Transcript, Refused]:
-    """After phase "masked", of a layout that is known: the message, the transcript with the totals, whom it could not use."""
-    heard = MaskedSum(transcript, layout)
-    for client, reply in replies:
-        heard.add(client, reply)
-    message, transcript, _ = heard.close()
-    return message, transcript, heard.refused
 
 
 def opened(transcript: Transcript, replies: Pairs) -> tuple[dict[str, Words], Refused]:

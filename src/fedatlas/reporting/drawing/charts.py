@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fedatlas.reporting.drawing import svg
 from fedatlas.reporting.drawing.scales import Band, Linear, linear, logarithmic
 from fedatlas.reporting.drawing.svg import Frame, place
-from fedatlas.wording import tick
+from fedatlas.wording import count, share, tick
 
 MARKED = 150  # points of a line that still get a mark each
 TOLD = 1500  # cells of a shaded table that still say their number
@@ -19,7 +19,7 @@ PLOT = 190.0  # height of a plot area
 
 
 class Axis(NamedTuple):
-    """What is measured, how its values are written, and how its ticks are chosen (`scales.linear`)."""
+    """The title of an axis, how its values are written, and how its ticks are chosen (`scales.linear`)."""
 
     title: str
     text: Callable[[float], str] = tick
@@ -194,6 +194,13 @@ class Shaded(NamedTuple):
     shade: float | None
     text: str = ""
     tip: str = ""
+
+
+def shaded(what: str, n: float, total: float, things: tuple[str, str] = ("row", "rows")) -> Shaded:
+    """A cell that holds ``n`` of ``total``: the larger its share, the stronger its colour."""
+    part = n / total if total else 0.0
+    text = f"{n:.0f}" if n else ""
+    return Shaded(max(part, 0.03) if n else 0.0, text, f"{what}: {count(n, *things)} ({share(part)})")
 
 
 def heat(

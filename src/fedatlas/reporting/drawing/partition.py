@@ -16,6 +16,7 @@ import numpy as np
 from fedatlas.data.dataset import Partition
 from fedatlas.data.partition.common import Ints
 from fedatlas.data.partition.figures import describe, histogram
+from fedatlas.reporting.drawing.svg import short
 
 # Paul Tol's qualitative scheme "muted" with its pale grey, safe for colour-blind eyes (personal.sron.nl/~pault).
 MUTED = ("#332288", "#88ccee", "#44aa99", "#117733", "#999933", "#ddcc77", "#cc6677", "#882255", "#aa4499", "#dddddd")
@@ -183,12 +184,12 @@ def _legend(names: Sequence[str], top: int) -> tuple[str, int]:
             for c in range(len(names))
         )
         ends = (
-            f'<text x="{LEFT + 84}" y="{top}" text-anchor="end" fill="#222222">{escape(_short(names[0], 12))}</text>'
-            f'<text x="{LEFT + 297}" y="{top}" fill="#222222">{escape(_short(names[-1], 30))} '
+            f'<text x="{LEFT + 84}" y="{top}" text-anchor="end" fill="#222222">{escape(short(names[0], 12))}</text>'
+            f'<text x="{LEFT + 297}" y="{top}" fill="#222222">{escape(short(names[-1], 30))} '
             f"({len(names)} classes)</text>"
         )
         return cells + ends, top + 16
-    labels = [_short(f"{c} {name}" if name != str(c) else name, 34) for c, name in enumerate(names)]
+    labels = [short(f"{c} {name}" if name != str(c) else name, 34) for c, name in enumerate(names)]
     column = max(len(label) for label in labels) * 7.6 + 36
     columns = max(1, int((WIDTH - LEFT) / column))
     parts = []
@@ -199,7 +200,3 @@ def _legend(names: Sequence[str], top: int) -> tuple[str, int]:
             f'stroke-width="0.5"/><text x="{x + 19:.1f}" y="{y}" fill="#222222">{escape(label)}</text>'
         )
     return "".join(parts), top + 20 * math.ceil(len(names) / columns)
-
-
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,6 +1,6 @@
 """The parts of a drawing: frame, axes, marks, legend, as SVG text whose colours are classes of chart.css.
 
-Series differ by colour, by the shape of their marks and by their dashes, never by colour alone. Whatever carries
+Series differ by colour, by the shape of their marks and by their dashes, never only by colour. An element with
 ``data-tip`` says its numbers under the pointer and to the arrow keys.
 """
 
@@ -125,7 +125,7 @@ def _below(frame: Frame, title: str) -> str:
 
 
 def tip(text: str) -> str:
-    """What a mark says."""
+    """The text of a mark under the pointer."""
     return f' data-tip="{escape(text)}"' if text else ""
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedatlas.algorithm import State
 from fedatlas.errors import FedatlasError, ProtocolError
-from fedatlas.privacy import paillier
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting import gains, records, sealed
 from fedatlas.vertical.boosting.histogram import left_sums, received, summed
@@ -22,7 +22,7 @@ from fedatlas.vertical.boosting.passive import Answered, cut, divided, offered, 
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
 
-KEY = "paillier"  # in what a session keeps over rounds, in memory alone
+KEY = "key"  # in what a session keeps over rounds, in memory alone
 
 
 def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedatlas.algorithm import State, Update
 from fedatlas.errors import ProtocolError
-from fedatlas.privacy import paillier
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting import records, sealed
 from fedatlas.vertical.boosting.bins import Grid, cuts_of, grid, numbered, spots

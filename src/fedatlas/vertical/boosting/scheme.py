@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.algorithm import State
-from fedatlas.privacy.mechanisms import Paillier
+from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanisms import for_columns
 from fedatlas.vertical.boosting.files import export, loaded, outputs
 from fedatlas.vertical.boosting.protocol import begin, grow, importance, infer, questions
 from fedatlas.vertical.boosting.records import by_column
@@ -17,9 +18,9 @@ from fedatlas.vertical.scheme import Scheme, Trial, Words
 FEW = 200  # rows of a trial on ciphertexts
 
 
-def under(how: SecureBoost, lock: Paillier) -> SecureBoost:
+def under(how: SecureBoost, lock: Mechanism) -> SecureBoost:
     """Gradients leave the active party under Paillier's key."""
-    return how._replace(key_bits=lock.key_bits)
+    return how._replace(**{key: lock.keys[key] for key in lock.limits.columns})
 
 
 def clear(how: SecureBoost) -> SecureBoost:
@@ -87,7 +88,7 @@ SECUREBOOST = Scheme(
     build=secureboost,
     rounds="trees",
     later=("goss", "mode", "multi_output", "softmax_hess", "square_scale"),
-    mechanisms={"paillier": ("key_bits",)},
+    mechanisms={name: one.limits.columns for name, one in for_columns().items()},
     under=under,
     clear=clear,
     protected=lambda how: bool(how.encrypted),

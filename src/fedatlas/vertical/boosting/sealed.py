@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.errors import PrivacyError, ProtocolError
-from fedatlas.privacy import paillier
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.vertical.boosting.bins import Grid
 from fedatlas.vertical.boosting.gains import Fixed
 from fedatlas.vertical.boosting.settings import SecureBoost

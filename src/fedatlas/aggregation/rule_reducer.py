@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fedatlas.aggregation.changes import Changes, Place, counts, flat, leaves, map_leaves, rebuilt
 from fedatlas.aggregation.reducers import Closing, Coefficient, Reduced, Reducer, collected, kept, part_of, scaled
-from fedatlas.aggregation.rules import Rule, Verdict, shares
+from fedatlas.aggregation.rules import Rule, RuleResult, shares
 from fedatlas.algorithm import Update
 
 Base = Callable[[int, Update], Any]
 """(client, its update) -> what the parts of it are changes of; a part that it leaves out is judged as it is."""
 
 
-class Judging:
+class RuleReduction:
     """One ask's updates under a rule. Judged are changes, in float64, all parts and float buffers of a client together.
 
     value = S (base + rule(changes)),  with S the sum of the coefficients: 1 for models, 1/K for each of SCAFFOLD's m controls.
@@ -97,7 +97,7 @@ class HeldUpdates:
         self.whole.append({path: x.clone() for path, x in leaves(update) if counts(x)})
         self.changes.add(flat(update, base))
 
-    def judged(self, rule: Rule) -> Verdict:
+    def judged(self, rule: Rule) -> RuleResult:
         """The rule's verdict, with the weights of the models where it looks at any."""
         weights = [part_of(one, "model") for one in self.coefficients]
         given = shares(weights if sum(weights) > 0 else None, len(weights))
@@ -107,7 +107,7 @@ class HeldUpdates:
         """The sum of the coefficients of a part."""
         return sum(part_of(one, part) for one in self.coefficients)
 
-    def value(self, found: Verdict) -> Update:
+    def value(self, found: RuleResult) -> Update:
         """base + change, in float64. Of whole numbers the largest of those chosen; where nobody is left out, the middle one."""
         change, base = rebuilt(found.value, self.like), self._base(found)
         rows = list(found.chosen) if found.chosen is not None else range(len(self.clients))
@@ -123,8 +123,8 @@ class HeldUpdates:
         joined: Update = map_leaves(join, change)
         return joined
 
-    def _base(self, found: Verdict) -> dict[Place, Tensor]:
-        """What the result is a change of: where clients were told different models, their mean by the verdict's weights."""
+    def _base(self, found: RuleResult) -> dict[Place, Tensor]:
+        """The base of the result: where clients were told different models, their mean by the verdict's weights."""
         first = dict(leaves(self.bases[0]))
         every = [dict(leaves(base)) for base in self.bases]
         alike = all(one.keys() == first.keys() and all(one[p] is first[p] for p in first) for one in every)
@@ -138,6 +138,6 @@ class HeldUpdates:
         }
 
 
-def _left(clients: list[int], found: Verdict) -> set[int]:
+def _left(clients: list[int], found: RuleResult) -> set[int]:
     """The clients that a selection did not take."""
     return set() if found.chosen is None else {k for at, k in enumerate(clients) if at not in found.chosen}

@@ -10,8 +10,8 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,13 +22,14 @@ from fedatlas.aggregation.reducers import Reduced, Reducer, added
 from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
-from fedatlas.privacy import paillier
-from fedatlas.privacy.ask_protocol import BUFFERS, SEND, Asking, Place, RoundClosed, enough, mended, weight_of
-from fedatlas.privacy.mechanisms import Paillier
-from fedatlas.privacy.numbers import Leaf, Spec, leaves, rebuilt
+from fedatlas.privacy.ask_protocol import SEND, Asking, Place, RoundClosed, enough, mended, weights_of
+from fedatlas.privacy.mechanism import Doing, Keys, Protocol
+from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.privacy.secagg import once
-from fedatlas.privacy.secagg.fixed import LIMB, LIMBS, reals, reals_total
+from fedatlas.privacy.secagg.fixed import LIMB, reals, reals_total
 from fedatlas.privacy.secagg.messages import raw, table
+from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
 
 OPEN = "paillier open"
@@ -48,6 +49,35 @@ def ready(plain: Mapping[str, Tensor]) -> paillier.Holder:
     return _holder(raw(plain["p"]), raw(plain["q"]))
 
 
+class Encryption(NamedTuple):
+    """The keys of the table."""
+
+    key_bits: int
+    bits: int
+    range: float
+    encrypt: str | tuple[str, ...]
+    weights_by: Literal["server", "client"]
+
+
+def protocol(how: Encryption) -> Protocol:
+    """Return the protocol with these keys."""
+    return Protocol(
+        questions=QUESTIONS,
+        phases={OPEN: "decrypt"},
+        keys=partial(parties, how),
+        seal=partial(encrypted, how),
+        around=partial(around, how),
+        fits=lambda clients, hidden: values_layout(how, clients if how.weights_by == "client" else 1 << how.bits),
+        fewest=FEWEST,
+    )
+
+
+def parties(how: Encryption, clients: int, federation: str, testing: bool) -> Keys:
+    """Return the key that all parties of a simulation hold."""
+    private = paillier.generate(how.key_bits, testing=testing)
+    return Keys(private.public, lambda k, record: first_session(k, private, record))
+
+
 def first_session(client: int, private: paillier.PrivateKey, record: Mapping[str, Any]) -> dict[str, Any]:
     """What a party's sessions begin with: the federation's key and the sums that it opened. In memory alone."""
     ready(private.plain())
@@ -55,12 +85,12 @@ def first_session(client: int, private: paillier.PrivateKey, record: Mapping[str
     return {"client": client, "key": private.plain(), "record": kept}
 
 
-def values_layout(how: Paillier, total: int) -> paillier.Layout:
+def values_layout(how: Encryption, total: int) -> paillier.Layout:
     """How values stand in plaintexts."""
     return paillier.layout(how.key_bits, how.bits, total)
 
 
-def reals_layout(how: Paillier, clients: int) -> paillier.Layout:
+def reals_layout(how: Encryption, clients: int) -> paillier.Layout:
     """How words of reals stand in plaintexts."""
     return paillier.layout(how.key_bits, LIMB + 1, clients)
 
@@ -83,7 +113,7 @@ def _open(model: Any, data: Any, message: Any, state: State, session: Any) -> tu
 QUESTIONS: Mapping[str, Question] = {OPEN: Question(_open, data="none", shows=("opened",))}
 
 
-def chosen(how: Paillier, update: Update) -> tuple[Update, dict[str, Any]]:
+def chosen(how: Encryption, update: Update) -> tuple[Update, dict[str, Any]]:
     """(what is encrypted, what travels in the clear): of every tree the named tensors, of batch norm's statistics all or nothing."""
     if how.encrypt == "all":
         return update, {}
@@ -100,25 +130,19 @@ def chosen(how: Paillier, update: Update) -> tuple[Update, dict[str, Any]]:
     return secret, clear
 
 
-def encrypted(how: Paillier, update: Update, word: Mapping[str, Any], session: Any) -> tuple[Update, Any, Update]:
-    """(the encrypted update, the session, the update as its decoded numbers are). ``update``: changes, noise included."""
+def encrypted(
+    how: Encryption, update: Update, _: Doing, word: Mapping[str, Any], session: Any
+) -> tuple[Update, Any, Update]:
+    """Return the encrypted update, the session, the update as its decoded numbers are. ``update``: changes, noise included."""
     me, keys = session["client"], ready(session["key"])
     secret, clear = chosen(how, update)
-    ways = word["weights"]
-    spec = lambda part: Spec(*ways.get(part, ways.get("model", next(iter(ways.values())))))  # noqa: E731
-    found, form = leaves(secret, spec, mean=word["mean"], sums=word["sums"])
-    codes: dict[str, list[Any]] = {}
-    seen: dict[str, list[Tensor]] = {}
-    for leaf in found:
-        words, decoded = _codes(how, leaf, me)
-        codes.setdefault(leaf.group, []).append(words)
-        seen.setdefault(leaf.group, []).append(decoded)
+    codes, form, decoded = coded(secret, word, lambda leaf: _codes(how, leaf, me))
+    whole = {**decoded}
     out = {}
     for group, rows in codes.items() if word[SEND] else ():
-        layout = paillier.Layout(*word["layouts"]["reals" if group.startswith("reals") else group])
+        layout = paillier.Layout(*word["layouts"][REALS if group.startswith(REALS) else group])
         packed = paillier.pack(layout, np.concatenate(rows))
         out[group] = {**paillier.encrypt(keys.public, packed, keys=keys).plain(), "count": sum(map(len, rows))}
-    whole = {**rebuilt(form, {group: torch.cat(rows) for group, rows in seen.items()})}
     for part, value in clear.items():
         whole[part] = Tree({**whole[part], **value}) if part in whole else value
     ordered = {part: _ordered(whole[part], value) for part, value in update.items() if part in whole}
@@ -129,7 +153,7 @@ def _ordered(value: Any, like: Any) -> Any:
     return Tree({name: value[name] for name in like if name in value}) if isinstance(value, Tree) else value
 
 
-def _codes(how: Paillier, leaf: Leaf, me: int) -> tuple[Any, Tensor]:
+def _codes(how: Encryption, leaf: Leaf, me: int) -> tuple[Any, Tensor]:
     """Whole numbers of a leaf, and what they stand for."""
     if leaf.real:
         words = reals(leaf.numbers * leaf.factor, me, leaf.name)
@@ -144,27 +168,24 @@ def _codes(how: Paillier, leaf: Leaf, me: int) -> tuple[Any, Tensor]:
 # ------------------------------------------------------------------------------------------------ the server
 
 
-def whole_weights(how: Paillier, given: Mapping[int, float]) -> dict[int, int]:
+def whole_weights(how: Encryption, given: Mapping[int, float]) -> dict[int, int]:
     """Weights in steps of 2^-bits by largest remainder: they add up to round(2^bits sum of the weights)."""
     quotas = np.array([*given.values()], dtype=np.float64) * 2.0**how.bits
     total = max(round(math.fsum(quotas)), int(np.floor(quotas + 1e-9).sum()))
     return dict(zip(given, map(int, largest_remainder(quotas, total)), strict=True))
 
 
-def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, workers: int = 1) -> Asking:
+def around(
+    how: Encryption, public: paillier.PublicKey, federation: str, ask: Ask, place: Place, workers: int = 1
+) -> Asking:
     """The replies to an ask whose sum alone is ever decrypted."""
     asked, mean = tuple(sorted(ask.to)), ask.reduce == "mean"  # equal remainders go by the number of the client
-    names = [""]
-    if mean and isinstance(place.coefficients[asked[0]], Mapping):
-        names = [*place.coefficients[asked[0]]]
-    given = {part: {k: weight_of(place.coefficients, k, part, place.sums) for k in asked} for part in names}
-    if not mean:
-        given = {"": dict.fromkeys(asked, 1.0)}
+    given = weights_of(ask, place, asked)
     server = mean and how.weights_by == "server"
     integers = {part: whole_weights(how, own) if server else dict.fromkeys(asked, 1) for part, own in given.items()}
     totals = {part: sum(own.values()) for part, own in integers.items()}
     layouts = {part: [*values_layout(how, total)] for part, total in totals.items()}
-    layouts["reals"] = [*reals_layout(how, len(asked))]
+    layouts[REALS] = [*reals_layout(how, len(asked))]
     words = {
         k: {
             SEND: True,
@@ -187,11 +208,11 @@ def around(how: Paillier, public: paillier.PublicKey, ask: Ask, place: Place, wo
         enough(clients, own, FEWEST)
     sums: dict[str, Any] = {}
     for group, count in most.counts.items():
-        real = group.startswith("reals")
+        real = group.startswith(REALS)
         k_of = dict.fromkeys(clients, 1) if real else {k: integers[group][k] for k in clients}
         batches = [most.batches[k][group] for k in clients]
         product = paillier.weighted_sum(public, batches, [k_of[k] for k in clients], workers=workers)
-        layout = layouts["reals" if real else group]
+        layout = layouts[REALS if real else group]
         sums[group] = {"batch": product.plain(), "layout": layout, "count": count, "weight": sum(k_of.values())}
     message = {"run": place.run, "round": place.round, "ask": ask.what, "sums": sums}
     opened: Mapping[str, Any] | None = None
@@ -249,7 +270,7 @@ class _Taken:
             raise ProtocolError(f"the ciphertexts of client {k} hold less than nothing.")
         found = {}
         for group, sent in update[CIPHER].items():
-            layout = paillier.Layout(*self.layouts["reals" if group.startswith("reals") else group])
+            layout = paillier.Layout(*self.layouts[REALS if group.startswith(REALS) else group])
             batch = paillier.received(self.public, sent, layout.plaintexts(counts[group]))
             found[group] = paillier.Batch(batch.key, batch.ciphertexts.clone())
         form, clear = update[FORM], update[CLEAR]
@@ -263,23 +284,14 @@ class _Taken:
 
 
 def _decoded(
-    how: Paillier, form: Mapping[str, Any], opened: Mapping[str, Tensor], totals: Mapping[str, int]
+    how: Encryption, form: Mapping[str, Any], opened: Mapping[str, Tensor], totals: Mapping[str, int]
 ) -> dict[str, Any]:
     rows: dict[str, Tensor] = {}
     for group, codes in opened.items():
-        if group.startswith("reals"):
-            rows[group] = _reals(codes)
+        if group.startswith(REALS):
+            rows[group] = reals_total(codes.numpy())
             continue
         scale = 2.0**how.bits if group in totals else 1.0
         found = paillier.dequantise(codes.numpy(), bits=how.bits, range=how.range, total=scale)
         rows[group] = torch.from_numpy(found)
     return dict(rebuilt(form, rows))
-
-
-def _reals(sums: Tensor) -> Tensor:
-    """Sums of words, whose carries have not been made yet, as reals."""
-    modulus, out = 1 << LIMBS * LIMB, []
-    for limbs in sums.reshape(-1, LIMBS).tolist():
-        number = sum(limb << LIMB * i for i, limb in enumerate(limbs)) % modulus
-        out.append([(number >> LIMB * i) & (1 << LIMB) - 1 for i in range(LIMBS)])
-    return reals_total(np.array(out, np.uint64))

@@ -25,12 +25,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedatlas.algorithm import Update
 from fedatlas.errors import PrivacyError
-from fedatlas.privacy.clipping import as_before, clipped
 from fedatlas.privacy.gaussian import classic_factor, epsilon_of
-from fedatlas.privacy.ledger import Event
-from fedatlas.privacy.noise import Noise, noised
 
 
 class Setting(NamedTuple):
@@ -61,16 +57,13 @@ def sigma_up(s: Setting) -> float:
     return classic_factor(s.delta) * s.exposed * 2 * s.clip / s.rows / s.epsilon
 
 
-def sigma_down(s: Setting, shares: Mapping[int, float] | None = None, sizes: Mapping[int, int] | None = None) -> float:
-    """The noise that the mean still needs for T broadcasts, beyond what the uploads bring along.
+def sigma_down(s: Setting, shares: Mapping[int, float], sizes: Mapping[int, int]) -> float:
+    """Return the noise that the mean still needs for T broadcasts, beyond what the uploads bring along.
 
-    sigma_D^2 = max(0, (c T max_k(2 C p_k / n_k) / epsilon)^2 - sigma_U^2 sum p_k^2); shares p_k and sizes n_k by client. Without
-    them p_k = 1/N and n_k = n_min: then sigma_D = 2 c C sqrt(T^2 - L^2 N) / (n_min N epsilon), 0 up to T = L sqrt(N).
+    sigma_D^2 = max(0, (c T max_k(2 C p_k / n_k) / epsilon)^2 - sigma_U^2 sum p_k^2); shares p_k and sizes n_k by client. With
+    p_k = 1/N and n_k = n_min sigma_D = 2 c C sqrt(T^2 - L^2 N) / (n_min N epsilon), 0 up to T = L sqrt(N).
     """
     up = sigma_up(s)
-    if shares is None or sizes is None:
-        inside = s.rounds**2 - s.exposed**2 * s.clients  # whole numbers: 0 is met exactly
-        return classic_factor(s.delta) * 2 * s.clip * math.sqrt(max(0, inside)) / (s.rows * s.clients * s.epsilon)
     moved = max(2 * s.clip * p / sizes[k] for k, p in shares.items() if p)
     needed = classic_factor(s.delta) * s.rounds * moved / s.epsilon
     return math.sqrt(max(0.0, needed**2 - up**2 * math.fsum(p * p for p in shares.values())))
@@ -83,10 +76,8 @@ def sigma_down_drawn(s: Setting, drawn: int) -> float:
     sigma_D = 2 c C sqrt(T^2 / b^2 - L^2 K_s) / (n_min K_s epsilon). Below the threshold b's logarithm may have no value.
     """
     _check(s)
-    if not 1 <= drawn <= s.clients:
+    if not 1 <= drawn < s.clients:
         raise PrivacyError(f"NbAFL cannot draw {drawn} of {s.clients} clients.")
-    if drawn == s.clients:
-        return sigma_down(s)
     if s.rounds <= threshold(s, drawn):
         return 0.0
     b = factor_drawn(s, drawn)
@@ -103,24 +94,6 @@ def threshold(s: Setting, drawn: int) -> float:
 def factor_drawn(s: Setting, drawn: int) -> float:
     """b, defined for T > epsilon / gamma."""
     return -s.rounds / s.epsilon * math.log1p(s.clients / drawn * math.expm1(-s.epsilon / s.rounds))
-
-
-def upload(model: Update, *, clip: float, sigma: float, noise: Noise, key: Sequence[int | str]) -> Update:
-    """What a client sends: its whole model within C, noised, in the model's precision; ``key`` names the draw: round, client."""
-    return as_before(noised(clipped(model, clip), sigma, noise, "nbafl up", *key), model)
-
-
-def broadcast(model: Update, *, sigma: float, noise: Noise, round: int) -> Update:
-    """What the server sends: the mean, noised, in the model's precision."""
-    return as_before(noised(model, sigma, noise, "nbafl down", round), model)
-
-
-def event(round: int, clients: Sequence[int], *, clip: float, sigma: float, delta: float, noise: Noise) -> Event:
-    """The ledger's line for one round's uploads, at the honest sensitivity 2 C. A broadcast is made of them and costs nothing more."""
-    moved, told = 2 * clip, tuple(clients)
-    return Event(
-        "nbafl", round, "gaussian", sigma / moved, moved, "record", "replace", delta, clients=told, source=noise.source
-    )
 
 
 def accounts(s: Setting, *, up: float, down: float, uploads: int, shares: Sequence[float]) -> Accounts:

@@ -9,8 +9,9 @@ multiplied in before rounding.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,28 +23,69 @@ from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.ask_protocol import (
     SEND,
     SESSION,
+    WORK,
     Asking,
     Place,
     RoundClosed,
     SessionFailed,
     enough,
     mended,
-    weight_of,
+    way_of,
+    weights_of,
 )
-from fedatlas.privacy.mechanisms import SecAgg
-from fedatlas.privacy.numbers import REALS, Spec, leaves, rebuilt
+from fedatlas.privacy.mechanism import Doing, Keys, Protocol
+from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
 from fedatlas.privacy.secagg import client, fixed, server
-from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, Secret, place_of
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, Secret, identity, place_of
 from fedatlas.privacy.secagg.messages import raw, table, told
 from fedatlas.privacy.secagg.session import Session, carried, restored
 
-KEYS, SHARES, MASKED, UNMASK = "secagg keys", "secagg shares", "masked", "secagg unmask"
-PHASES = (KEYS, SHARES, MASKED)
-"""Where a client that leaves may do so."""
+KEYS, SHARES, UNMASK = "secagg keys", "secagg shares", "secagg unmask"
+PHASES = {KEYS: "keys", SHARES: "keys", UNMASK: "unmask"}  # question -> the phase of cost that it belongs to
 ROWS, ALL, TOLD = "rows", "all", "told"  # weights n_k over those who answered; n_k over all rows; told beforehand
 
 
+class SecureSum(NamedTuple):
+    """The keys of the table."""
+
+    threshold: float
+    bits: int
+    range: float
+    n_cap: int
+
+
+def protocol(how: SecureSum) -> Protocol:
+    """Return the protocol with these keys."""
+    return Protocol(
+        questions=QUESTIONS,
+        phases=PHASES,
+        keys=partial(parties, how),
+        seal=partial(masked, how),
+        around=partial(around, how),
+        fits=lambda clients, hidden: fixed.fixed(clients, how.bits, how.range, how.n_cap if hidden else 0),
+        fewest=FEWEST,
+        most=MOST,
+        leaves=(KEYS, SHARES, WORK),
+        staged=True,
+        check=check_begun,
+        cohort=cohort,
+        node=lambda client, federation, private, public, record: first_session(
+            Party(client, federation, Secret(private), public), how.threshold, record
+        ),
+        counted=wide,
+    )
+
+
 # ------------------------------------------------------------------------------------------------ the client
+
+
+def parties(how: SecureSum, clients: int, federation: str, testing: bool) -> Keys:
+    """Return the identities of all parties of a simulation."""
+    pairs = {k: identity() for k in range(clients)}
+    public = {k: key for k, (_, key) in pairs.items()}
+    return Keys(
+        public, lambda k, record: first_session(Party(k, federation, pairs[k][0], public), how.threshold, record)
+    )
 
 
 def first_session(party: Party, threshold: float, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,11 +112,24 @@ def _begun(session: Mapping[str, Any]) -> Session:
     return restored(session["secagg"])
 
 
-def check_begun(run: str, round: int, message: Message) -> None:
+def check_begun(run: str, round: int, what: str, message: Message) -> None:
     """ProtocolError where a session is begun for another run or round than the request is of: a party's record of sums goes by both."""
-    if (message.get("run"), message.get("round")) != (run, round):
+    if what == KEYS and (message.get("run"), message.get("round")) != (run, round):
         named = f"round {message.get('round')} of '{message.get('run')}'"
         raise ProtocolError(f"a masked session for {named} was begun in round {round} of '{run}': refused.")
+
+
+def cohort(what: str, message: Message) -> int | None:
+    """Return how many clients a sum is of, by what a client signs for or helps to open; None where a question does not tell."""
+    if what == KEYS:
+        return len(message["cohort"])
+    return int(message["survivors"].sum()) if what == UNMASK else None
+
+
+def wide(sent: Update) -> int:
+    """Return the words of 64 bits that hold rows beside values, in one client's masked update."""
+    words: Mapping[str, Any] = sent.get("masked", {})
+    return sum(x.numel() for group, x in words.items() if group in {ROWS, ALL} and x.dtype == torch.int64)
 
 
 def check_task(what: str, session: Mapping[str, Any]) -> None:
@@ -83,57 +138,61 @@ def check_task(what: str, session: Mapping[str, Any]) -> None:
         raise ProtocolError(f"'{what}' is to be masked in a session that was begun for '{ask}': refused.")
 
 
-def _keys(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
-    reply, own = client.advertise(message, _party(session), session["threshold"])
-    return reply, state, {**session, "secagg": carried(own)}
+def _phase_of(step: Callable[[Any, Any], tuple[Update, Session, dict[str, Any]]], *shows: str) -> Question:
+    """A phase as a question: what a client replies, its session afterwards, and what else it keeps."""
+
+    def answer(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
+        reply, own, kept = step(message, session)
+        return reply, state, {**session, "secagg": carried(own), **kept}
+
+    return Question(answer, data="none", shows=shows)
 
 
-def _shares(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
-    reply, own = client.share(message, _begun(session), _party(session))
-    return reply, state, {**session, "secagg": carried(own)}
-
-
-def _unmask(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
+def _unmask(message: Any, session: Any) -> tuple[Update, Session, dict[str, Any]]:
     reply, own, record = client.unmask(message, _begun(session), session["record"])
-    return reply, state, {**session, "secagg": carried(own), "record": record}
+    return reply, own, {"record": record}
 
 
 QUESTIONS: Mapping[str, Question] = {
-    KEYS: Question(_keys, data="none", shows=("keys", "signature")),
-    SHARES: Question(_shares, data="none", shows=("shares", "digests", "commitment")),
-    UNMASK: Question(_unmask, data="none", shows=("shares",)),
+    KEYS: _phase_of(
+        lambda message, session: (*client.advertise(message, _party(session), session["threshold"]), {}),
+        "keys",
+        "signature",
+    ),
+    SHARES: _phase_of(
+        lambda message, session: (*client.share(message, _begun(session), _party(session)), {}),
+        "shares",
+        "digests",
+        "commitment",
+    ),
+    UNMASK: _phase_of(_unmask, "shares"),
 }
 
 
-def masked(how: SecAgg, update: Update, rows: int, word: Mapping[str, Any], session: Any) -> tuple[Update, Any, Update]:
-    """(the masked update, the session afterwards, the update as its decoded numbers are). ``update``: changes, noise included."""
-    m, me, mean = word["clients"], session["client"], word["mean"]
-    plain, hidden = fixed.fixed(m, how.bits, how.range), None
-    ways = word["weights"]
-    found, form = leaves(update, lambda part: Spec(*way_of(ways, part)), mean=mean, sums=word["sums"])
-    groups: dict[str, list[Any]] = {}
-    seen: list[Tensor] = []
-    for leaf in found:
-        words = groups.setdefault(leaf.group, [])
+def masked(
+    how: SecureSum, update: Update, doing: Doing, word: Mapping[str, Any], session: Any
+) -> tuple[Update, Any, Update]:
+    """Return the masked update, the session afterwards, the update as its decoded numbers are. ``update``: changes, noise included."""
+    if word[SEND]:
+        check_task(doing.what, session)
+    rows, m, me = doing.rows, word["clients"], session["client"]
+    plain, hidden = fixed.fixed(m, how.bits, how.range), cache(lambda: fixed.fixed(m, how.bits, how.range, how.n_cap))
+
+    def code(leaf: Leaf) -> tuple[Any, Tensor]:
         if leaf.real:
             factor = float(rows) if leaf.group in {REALS + ROWS, REALS + ALL} else leaf.factor
-            if not words and leaf.group == REALS + ROWS:
-                words.append(fixed.reals(torch.tensor([float(rows)], dtype=torch.float64), me, "rows"))
-            words.append(fixed.reals(leaf.numbers * factor, me, leaf.name))
-            seen.append(leaf.numbers)
-        elif leaf.group == TOLD:
+            return fixed.reals(leaf.numbers * factor, me, leaf.name), leaf.numbers
+        if leaf.group == TOLD:
             q = fixed.values(leaf.numbers, plain, me, leaf.name, leaf.factor)
-            words.append(q)
-            seen.append(fixed.total(q, plain) / leaf.factor if leaf.factor else leaf.numbers)
-        else:
-            hidden = hidden or fixed.fixed(m, how.bits, how.range, how.n_cap)
-            fixed.weighted(leaf.numbers[:0], rows, hidden, me, leaf.name)  # refuses rows above the cap
-            q = fixed.values(leaf.numbers, hidden, me, leaf.name)
-            words.append(q * q.dtype.type(rows))
-            seen.append(fixed.total(q, hidden))
-    if ROWS in groups and hidden is not None:
+            return q, fixed.total(q, plain) / leaf.factor if leaf.factor else leaf.numbers
+        q = fixed.values(leaf.numbers, hidden(), me, leaf.name)
+        return fixed.weighted(q, rows, hidden(), me), fixed.total(q, hidden())
+
+    groups, form, decoded = coded(update, word, code)
+    if REALS + ROWS in groups:
+        groups[REALS + ROWS].insert(0, fixed.reals(torch.tensor([float(rows)], dtype=torch.float64), me, "rows"))
+    if ROWS in groups:
         groups[ROWS].append(np.array([rows], groups[ROWS][0].dtype))
-    decoded = rebuilt(form, _by_group(found, seen))
     if not word[SEND]:
         return {}, session, decoded
     own = client.receive(word[SESSION], _begun(session))
@@ -141,25 +200,15 @@ def masked(how: SecAgg, update: Update, rows: int, word: Mapping[str, Any], sess
     return {**reply, "form": form}, {**session, "secagg": carried(own)}, decoded
 
 
-def _by_group(found: list[Any], rows: list[Tensor]) -> dict[str, Tensor]:
-    out: dict[str, list[Tensor]] = {}
-    for leaf, row in zip(found, rows, strict=True):
-        out.setdefault(leaf.group, []).append(row)
-    return {group: torch.cat(parts) for group, parts in out.items()}
-
-
 # ------------------------------------------------------------------------------------------------ the server
 
 
 def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
-    """client -> part -> how it is weighted: by its rows, which stay hidden, or by a coefficient that it is told."""
-    if ask.reduce == "sum":
-        return {k: {"": [TOLD, 1.0, 1.0]} for k in asked}
-    names = [*next(iter(place.coefficients.values()))] if isinstance(place.coefficients[asked[0]], Mapping) else [""]
+    """Return by client and part how it is weighted: by its rows, which stay hidden, or by a coefficient that it is told."""
     total, out = sum(place.sizes[k] for k in asked), {k: dict[str, list[Any]]() for k in asked}
-    for part in names:
-        given = {k: weight_of(place.coefficients, k, part, place.sums) for k in asked}
-        follow = place.by_rows(part)  # equal weights are no secret, though they are those of equal shares, too
+    for part, given in weights_of(ask, place, asked).items():
+        # Equal weights are no secret, though they are also those of equal shares.
+        follow = ask.reduce == "mean" and place.by_rows(part)
         by_rows = follow and all(given[k] == place.sizes[k] / total for k in asked)
         by_all = follow and all(given[k] == place.sizes[k] / place.n for k in asked)
         for k in asked:
@@ -168,12 +217,9 @@ def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[st
     return out
 
 
-def way_of(ways: Mapping[str, Any], part: str) -> Any:
-    """How a part is weighted: as said, else as the model, else as the first."""
-    return ways.get(part, ways.get("model", next(iter(ways.values()))))
-
-
-def around(how: SecAgg, public: Mapping[int, bytes], federation: str, ask: Ask, place: Place) -> Asking:
+def around(
+    how: SecureSum, public: Mapping[int, bytes], federation: str, ask: Ask, place: Place, workers: int = 1
+) -> Asking:
     """The replies to an ask whose sum alone the server sees. Raises SessionFailed before a share was given, RoundClosed afterwards."""
     asked = tuple(sorted({*ask.to, *place.leaving}))
     if len(asked) < FEWEST:
@@ -232,7 +278,9 @@ class _Summing(server.MaskedSum):
         return total
 
 
-def decoded(how: SecAgg, form: Mapping[str, Any], sums: Mapping[str, Any], place: Place, asked: int) -> dict[str, Any]:
+def decoded(
+    how: SecureSum, form: Mapping[str, Any], sums: Mapping[str, Any], place: Place, asked: int
+) -> dict[str, Any]:
     """The opened words of each group as the numbers of the form."""
     plain = fixed.fixed(asked, how.bits, how.range)
     rows: dict[str, Tensor] = {}

@@ -1,0 +1,1 @@
+"""Local differential privacy: each client clips and noises what it sends."""

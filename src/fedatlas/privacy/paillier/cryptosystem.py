@@ -1,0 +1,63 @@
+"""Paillier's cryptosystem: whole vectors of numbers, encrypted, that can be added up by whoever cannot read them.
+
+    keys.py         making keys, and their plain forms for messages
+    primes.py       safe primes from the operating system's randomness
+    encryption.py   encryption by combs for key holders and by the public key alone; decryption
+    sums.py         what can be done without the secret key: weighted sums, differences, multiples, packing of sums
+    fixed.py        real numbers as whole ones, many in a plaintext, so that no sum can overflow
+    batches.py      ciphertexts as bytes of fixed width, and what is refused of those that come from elsewhere
+    spread.py       the work of a batch over several processes
+
+Nothing here knows of rounds, clients or configuration. gmpy2 (``pip install "fedatlas[he]"``) is imported when it is used. Every random
+draw is the operating system's, made where it is needed: no generator outlives a fork. Powers are not computed in constant time: whoever
+can time a key holder's machine to the microsecond is not kept out.
+
+Source: Paillier, EUROCRYPT 1999; P10, P11. Who holds the secret key reads every ciphertext: where clients share it, a client that
+colludes with whoever adds the ciphertexts up reads those of all others.
+"""
+
+from fedatlas.privacy.paillier.batches import Batch, received
+from fedatlas.privacy.paillier.encryption import Holder, decrypt, encrypt, holder
+from fedatlas.privacy.paillier.fixed import (
+    Layout,
+    dequantise,
+    join,
+    layout,
+    pack,
+    quantise,
+    separate,
+    slot_bits,
+    unpack,
+)
+from fedatlas.privacy.paillier.keys import PrivateKey, PublicKey, generate, private_key, public_key
+from fedatlas.privacy.paillier.sums import add, gather, running, subsets, subtract, times, weighted_sum
+
+__all__ = [
+    "Batch",
+    "Holder",
+    "Layout",
+    "PrivateKey",
+    "PublicKey",
+    "add",
+    "decrypt",
+    "dequantise",
+    "encrypt",
+    "gather",
+    "generate",
+    "holder",
+    "join",
+    "layout",
+    "pack",
+    "private_key",
+    "public_key",
+    "quantise",
+    "received",
+    "running",
+    "separate",
+    "slot_bits",
+    "subsets",
+    "subtract",
+    "times",
+    "unpack",
+    "weighted_sum",
+]

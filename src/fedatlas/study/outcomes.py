@@ -1,0 +1,79 @@
+"""The outcome of a run, read from its folder when its process has ended, or from a longer run that is finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedatlas.config import ExperimentConfig
+from fedatlas.privacy.mechanisms import made
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.study.children import Ended
+from fedatlas.study.heterogeneity import heterogeneity
+from fedatlas.study.messages import count_messages
+from fedatlas.study.plain import Plain, Row
+from fedatlas.study.responses import prefix, responses
+from fedatlas.study.table import Outcome, Table
+
+DONE = "It came to its end."
+
+
+def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
+    """The outcome of a run whose process ended and used ``peak`` bytes at most."""
+    run, said = RunFolder(folder / "run"), ended.said
+    if ended.status != "done" and not said.get("kept"):
+        return Outcome(ended.status, ended.reason or DONE)
+    rows, summary = run.rows(), run.summary()
+    found = responses(rows, summary)
+    if found:
+        found["messages_up"], found["messages_down"] = count_messages(folder)
+        found |= said.get("expected", {})
+        memory = max(peak, said.get("memory", 0))
+        found |= {"cpu_seconds": ended.cpu_seconds, "memory_mib": memory / 2**20 if memory else None}
+        found |= facts(run.config(), summary)
+    return Outcome(ended.status, ended.reason or DONE, rows, summary, found)
+
+
+def outcome_of_longer(table: Table, run_key: str) -> Outcome | None:
+    """The outcome of a run whose rounds are the first ones of a longer, finished run; None where there is no such run.
+
+    None, too, where the longer run was not judged at that round.
+    """
+    other = table.longer(run_key)
+    if other is None:
+        return None
+    rows = table.rows(other[0])
+    mine = [row for row in rows if row["round"] <= other[1]]
+    if not mine or mine[-1]["round"] != other[1] or mine[-1].keys() != rows[-1].keys() or mine[-1].get("loss") is None:
+        return None
+    found = prefix(rows, table.responses(other[0]), other[1])
+    return Outcome("done", DONE, mine, None, {**found, "prefix_of": other[0]})
+
+
+def facts(config: ExperimentConfig, summary: Row) -> Plain:
+    """The federation of a run, measured on its rows (`responses.FACTS`); ``h`` and classes are None where the target is a number."""
+    held = summary["partition_facts"]
+    counts, path = held.get("histogram"), dict(config.data.model_extra or {}).get("path")
+    named = [score for score in summary["final"].get("per_class_f1") or () if score]
+    shares = [sum(column) for column in zip(*counts, strict=True)] if counts else []
+    majority = max(shares) / max(sum(shares), 1) if shares else None
+    if majority is not None and len(named) == 1:  # it names only one class: this is what that gets on the rows judged
+        majority = max(majority, summary["final"]["accuracy"])
+    return {
+        "node_count": sum(size > 0 for size in held["sizes"]),
+        "train_rows": sum(held["sizes"]),
+        "h": heterogeneity(counts) if counts and sum(shares) else None,
+        "class_count": len(summary["class_names"]) or None,
+        "data_set": Path(path).stem if isinstance(path, str) and config.data.name == "file" else summary["data"],
+        "majority": majority,
+        "server_sees": server_sees(config),
+    }
+
+
+def server_sees(config: ExperimentConfig) -> str:
+    """What the server sees of single clients: "anything" (their rows), "models", "sums", or "noisy_sums"."""
+    if config.algorithm.name == "centralised":
+        return "anything"
+    mechanisms = [made(table.name, table.parameters()) for table in config.privacy]
+    if not any(one.sums_only == "wholly" for one in mechanisms):
+        return "models"  # under noise, too: the server reads what each client sends
+    return "noisy_sums" if any(one.noise is not None for one in mechanisms) else "sums"

@@ -1,0 +1,68 @@
+"""Parts that the sections of a study's page share: names of settings, values of choices, shaded cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from fedatlas.reporting.blocks import NARROW, WIDE, Figure
+from fedatlas.reporting.drawing.charts import Shaded, heat
+from fedatlas.study.measurements import levels_text
+from fedatlas.study.plain import Row
+from fedatlas.wording import csv_text
+
+Analysis = Row
+BASELINE = "all rows together"
+DRAWN = 24  # settings whose fronts are drawn; the table has all
+NAMED = 12  # settings that a picture names; of more, their numbers
+
+
+def setting_names(found: Analysis) -> list[str]:
+    """The settings as people read them."""
+    return [levels_text(one["levels"]) for one in found["settings"]]
+
+
+def accuracy_of(one: Row, choice: str) -> float | None:
+    """Accuracy of a choice in a setting; None where it has none."""
+    return next((member["quality"] for member in one["choices"] if member["choice"] == choice), None)
+
+
+def ordered(level: str) -> tuple[float, str]:
+    """A key that sorts numbers by size and puts other levels after them, by name, "low" before "middle" before "high"."""
+    try:
+        return float(level), ""
+    except ValueError:
+        return float("inf"), {"low": "0", "middle": "1", "high": "2"}.get(level, level)
+
+
+def heat_figure(
+    id: str,
+    label: str,
+    how: str,
+    titles: tuple[str, str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    lines: Sequence[Sequence[tuple[float | None, str]]],
+    heads: Sequence[str] = (),
+) -> Figure:
+    """A shaded table of values with their tips; ``heads``: its columns in the picture, where they are not named."""
+    cells = shaded(lines)
+    draw = partial(heat, rows=rows, columns=heads or columns, cells=cells, titles=titles, label=label)
+    table = [[row, *(v for v, _ in line)] for row, line in zip(rows, lines, strict=True)]
+    return Figure(id, label, how, draw, csv_text([titles[0], *columns], table), (NARROW, WIDE))
+
+
+def short(v: float | None) -> str:
+    """0.8123 -> '.81', for a cell."""
+    return "" if v is None else f"{v:.2f}".removeprefix("0") if v < 1 else "1"
+
+
+def shaded(lines: Sequence[Sequence[tuple[float | None, str]]]) -> list[list[Shaded]]:
+    """Cells of values and their tips; darker is more."""
+    known = [v for line in lines for v, _ in line if v is not None]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    span = max(high - low, 1e-9)
+    return [
+        [Shaded(None if v is None else 0.08 + 0.92 * (v - low) / span, short(v), said) for v, said in line]
+        for line in lines
+    ]

@@ -1,0 +1,130 @@
+"""From cells to runs: each cell by each seed, the baselines of its setting, and the rates that are tried in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from fedatlas.config import ExperimentConfig
+from fedatlas.errors import ConfigError
+from fedatlas.runs.baselines import baseline_config
+from fedatlas.runs.run_key import Described, Keys, data_hashes, described, keys, written
+from fedatlas.setup.checked import Checked
+from fedatlas.study.cells import Cell, Levels, cells_of
+from fedatlas.study.design import StudyFile
+from fedatlas.study.levels import Factor, factors_of, overridden
+from fedatlas.study.plain import Plain, Row
+
+Kind = Literal["cell", "baseline", "tuning", "holdout"]
+Rates = tuple[tuple[str, Any], ...]
+
+
+class PlannedRun(NamedTuple):
+    """One run that has to be there."""
+
+    kind: Kind
+    levels: Levels
+    rates: Rates  # that are tried, or were picked
+    keys: Keys
+    plain: Row  # the configuration, as far as it could be completed
+    checked: Checked | None  # None where it is refused
+    refused: str
+    data: Mapping[str, str]  # file -> SHA-256
+    seed: int
+
+    @property
+    def config(self) -> ExperimentConfig | None:
+        """The configuration, every key written out; None where it is refused."""
+        return None if self.checked is None else self.checked.config
+
+
+class CellRuns(NamedTuple):
+    """The runs of one cell: at once, or once its rates are picked."""
+
+    cell: Cell
+    trials: tuple[PlannedRun, ...]  # none without [tuning]
+    runs: tuple[PlannedRun, ...]  # with the base's rates
+
+
+class StudyPlan(NamedTuple):
+    """A study, laid out."""
+
+    study: StudyFile
+    factors: tuple[Factor, ...]
+    notices: tuple[str, ...]
+    baselines: tuple[PlannedRun, ...] = ()
+    cells: tuple[CellRuns, ...] = ()
+
+    def known(self) -> list[PlannedRun]:
+        """The runs whose configuration is known before anything has run."""
+        return [*self.baselines, *(run for one in self.cells for run in one.trials or one.runs)]
+
+    def values_of(self, levels: Levels, rates: Rates = ()) -> Plain:
+        """The experiment's values under some levels and rates."""
+        by_name = {factor.name: factor for factor in self.factors}
+        return overridden(self.study.base, [*(by_name[name].level(level).set for name, level in levels), dict(rates)])
+
+    def picked_runs(self, cell: Cell, rates: Rates = ()) -> tuple[PlannedRun, ...]:
+        """The runs of a cell by each seed, with the rates that were picked for it."""
+        seeds = sorted(self.study.table.seeds)
+        found = described(written(self.values_of(cell.levels, rates), seeds[0]))
+        return with_seeds("holdout" if cell.holdout else "cell", cell.levels, rates, found, seeds)
+
+
+def plan_of(study: StudyFile) -> StudyPlan:
+    """The runs of a study; ConfigError for whatever is wrong with it."""
+    factors, notices = factors_of(study)
+    cells, plan = cells_of(study, factors), StudyPlan(study, factors, tuple(notices))
+    planned = tuple(runs_of_cell(plan, cell) for cell in cells)
+    settings = dict.fromkeys(cell.setting for cell in cells)
+    names = ("centralised", "local_only") if study.table.alone else ("centralised",)
+    baselines = [run for setting in settings for name in names for run in baselines_of(plan, setting, name)]
+    return plan._replace(baselines=tuple(baselines), cells=planned)
+
+
+def with_seeds(
+    kind: Kind, levels: Levels, rates: Rates, found: Described, seeds: Iterable[int]
+) -> tuple[PlannedRun, ...]:
+    """The runs of a configuration by seeds, by which nothing is refused before data are read."""
+    out = []
+    for seed in seeds:
+        whole = None if found.checked is None else found.checked.with_seed(seed)
+        plain, data = {**found.plain, "seed": seed}, data_hashes(whole.config) if whole is not None else {}
+        out.append(PlannedRun(kind, levels, rates, keys(plain, data), plain, whole, found.refused, data, seed))
+    return tuple(out)
+
+
+def runs_of_cell(plan: StudyPlan, cell: Cell) -> CellRuns:
+    """The runs of one cell. A cell that is refused with the base's rates is recorded so, and nothing is tried in it."""
+    runs, tuning = plan.picked_runs(cell), plan.study.table.tuning
+    if tuning is None or all(run.refused for run in runs):
+        return CellRuns(cell, (), runs)
+    trials: list[PlannedRun] = []
+    for tried in itertools.product(*tuning.keys.values()):
+        rates = tuple(zip(tuning.keys, tried, strict=True))
+        values = plan.values_of(cell.levels, rates)
+        judged = {key: x for key, x in values.get("evaluation", {}).items() if key not in ("every", "rounds")}
+        last = max(values.get("rounds", ExperimentConfig.model_fields["rounds"].default), 1)  # only it decides
+        values["evaluation"] = {**judged, "on": "validation", "validation": tuning.validation, "every": last}
+        found = described(written(values, tuning.seed))
+        trials += with_seeds("tuning", cell.levels, rates, found, [tuning.seed])
+    return CellRuns(cell, tuple(trials), runs)
+
+
+def baselines_of(plan: StudyPlan, setting: Levels, name: str) -> tuple[PlannedRun, ...]:
+    """All rows together, or each client alone, in a setting, by each seed: the base's ``[local]``, evaluated as the cells are (H0)."""
+    values, seeds = plan.values_of(setting), sorted(plan.study.table.seeds)
+    for table in ("algorithm", "privacy", "compression"):
+        values.pop(table, None)
+    first = described(written(values, seeds[0]))
+    found = Described({**first.plain, "algorithm": {"name": name}}, None, first.refused)
+    if first.checked is not None:
+        base = first.checked.config
+        try:
+            baseline = baseline_config(base, name, base.rounds).plain()
+            baseline["evaluation"] = base.plain()["evaluation"]
+            found = described(written(baseline, seeds[0]))
+        except ConfigError as error:
+            found = found._replace(refused=str(error))
+    return with_seeds("baseline", setting, (), found, seeds)
