@@ -152,6 +152,16 @@ def test_a_sixth_mechanism_stands_in_its_place(sixth: None) -> None:
     assert [one.name for one in mechanisms_of(asked)] == ["bounded", "local_dp", "secagg"]
 
 
+def test_the_example_of_the_recipe_is_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """CONTRIBUTING.md, "Adding a mechanism": its file, executed as it stands there."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Adding a mechanism")[1]
+    space: dict[str, Any] = {"__name__": "example"}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], space)  # noqa: S102  (our own page)
+    monkeypatch.setitem(MECHANISMS, "bounded", space["bounded"])
+    found = summary(run(experiment(rounds=1), out=tmp_path / "run", baselines=False).path)
+    assert found["privacy"]["mechanisms"] == [{"name": "bounded", "bound": 0.01}]
+
+
 # ---------------------------------------------------------------------- the five
 
 

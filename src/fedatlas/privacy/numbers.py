@@ -73,13 +73,26 @@ def coded(
 
 
 def rebuilt(form: Mapping[str, Any], rows: Mapping[str, Tensor]) -> Update:
-    """The update of a form with the numbers of each group, one behind the other. ProtocolError where they do not fit."""
-    ways = {group: _Row(group, x) for group, x in rows.items()}
+    """Return the update of a form with the numbers of each group, one behind the other. ProtocolError where they do not fit."""
+    at = dict.fromkeys(rows, 0)
+
+    def fill(one: Any) -> Any:
+        if "of" in one:
+            out = {name: fill(inner) for name, inner in one["of"].items()}
+            return Tree(out) if one["tree"] else out
+        shape, group, whole = one["shape"], one["group"], one["whole"]
+        size = 1 if shape is None else math.prod(shape)
+        x = rows[group][at[group] : at[group] + size]
+        at[group] += size
+        if shape is None:
+            return round(float(x[0])) if whole else float(x[0])
+        return (x.round().long() if whole else x.clone()).reshape(shape)
+
     try:
-        update = {part: _fill(one, ways) for part, one in form.items()}
+        update = {part: fill(one) for part, one in form.items()}
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         raise ProtocolError("an opened sum is not of the form that its clients say.") from None
-    if left := [group for group, way in ways.items() if way.at < len(way.x)]:
+    if left := [group for group, x in rows.items() if at[group] < len(x)]:
         raise ProtocolError(f"an opened sum has more numbers in '{left[0]}' than its form names.")
     return update
 
@@ -97,30 +110,3 @@ def _flatten(value: Any, name: str, spec: Spec, mean: bool, out: list[Leaf]) -> 
     group = f"{REALS}{spec.group}" if mean else REALS
     out.append(Leaf(group, name, torch.tensor([float(value)], dtype=torch.float64), spec.reals))
     return {"group": group, "shape": None, "whole": isinstance(value, int)}
-
-
-class _Row:
-    """Hands out the numbers of a group piece by piece."""
-
-    def __init__(self, group: str, x: Tensor) -> None:
-        self.group, self.x, self.at = group, x, 0
-
-    def take(self, count: int) -> Tensor:
-        """The next ``count`` of them."""
-        if self.at + count > len(self.x):
-            raise ProtocolError(f"an opened sum has too few numbers in '{self.group}' for its form.")
-        self.at += count
-        return self.x[self.at - count : self.at]
-
-
-def _fill(form: Any, ways: Mapping[str, _Row]) -> Any:
-    if "of" in form:
-        out = {name: _fill(one, ways) for name, one in form["of"].items()}
-        return Tree(out) if form["tree"] else out
-    shape = form["shape"]
-    if form["group"] not in ways:
-        raise ProtocolError(f"an opened sum lacks the numbers of '{form['group']}'.")
-    x = ways[form["group"]].take(1 if shape is None else math.prod(shape))
-    if shape is None:
-        return round(float(x[0])) if form["whole"] else float(x[0])
-    return (x.round().long() if form["whole"] else x.clone()).reshape(shape)
