@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from fedatlas.published.fedseq import CORRECT, GATED, methods
 from fedatlas.published.gates import (
     CurvePicture,
     Gate,
@@ -27,8 +28,6 @@ ROLES, TRAIN, TEST = 100, 2000, 400  # roles, and sequences of each
 RATE = 1.0  # Reddi et al. 2021, tuned for FedAvg on Shakespeare (T11, FedOpt)
 GROUP = 4  # clients in a superclient: 8,000 examples of 2,000 each
 SLOWER = ("fedavg", "scaffold", "fedprox")  # end 3 to 4 points below
-GATED = ("fedavg", "fedseq", "scaffold", "feddyn", "fedprox")
-CORRECT = ("scaffold-paper", "feddyn-paper")  # beside them, without a gate
 LEAD, TOLERANCE = (0.03, 0.04), 0.02
 FASTER = 5.0
 
@@ -81,17 +80,8 @@ def tables(setting: Panel, algorithm: str, rounds: int, data: Row) -> Plain:
     partition: Plain = {"name": "iid", "clients": data["roles"], "stratified": True}
     if setting.split == "niid":
         partition = {"name": "natural", "clients": data["roles"]}
-    groups = {"phi": "greedy", "min_examples": GROUP * data["per_role"], "max_clients": 5}
-    methods: Mapping[str, Row] = {
-        "fedavg": {"name": "fedavg"},
-        "fedseq": {"name": "fedseq", **setting.grouping, **groups},
-        "scaffold": {"name": "scaffold", "variant": "fedseq_code"},
-        "feddyn": {"name": "feddyn", "alpha": setting.alpha, "variant": "fedseq_code"},
-        "fedprox": {"name": "fedprox", "mu": setting.mu},
-        "scaffold-paper": {"name": "scaffold", "weights": "samples"},
-        "feddyn-paper": {"name": "feddyn", "alpha": setting.alpha, "alpha_by_size": True},
-    }
-    method = dict(methods[algorithm])
+    groups = {"min_examples": GROUP * data["per_role"], "max_clients": 5}
+    method = methods({**setting.grouping, **groups}, setting.alpha, setting.mu)[algorithm]
     public = {"public": {"from": "test", "per_class": 10, "fewer": True}} if method.get("psi") == "conf" else {}
     return {
         "rounds": rounds,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from fedatlas.published import fedseq_cifar
+from fedatlas.published.fedseq import cifar_tables
 from fedatlas.published.gates import (
     CurvePicture,
     Gate,
@@ -101,7 +101,7 @@ def tables(data: str, alpha: float, rule: str, quick: bool, shorter: int | None)
     one, clients = SETS[data], 50 if quick else 500
     groups = {"min_examples": 8 * (5000 if quick else one.rows) // clients, "max_clients": 11}
     rounds = shorter or (50 if quick else one.rounds)
-    out = fedseq_cifar.tables(rounds, quick, clients, alpha, {"name": "fedseq", **RULES[rule], **groups})
+    out = cifar_tables(rounds, quick, clients, alpha, {"name": "fedseq", **RULES[rule], **groups})
     out["data"]["name"], out["partition"]["min_size"] = data, 0
     # Exemplars are taken out for every rule, so that all are judged on the same rows.
     return {**out, "public": {"from": "test", "per_class": 10}}

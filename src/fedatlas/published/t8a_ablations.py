@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from scipy.stats import spearmanr
 
-from fedatlas.published import fedseq_cifar
+from fedatlas.published.fedseq import cifar_tables
 from fedatlas.published.gates import (
     CurvePicture,
     Figure,
@@ -65,7 +65,7 @@ def ablation(factor: str) -> Callable[[bool, int | None], Target]:
 
 def tables(changed: Mapping[str, Row], rounds: int, quick: bool) -> Plain:
     """The standard configuration with some keys changed; of a quick run, batches of an eighth: as many steps."""
-    out = fedseq_cifar.tables(rounds, quick, 100, 100.0, {"name": "fedavg"})
+    out = cifar_tables(rounds, quick, 100, 100.0, {"name": "fedavg"})
     if quick:
         out["local"]["batch_size"] = 8
     return {name: {**keys, **changed.get(name, {})} if isinstance(keys, dict) else keys for name, keys in out.items()}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
-from fedatlas.published.fedseq_cifar import tables
+from fedatlas.published.fedseq import CORRECT, cifar_tables, methods
 from fedatlas.published.gates import (
     CurvePicture,
     Part,
@@ -21,23 +19,7 @@ from fedatlas.published.gates import (
     reported,
 )
 
-ALGORITHMS: Mapping[str, Mapping[str, Any]] = {  # in the order in which they are run: the first two decide the gate
-    "fedavg": {"name": "fedavg"},
-    "fedseq": {
-        "name": "fedseq",
-        "psi": "conf",
-        "phi": "greedy",
-        "metric": "kl",
-        "min_examples": 800,
-        "max_clients": 11,
-    },
-    "scaffold": {"name": "scaffold", "variant": "fedseq_code"},
-    "feddyn": {"name": "feddyn", "alpha": 0.001, "variant": "fedseq_code"},
-    "fedprox": {"name": "fedprox", "mu": 0.01},
-    "scaffold-paper": {"name": "scaffold", "weights": "samples"},  # beside them, without a gate (X8)
-    "feddyn-paper": {"name": "feddyn", "alpha": 0.001, "alpha_by_size": True},
-}
-CORRECT = ("scaffold-paper", "feddyn-paper")
+ALGORITHMS = methods({"psi": "conf", "metric": "kl", "min_examples": 800, "max_clients": 11}, alpha=0.001, mu=0.01)
 PUBLISHED = {"fedavg": 0.34, "fedseq": 0.59, "scaffold": 0.38, "feddyn": 0.59, "fedprox": 0.34}
 READING = 0.04  # the figure is read to that, error included
 ROUND = 500
@@ -52,7 +34,7 @@ NOTES = (
 def fedseq_cifar10(quick: bool = False, shorter: int | None = None) -> Target:
     """500 clients of one class each, a fifth a round, LeNet-5, to round 500."""
     rounds, clients = shorter or (100 if quick else ROUND), 50 if quick else 500
-    parts = tuple(Part(name, tables(rounds, quick, clients, 0.0, table)) for name, table in ALGORITHMS.items())
+    parts = tuple(Part(name, cifar_tables(rounds, quick, clients, 0.0, table)) for name, table in ALGORITHMS.items())
     reached = at_round(rounds)
     value = partial(gate_of_means, rule="within 4 points", figure=reached, text=alone())
     gates = (

@@ -193,12 +193,11 @@ def reaped(child: Child) -> Ended | None:
     try:
         said = json.loads((child.folder / END).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        said = {}
-    if said:
-        return Ended(said["status"], said.get("reason", ""), 0, spent, said)
-    return Ended(
-        "failed", f"The run ended without a report (exit code {os.waitstatus_to_exitcode(status)}).", killed, spent, {}
-    )
+        code = os.waitstatus_to_exitcode(status)
+        said = {"status": "failed", "reason": f"The run ended without a report (exit code {code})."}
+    else:
+        killed = 0
+    return Ended(said["status"], said.get("reason", ""), killed, spent, said)
 
 
 def kill(child: Child) -> None:

@@ -39,22 +39,15 @@ KINDS = {
 }
 
 
-class Level(NamedTuple):
-    """One value of a factor: its name, and key -> value of what it sets."""
-
-    name: str
-    set: Row
-
-
 class Factor(NamedTuple):
     """What is varied."""
 
     name: str
     role: Role
-    levels: tuple[Level, ...]
+    levels: tuple[LevelTable, ...]
     scale: str = "category"
 
-    def level(self, name: str) -> Level:
+    def level(self, name: str) -> LevelTable:
         """The level of this name; ConfigError with the nearest one where there is none."""
         found = {level.name: level for level in self.levels}
         if name not in found:
@@ -144,7 +137,7 @@ def factors_of(study: StudyFile) -> tuple[tuple[Factor, ...], list[str]]:
             if why:
                 notices.append(f"Factor '{given.name}': the optional level '{table.name}' is left out: {why}")
             else:
-                levels.append(Level(table.name, table.set))
+                levels.append(table)
         if not levels:
             notices.append(f"Factor '{given.name}' is left out: none of its levels is there.")
             continue
@@ -180,7 +173,7 @@ def absence(base: Row, level: LevelTable) -> str:
     return ""
 
 
-def refuse_alike(name: str, base: Row, levels: Sequence[Level]) -> None:
+def refuse_alike(name: str, base: Row, levels: Sequence[LevelTable]) -> None:
     """ConfigError where two levels make the same experiment of the base."""
     seen: dict[str, str] = {}
     for level in levels:
